@@ -1,0 +1,1 @@
+//! Server connections: connect, pool, lease, state replay, probes.

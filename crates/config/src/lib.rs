@@ -1,0 +1,1 @@
+//! The configuration file, validated, as each crate's options.

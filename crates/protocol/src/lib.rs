@@ -1,0 +1,1 @@
+//! The MySQL and MariaDB wire protocol, without I/O.

@@ -1,0 +1,1 @@
+//! Which server a statement may run on, as a pure decision.

@@ -1,0 +1,1 @@
+//! Private clusters of real servers, for the demo, tests and benches.

@@ -1,0 +1,1 @@
+//! Lexing and classifying statements, without I/O.

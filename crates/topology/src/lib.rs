@@ -1,0 +1,1 @@
+//! Servers, roles and replication positions, as pure values.
