@@ -1,0 +1,280 @@
+#!/usr/bin/env bash
+# Installs what the sandbox, the tests and the benches need on a Debian machine.
+#
+#   scripts/install-deps.sh [servers|test|bench]...      (default: servers)
+#
+#   servers  MariaDB from the machine's own Debian suite (needs root or sudo; its
+#            service is kept from starting), and MySQL unpacked from Debian sid into
+#            a private folder (needs no root and touches none of the host's packages)
+#   test     servers, and what the tests use beside them
+#   bench    servers, and the load generator and proxies that we measure against
+#
+# Runs again in no time when everything is there. Exit status:
+#   0 all there   1 something failed   2 wrong usage
+#   3 everything but MySQL is there: whoever needs MySQL must skip, loudly
+#
+# Environment:
+#   MILLRACE_CACHE      the cache folder (default ~/.cache/millrace)
+#   MILLRACE_MYSQL_DIR  the folder of the unpacked MySQL (default $MILLRACE_CACHE/mysql)
+set -euo pipefail
+
+cache=${MILLRACE_CACHE:-${HOME:?HOME is not set: set MILLRACE_CACHE}/.cache/millrace}
+mysql_dir=${MILLRACE_MYSQL_DIR:-$cache/mysql}
+
+apt_servers=(mariadb-server mariadb-client openssl)
+apt_test=(ca-certificates python3)
+apt_bench=(sysbench haproxy)
+sid_servers=(mysql-server-core mysql-client-core)
+sid_bench=(mysql-router haproxy)
+
+say() { printf 'install-deps: %s\n' "$*" >&2; }
+fail() { say "error: $*"; exit 1; }
+
+shout() {
+    printf '\n' >&2
+    printf '!!! %s\n' "$@" >&2
+    printf '\n' >&2
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "need root or sudo to run: $*"
+    fi
+}
+
+# --- Packages of the machine's own suite -------------------------------------
+
+is_installed() {
+    [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing_of() {
+    local package
+    for package in "$@"; do
+        is_installed "$package" || printf '%s\n' "$package"
+    done
+}
+
+# Packaged services stay off: a server of the package's own would take the
+# standard port, and the sandbox starts its servers itself. An existing
+# policy-rc.d is the administrator's and is left alone.
+install_without_services() {
+    local policy=/usr/sbin/policy-rc.d ours=no status=0
+    if [ ! -e "$policy" ]; then
+        ours=yes
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod 755 "$policy"
+    fi
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 "$@" >&2 || status=$?
+    if [ "$ours" = yes ]; then as_root rm -f "$policy"; fi
+    return "$status"
+}
+
+keep_from_starting_at_boot() {
+    if [ -d /run/systemd/system ]; then
+        as_root systemctl disable --quiet "$1" 2>/dev/null || true
+    fi
+}
+
+apt_install() {
+    local missing service
+    mapfile -t missing < <(missing_of "$@")
+    if [ ${#missing[@]} -eq 0 ]; then
+        say "already installed: $*"
+        return
+    fi
+    say "installing with apt: ${missing[*]}"
+    as_root apt-get update -q >&2 || say "apt-get update failed; trying with the lists at hand"
+    install_without_services "${missing[@]}" || fail "apt could not install: ${missing[*]}"
+    for service in "${missing[@]}"; do
+        case $service in
+            mariadb-server) keep_from_starting_at_boot mariadb ;;
+            haproxy) keep_from_starting_at_boot haproxy ;;
+        esac
+    done
+}
+
+# --- MySQL, unpacked from sid -------------------------------------------------
+
+# The address of the Debian mirror that this machine uses, as apt itself reads
+# its sources (one-line and deb822 alike): the first that carries the main
+# component of the suite that is installed.
+debian_mirror() {
+    local suite
+    # shellcheck source=/dev/null
+    suite=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-sid}")
+    apt-get indextargets --no-release-info \
+        --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
+        awk -v suite="$suite" '$3 == "main" && ($2 == suite || $2 == "sid" || $2 == "unstable" \
+            || $2 == "stable" || $2 == "testing") && $1 !~ /security/ { print $1; exit }'
+}
+
+# A private apt: own lists, cache and sources, and no package installed, so that
+# every dependency down to libc comes along. The machine's apt configuration
+# (proxies and the like) stays in force.
+private_apt() {
+    local root=$1
+    shift
+    apt-get -q \
+        -o Dir::State="$root/state" \
+        -o Dir::State::lists="$root/lists" \
+        -o Dir::State::status="$root/status" \
+        -o Dir::Cache="$root/cache" \
+        -o Dir::Etc::sourcelist="$root/sources.list" \
+        -o Dir::Etc::sourceparts=/dev/null \
+        -o Dir::Etc::preferences="$root/preferences" \
+        -o Dir::Etc::preferencesparts=/dev/null \
+        -o Dir::Log="$root/log" \
+        -o APT::Install-Recommends=false \
+        -o APT::Sandbox::User="$(id -un)" \
+        -o APT::Get::List-Cleanup=false \
+        -o Acquire::Check-Valid-Until=false \
+        -o Acquire::Languages=none \
+        -o Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false \
+        -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false \
+        -o Debug::NoLocking=true \
+        "$@" >&2
+}
+
+make_private_apt() {
+    local root=$1 mirror=$2 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    [ -r "$keyring" ] || { say "no $keyring (package debian-archive-keyring)"; return 1; }
+    mkdir -p "$root"/{state,lists/partial,cache/archives/partial,log}
+    : >"$root/status"
+    : >"$root/preferences"
+    printf 'deb [signed-by=%s] %s sid main\n' "$keyring" "$mirror" >"$root/sources.list"
+}
+
+# Files only: no maintainer script runs, so nothing is configured or started.
+unpack_debs() {
+    local into=$1 deb dir
+    shift
+    for dir in bin sbin lib lib64; do
+        mkdir -p "$into/usr/$dir"
+        [ -e "$into/$dir" ] || ln -s "usr/$dir" "$into/$dir"
+    done
+    for deb in "$@"; do
+        dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$into" --keep-directory-symlink --no-same-owner \
+            --exclude='./usr/share/doc/*' --exclude='./usr/share/man/*' \
+            --exclude='./usr/share/locale/*' --exclude='./etc/*' --exclude='./var/*'
+    done
+}
+
+# sid's programs want sid's libc: each starts through the folder's own loader.
+# A wrapper finds the folder from its own place, so the folder can be moved.
+write_wrapper() {
+    local folder=$1 program=$2 loader libc
+    local wrapper=$folder/bin/${program##*/}
+    loader=$(cd "$folder" && find root/usr/lib* -name 'ld-linux*.so.*' | sort | head -n 1)
+    libc=$(cd "$folder" && find root/usr/lib -name libc.so.6 | sort | head -n 1)
+    [ -n "$loader" ] && [ -n "$libc" ] || { say "no loader or libc in what was unpacked"; return 1; }
+    mkdir -p "$folder/bin"
+    cat >"$wrapper" <<WRAPPER
+#!/bin/sh
+d=\$(dirname "\$(dirname "\$(readlink -f "\$0")")")
+exec "\$d/$loader" --library-path "\$d/${libc%/*}:\$d/root/usr/lib/mysql-router:\$d/root/usr/lib" "\$d/$program" "\$@"
+WRAPPER
+    chmod 755 "$wrapper"
+}
+
+write_wrappers() {
+    local folder=$1 program
+    for program in usr/sbin/mysqld usr/bin/mysql usr/bin/mysqladmin usr/bin/mysqldump \
+        usr/bin/mysqlbinlog usr/bin/mysqlrouter usr/sbin/haproxy; do
+        if [ -x "$folder/root/$program" ]; then
+            write_wrapper "$folder" "root/$program" || return 1
+        fi
+    done
+}
+
+# True when every named package is in the folder and mysqld runs.
+mysql_has() {
+    local package
+    [ -x "$mysql_dir/bin/mysqld" ] || return 1
+    for package in "$@"; do
+        grep -qsx "$package" "$mysql_dir/packages" || return 1
+    done
+    "$mysql_dir/bin/mysqld" --no-defaults --version >/dev/null 2>&1
+}
+
+# All packages are unpacked together, into a folder that takes the old one's
+# place when it is whole: sid moves, and files of two days need not fit.
+unpack_mysql() {
+    local mirror packages work
+    mapfile -t packages < <(
+        { printf '%s\n' "$@"; cat "$mysql_dir/packages" 2>/dev/null || true; } | sort -u
+    )
+    mirror=$(debian_mirror)
+    [ -n "$mirror" ] || { say "no Debian mirror among this machine's apt sources"; return 1; }
+    mkdir -p "$(dirname "$mysql_dir")" || return 1
+    work=$(mktemp -d "$mysql_dir.new.XXXXXX") || return 1
+    unpack_mysql_into "$work" "$mirror" "${packages[@]}" || { rm -rf "$work"; return 1; }
+    rm -rf "$mysql_dir.old"
+    if [ -e "$mysql_dir" ]; then mv "$mysql_dir" "$mysql_dir.old"; fi
+    mv "$work" "$mysql_dir"
+    rm -rf "$mysql_dir.old"
+}
+
+unpack_mysql_into() {
+    local work=$1 mirror=$2
+    shift 2
+    say "unpacking from Debian sid into $mysql_dir: $*"
+    make_private_apt "$work/apt" "$mirror" || return 1
+    private_apt "$work/apt" update || return 1
+    private_apt "$work/apt" install -y --download-only "$@" || return 1
+    unpack_debs "$work/root" "$work"/apt/cache/archives/*.deb || return 1
+    rm -rf "$work/apt"
+    chmod 755 "$work"
+    printf '%s\n' "$@" >"$work/packages"
+    write_wrappers "$work" || return 1
+    "$work/bin/mysqld" --no-defaults --version >&2 || { say "the unpacked mysqld does not run"; return 1; }
+}
+
+install_mysql() {
+    if mysql_has "$@"; then
+        say "already unpacked in $mysql_dir: $*"
+        return
+    fi
+    if ! unpack_mysql "$@"; then
+        shout "MySQL could not be had from Debian sid on this machine." \
+            "Everything that needs it is skipped; MariaDB is not concerned."
+        mysql_missing=yes
+    fi
+}
+
+# --- What was asked for -------------------------------------------------------
+
+apt_packages=("${apt_servers[@]}")
+sid_packages=("${sid_servers[@]}")
+mysql_missing=no
+
+[ $# -gt 0 ] || set -- servers
+for group in "$@"; do
+    case $group in
+        servers) ;;
+        test) apt_packages+=("${apt_test[@]}") ;;
+        bench) apt_packages+=("${apt_bench[@]}") sid_packages+=("${sid_bench[@]}") ;;
+        -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
+        *) say "unknown group '$group': servers, test or bench"; exit 2 ;;
+    esac
+done
+
+if ! command -v apt-get >/dev/null; then
+    fail "this script knows Debian and its relatives only; install MariaDB yourself and set MILLRACE_MARIADBD"
+fi
+
+# One installation at a time: two would unpack over each other.
+mkdir -p "$cache"
+exec 9>"$cache/install.lock"
+flock 9
+
+apt_install "${apt_packages[@]}"
+install_mysql "${sid_packages[@]}"
+
+if [ "$mysql_missing" = yes ]; then exit 3; fi
+say "all there"
