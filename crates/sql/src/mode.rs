@@ -1,0 +1,117 @@
+//! What a session's settings change in how its statements are read. Knows no statement.
+
+/// The server's family, by whose grammar a statement is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// Oracle's MySQL.
+    MySql,
+    /// MariaDB.
+    MariaDb,
+}
+
+/// How a client character set's multi-byte characters can hide bytes that look like quotes,
+/// backslashes or letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Charset {
+    /// Trailing bytes of a character are never below 0x80: utf8mb3, utf8mb4, latin1, euckr, …
+    #[default]
+    AsciiSafe,
+    /// `gbk`: lead 0x81–0xFE, trail 0x40–0x7E or 0x80–0xFE.
+    Gbk,
+    /// `sjis` and `cp932`: lead 0x81–0x9F or 0xE0–0xFC, trail 0x40–0x7E or 0x80–0xFC.
+    Sjis,
+    /// `big5`: lead 0xA1–0xF9, trail 0x40–0x7E or 0xA1–0xFE.
+    Big5,
+    /// `gb18030`: two bytes as in GBK, or four (lead, digit, lead, digit).
+    Gb18030,
+}
+
+/// Everything outside a statement's text that changes how it is read. Two sessions with equal
+/// modes read the same text the same way, so it can be part of a memo's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LexMode {
+    /// Whose grammar.
+    pub family: Family,
+    /// The server's version as `major * 10000 + minor * 100 + patch` (90704, 101119): decides
+    /// which `/*!NNNNNN … */` bodies are executed.
+    pub version: u32,
+    /// `character_set_client`.
+    pub charset: Charset,
+    /// `sql_mode` has ANSI_QUOTES: `"x"` is an identifier.
+    pub ansi_quotes: bool,
+    /// `sql_mode` has NO_BACKSLASH_ESCAPES: `\` is an ordinary character in strings.
+    pub no_backslash_escapes: bool,
+    /// `sql_mode` (or the client's capability) has IGNORE_SPACE: blanks may stand between a
+    /// built-in function's name and its `(`.
+    pub ignore_space: bool,
+    /// MariaDB's `sql_mode` has ORACLE.
+    pub oracle_mode: bool,
+}
+
+impl LexMode {
+    /// The mode of a session with the server's default settings (utf8mb4, no special `sql_mode`).
+    pub fn new(family: Family, version: u32) -> Self {
+        LexMode {
+            family,
+            version,
+            charset: Charset::AsciiSafe,
+            ansi_quotes: false,
+            no_backslash_escapes: false,
+            ignore_space: false,
+            oracle_mode: false,
+        }
+    }
+
+    /// Takes over those parts of a `sql_mode` value, as the server reports it
+    /// (`ANSI_QUOTES,NO_BACKSLASH_ESCAPES,…`), that change how statements are read.
+    pub fn set_sql_mode(&mut self, value: &[u8]) {
+        self.ansi_quotes = false;
+        self.no_backslash_escapes = false;
+        self.ignore_space = false;
+        self.oracle_mode = false;
+        for word in value.split(|b| *b == b',') {
+            self.add_sql_mode(word.trim_ascii());
+        }
+    }
+
+    fn add_sql_mode(&mut self, word: &[u8]) {
+        let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+        let old = ["DB2", "MAXDB", "MSSQL", "ORACLE", "POSTGRESQL"];
+        let combined = is("ANSI") || old.iter().any(|name| is(name));
+        self.ansi_quotes |= is("ANSI_QUOTES") || combined;
+        self.ignore_space |= is("IGNORE_SPACE") || combined;
+        self.no_backslash_escapes |= is("NO_BACKSLASH_ESCAPES");
+        self.oracle_mode |= is("ORACLE") && self.family == Family::MariaDb;
+    }
+}
+
+impl Charset {
+    /// By the character set's name, in any case. Names that are not known are taken for
+    /// [`Charset::AsciiSafe`]; ucs2, utf16 and utf32 cannot be a client's character set.
+    pub fn from_name(name: &[u8]) -> Self {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        if is("gbk") {
+            Charset::Gbk
+        } else if is("sjis") || is("cp932") {
+            Charset::Sjis
+        } else if is("big5") {
+            Charset::Big5
+        } else if is("gb18030") {
+            Charset::Gb18030
+        } else {
+            Charset::AsciiSafe
+        }
+    }
+
+    /// By a collation's number, as in the handshake and COM_CHANGE_USER. The numbers are those of
+    /// both families' `information_schema.collations`.
+    pub fn from_collation_id(id: u16) -> Self {
+        match id {
+            1 | 84 | 1025 | 1108 => Charset::Big5,
+            13 | 88 | 95 | 96 | 1037 | 1112 | 1119 | 1120 => Charset::Sjis,
+            28 | 87 | 1052 | 1111 => Charset::Gbk,
+            248..=250 => Charset::Gb18030,
+            _ => Charset::AsciiSafe,
+        }
+    }
+}
