@@ -1,0 +1,217 @@
+#!/usr/bin/env bash
+# Runs the checks and suites of this repository, one step after the other.
+#
+#   scripts/ci-steps.sh test       all of them: what CI runs
+#   scripts/ci-steps.sh check      the fast ones, for every day
+#   scripts/ci-steps.sh NAME...    these steps only
+#   scripts/ci-steps.sh list       the steps of `test`
+#
+# Each step says what it does and how long it took. The first that fails ends the
+# run; the summary at the end says what passed, failed, was skipped or not reached,
+# and its last line counts tests and steps: "N passed, N failed, N skipped".
+#
+# A step is skipped when it exits with status 3: something that it needs cannot be
+# had on this machine. A test that has to skip a part of its work appends one line
+# to the file named by MILLRACE_SKIPPED; those lines are counted and shown as well.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+target=${CARGO_TARGET_DIR:-target}
+logs=$target/steps
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+# The suites run the binary that is shipped.
+export MILLRACE_BIN=${MILLRACE_BIN:-$(mkdir -p "$target" && cd "$target" && pwd)/release/millrace}
+
+# --- The steps ------------------------------------------------------------------
+# A step is a row here and a function run_NAME: name, limit in seconds, what it is.
+
+steps_check=(
+    "format|120|the code is formatted as rustfmt formats it"
+    "clippy|1200|clippy finds nothing, in any target"
+    "purity|300|the pure crates do no I/O, read no clock and know no runtime"
+    "unit|1800|unit tests, properties and documentation examples"
+)
+steps_before=(
+    "deps|900|real servers and clients to test with"
+)
+steps_after=(
+    "deny|900|licences, bans, sources and advisories of the dependencies"
+    "build|1200|the release binary"
+    "demo|180|the demo: a cluster, Millrace and a checked workload"
+)
+steps_last=(
+    "fuzz|1200|every fuzz target, briefly"
+)
+
+run_deps() { scripts/install-deps.sh test; }
+run_format() { cargo fmt --all --check; }
+run_clippy() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
+run_purity() { scripts/check-purity.sh; }
+run_unit() { cargo test --workspace --exclude millrace-tests --locked; }
+run_deny() { scripts/check-deny.sh; }
+run_build() { cargo build --release --locked; }
+run_demo() { "$MILLRACE_BIN" demo --for 5 --json; }
+run_fuzz() { scripts/check-fuzz.sh 20; }
+
+# Every file in tests/tests is a suite on real servers and a step of its own, so
+# none can be forgotten. Within a suite tests run one at a time unless it says
+# otherwise: they share two cores with the servers they start.
+suites() {
+    local file
+    for file in tests/tests/*.rs; do
+        [ -e "$file" ] || continue
+        file=${file##*/}
+        printf 'suite-%s|1200|%s\n' "${file%.rs}" \
+            "$(sed -n 's|^//! *||p;/^[^/]/q' "tests/tests/$file" | head -n 1)"
+    done
+}
+
+run_suite() {
+    cargo test --package millrace-tests --test "$1" --locked -- \
+        --test-threads "${MILLRACE_TEST_THREADS:-1}"
+}
+
+# --- Running them ---------------------------------------------------------------
+
+plan_of() {
+    case $1 in
+        check) printf '%s\n' "${steps_check[@]}" ;;
+        test)
+            printf '%s\n' "${steps_before[@]}" "${steps_check[@]}" "${steps_after[@]}"
+            suites
+            printf '%s\n' "${steps_last[@]}"
+            ;;
+    esac
+}
+
+run_step() {
+    case $1 in
+        suite-*) run_suite "${1#suite-}" ;;
+        *) "run_$1" ;;
+    esac
+}
+
+rows_named() {
+    local name row
+    for name in "$@"; do
+        row=$(plan_of test | grep -m 1 "^$name|") || {
+            printf "no step '%s'; there are: %s\n" "$name" \
+                "$(plan_of test | cut -d'|' -f1 | tr '\n' ' ')" >&2
+            return 2
+        }
+        printf '%s\n' "$row"
+    done
+}
+
+clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+
+# The step runs in a process group of its own (timeout makes one), so that what a
+# hanging or failing suite leaves running is seen, and ended.
+with_limit() {
+    local limit=$1 child status
+    shift
+    timeout --kill-after=30 "$limit" bash "$0" --step "$@" </dev/null &
+    child=$!
+    trap 'kill -TERM "$child" 2>/dev/null; interrupted=yes' INT TERM
+    wait "$child"
+    status=$?
+    if [ "$interrupted" = yes ]; then wait "$child"; status=130; fi
+    trap - INT TERM
+    end_leftovers "$child"
+    return "$status"
+}
+
+end_leftovers() {
+    local group=$1
+    kill -0 -- "-$group" 2>/dev/null || return 0
+    printf '!!! processes were left running, and are ended now:\n'
+    pgrep -a -g "$group" | cut -c 1-120
+    kill -TERM -- "-$group" 2>/dev/null
+    sleep 2
+    kill -KILL -- "-$group" 2>/dev/null
+    return 0
+}
+
+# Adds up the lines that cargo test closes each binary with.
+count_tests() {
+    awk '/^test result: / {
+            for (i = 1; i < NF; i++) {
+                if ($(i + 1) ~ /^passed/) p += $i
+                if ($(i + 1) ~ /^failed/) f += $i
+                if ($(i + 1) ~ /^ignored/) s += $i
+            }
+        }
+        END { printf "%d %d %d\n", p, f, s }' "$1"
+}
+
+passed=0 failed=0 skipped=0 interrupted=no
+summary=() remarks=()
+
+finish_step() {
+    local name=$1 status=$2 seconds=$3 log=$4 p f s word
+    read -r p f s < <(count_tests "$log")
+    case $status in
+        0) word=passed; [ "$p" -gt 0 ] || p=1 ;;
+        3) word=SKIPPED; s=$((s + 1)) ;;
+        124 | 137) word='FAILED (out of time)'; f=$((f + 1)) ;;
+        130) word=interrupted; f=$((f + 1)) ;;
+        *) word=FAILED; [ "$f" -gt 0 ] || f=1 ;;
+    esac
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    summary+=("$(printf '%-24s %-20s %7s   %d passed, %d failed, %d skipped' \
+        "$name" "$word" "$(clock "$seconds")" "$p" "$f" "$s")")
+    printf -- '--- %s: %s after %s\n' "$name" "$word" "$(clock "$seconds")"
+}
+
+# deps may lack MySQL and still serve: that is a remark, not a skipped run.
+run_row() {
+    local name limit what began status log
+    IFS='|' read -r name limit what <<<"$1"
+    log=$logs/$name.log
+    printf '\n=== %s: %s   [%s so far]\n' "$name" "$what" "$(clock $((SECONDS - run_began)))"
+    began=$SECONDS
+    with_limit "$limit" "$name" > >(tee "$log") 2>&1
+    status=$?
+    sleep 0.1 # tee's last lines
+    finish_step "$name" "$status" $((SECONDS - began)) "$log"
+    [ "$status" -eq 0 ] || [ "$status" -eq 3 ]
+}
+
+print_summary() {
+    local line
+    printf '\n=== Summary   [%s in all]\n' "$(clock $((SECONDS - run_began)))"
+    printf '%s\n' "${summary[@]}"
+    if [ -s "$MILLRACE_SKIPPED" ]; then
+        printf '\n!!! Parts of tests that were skipped:\n'
+        sort "$MILLRACE_SKIPPED" | uniq -c
+        skipped=$((skipped + $(wc -l <"$MILLRACE_SKIPPED")))
+    fi
+    printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+}
+
+run_all() {
+    local row broken=no
+    mkdir -p "$logs"
+    MILLRACE_SKIPPED=$(cd "$logs" && pwd)/skipped
+    export MILLRACE_SKIPPED
+    : >"$MILLRACE_SKIPPED"
+    run_began=$SECONDS
+    for row in "$@"; do
+        if [ "$broken" = yes ]; then
+            summary+=("$(printf '%-24s not reached' "${row%%|*}")")
+        elif ! run_row "$row"; then
+            broken=yes
+        fi
+    done
+    print_summary
+    [ "$broken" = no ]
+}
+
+case ${1:-} in
+    '' | -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
+    --step) set -e; run_step "$2"; exit ;;
+    list) plan_of test | awk -F'|' '{ printf "%-28s %s\n", $1, $3 }'; exit ;;
+    test | check) mapfile -t rows < <(plan_of "$1") ;;
+    *) rows_text=$(rows_named "$@") || exit; mapfile -t rows <<<"$rows_text" ;;
+esac
+run_all "${rows[@]}"
