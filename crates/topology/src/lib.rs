@@ -1,1 +1,20 @@
-//! Servers, roles and replication positions, as pure values.
+//! Servers, their roles and replication positions, judged by folding observations: pure values.
+//! Never performs I/O, reads a clock or a random source: the time comes with each observation.
+//!
+//! [`Topology::fold`] takes what a probe or live traffic saw of one server and answers with what
+//! changed; [`Topology::snapshot`] is the world as routing sees it.
+
+mod family;
+mod fold;
+mod gtid;
+mod judge;
+mod observation;
+mod snapshot;
+
+pub use family::{Family, Millis, ServerId};
+pub use fold::{ChangeEvent, Options, ServerSpec, Topology};
+pub use gtid::{GtidError, GtidSet, MariaDbSet, MySqlSet};
+pub use observation::{
+    Cause, Observation, ObservationKind, ProbeReport, Receiver, ReplicationStatus,
+};
+pub use snapshot::{ConfiguredRole, Health, Role, ServerView, Snapshot, Unfit};

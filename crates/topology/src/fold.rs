@@ -1,0 +1,422 @@
+//! Folds observations into what is known of each server, and publishes a snapshot after each.
+//! Judging roles and fitness is `judge`'s; asking servers is nobody's here.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::judge::{self, Verdict};
+use crate::{
+    Cause, ConfiguredRole, Health, Millis, Observation, ObservationKind, ProbeReport, Role,
+    ServerId, ServerView, Snapshot, Unfit,
+};
+
+/// How servers are judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// A replica further behind than this takes no reads, in seconds. Default 30.
+    pub lag_seconds_max: u64,
+    /// So many failed probes in a row make a server down; a refused connection, or a server that
+    /// never answered, needs one. Default 2.
+    pub fail_after: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            lag_seconds_max: 30,
+            fail_after: 2,
+        }
+    }
+}
+
+/// A server as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSpec {
+    /// `host:port`, or the path of a socket.
+    pub address: Arc<str>,
+    /// The role it is given.
+    pub role: ConfiguredRole,
+    /// Its share of reads, relative to the others'; 0: none unless it is the primary.
+    pub weight: u32,
+    /// Its zone; empty where none is given.
+    pub zone: Arc<str>,
+}
+
+impl ServerSpec {
+    /// A server whose role is found by asking it.
+    pub fn new(address: &str) -> Self {
+        ServerSpec {
+            address: address.into(),
+            role: ConfiguredRole::Auto,
+            weight: 1,
+            zone: "".into(),
+        }
+    }
+}
+
+/// Something that changed, worth a line in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangeEvent {
+    /// Started or stopped answering.
+    Health {
+        /// Which server.
+        server: ServerId,
+        /// Before.
+        from: Health,
+        /// Now.
+        to: Health,
+    },
+    /// Something looks wrong: the server should be probed at once.
+    Suspected {
+        /// Which server.
+        server: ServerId,
+    },
+    /// Another role.
+    Role {
+        /// Which server.
+        server: ServerId,
+        /// Before.
+        from: Role,
+        /// Now.
+        to: Role,
+    },
+    /// Takes reads again, or no longer. Not repeated while only the lag's number changes.
+    Fitness {
+        /// Which server.
+        server: ServerId,
+        /// Why not; none where it takes reads.
+        unfit: Option<Unfit>,
+    },
+    /// Writes go elsewhere, or nowhere.
+    Primary {
+        /// Before.
+        from: Option<ServerId>,
+        /// Now.
+        to: Option<ServerId>,
+    },
+    /// These servers all claim to be the primary: none of them gets writes.
+    Conflict {
+        /// Which servers.
+        servers: Vec<ServerId>,
+    },
+    /// Another server (or another copy of the data) answers at the address: what was known of its
+    /// positions is forgotten.
+    Identity {
+        /// Which server.
+        server: ServerId,
+    },
+}
+
+impl fmt::Display for ChangeEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChangeEvent::Health { server, to, .. } => match to {
+                Health::Down { cause, .. } => {
+                    write!(f, "server {server} is down: {}", cause.as_str())
+                }
+                Health::Suspect { .. } => write!(f, "server {server} may be down"),
+                Health::Up | Health::Unknown => write!(f, "server {server} is up"),
+            },
+            ChangeEvent::Suspected { server } => write!(f, "server {server} is to be probed"),
+            ChangeEvent::Role { server, to, .. } => write!(f, "server {server} is now {to}"),
+            ChangeEvent::Fitness { server, unfit } => match unfit {
+                Some(why) => write!(f, "server {server} takes no reads: {why}"),
+                None => write!(f, "server {server} takes reads"),
+            },
+            ChangeEvent::Primary { to: Some(to), .. } => write!(f, "server {to} takes writes"),
+            ChangeEvent::Primary { to: None, .. } => f.write_str("no server takes writes"),
+            ChangeEvent::Conflict { servers } => {
+                f.write_str("several servers claim to be the primary:")?;
+                servers.iter().try_for_each(|server| write!(f, " {server}"))
+            }
+            ChangeEvent::Identity { server } => {
+                write!(f, "another server or older data answers as {server}")
+            }
+        }
+    }
+}
+
+/// What is known of one server.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) spec: ServerSpec,
+    pub(crate) health: Health,
+    /// Failed probes in a row.
+    failures: u32,
+    /// Alive, but how often in a row and why the monitor could not ask it.
+    pub(crate) blind: Option<(u32, Cause)>,
+    pub(crate) report: Option<Arc<ProbeReport>>,
+    /// The report was made since the server last came up.
+    pub(crate) fresh: bool,
+    /// It refused a client's write since the report.
+    pub(crate) refused_write: bool,
+    probed_at: Option<Millis>,
+    incarnation: u32,
+}
+
+impl State {
+    fn new(spec: ServerSpec) -> Self {
+        State {
+            spec,
+            health: Health::Unknown,
+            failures: 0,
+            blind: None,
+            report: None,
+            fresh: false,
+            refused_write: false,
+            probed_at: None,
+            incarnation: 0,
+        }
+    }
+
+    /// The report, where it can still be believed.
+    pub(crate) fn current(&self) -> Option<&ProbeReport> {
+        self.report.as_deref().filter(|_| self.fresh)
+    }
+
+    /// Takes a report; true where another server or older data answers than before.
+    fn accept(&mut self, report: ProbeReport, at: Millis) -> bool {
+        let changed = self
+            .report
+            .as_deref()
+            .is_some_and(|old| is_another(old, &report));
+        self.incarnation += u32::from(changed);
+        self.report = Some(Arc::new(report));
+        self.probed_at = Some(at);
+        self.fresh = true;
+        self.refused_write = false;
+        self.blind = None;
+        self.failures = 0;
+        self.health = Health::Up;
+        changed
+    }
+
+    fn probe_failed(&mut self, cause: Cause, at: Millis, fail_after: u32) {
+        if cause.is_alive() {
+            let times = self.blind.map_or(0, |(times, _)| times);
+            self.blind = Some((times.saturating_add(1), cause));
+            self.failures = 0;
+            self.health = Health::Up;
+            return;
+        }
+        self.failures = self.failures.saturating_add(1);
+        let never_answered = matches!(self.health, Health::Unknown);
+        if never_answered || cause == Cause::Refused || self.failures >= fail_after {
+            self.fall(cause, at);
+        } else {
+            self.suspect(at);
+        }
+    }
+
+    fn live_error(&mut self, cause: Cause, at: Millis) {
+        match cause {
+            Cause::Refused => self.fall(cause, at),
+            _ if cause.is_alive() => {}
+            _ => self.suspect(at),
+        }
+    }
+
+    fn fall(&mut self, cause: Cause, at: Millis) {
+        let since = match self.health {
+            Health::Down { since, .. } | Health::Suspect { since } => since,
+            Health::Unknown | Health::Up => at,
+        };
+        self.health = Health::Down { since, cause };
+        self.fresh = false;
+        self.blind = None;
+    }
+
+    fn suspect(&mut self, at: Millis) {
+        if self.health == Health::Up {
+            self.health = Health::Suspect { since: at };
+        }
+    }
+
+    fn view(&self, id: ServerId, verdict: &Verdict, options: &Options) -> ServerView {
+        let report = self.report.as_deref();
+        ServerView {
+            id,
+            address: self.spec.address.clone(),
+            zone: self.spec.zone.clone(),
+            weight: self.spec.weight,
+            role: judge::role(self, id, verdict),
+            health: self.health,
+            unfit: judge::unfit(self, id, verdict, options),
+            lag_seconds: self
+                .current()
+                .and_then(|report| report.replication.as_ref()?.lag_seconds),
+            gtid: report.is_some_and(|report| report.gtid),
+            executed: report.map_or_else(
+                || crate::GtidSet::new(verdict.family.unwrap_or(crate::Family::MySql)),
+                |report| report.executed.clone(),
+            ),
+            report: self.report.clone(),
+            probed_at: self.probed_at,
+            incarnation: self.incarnation,
+        }
+    }
+}
+
+fn is_another(old: &ProbeReport, new: &ProbeReport) -> bool {
+    old.family != new.family
+        || old.server_uuid != new.server_uuid
+        || old.server_id != new.server_id
+        || !new.executed.contains(&old.executed)
+}
+
+/// All servers, judged from what was seen of them.
+#[derive(Debug)]
+pub struct Topology {
+    options: Options,
+    states: Vec<State>,
+    /// The primary, for as long as it has been up, writable and the same without a break.
+    incumbent: Option<ServerId>,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Topology {
+    /// Nothing is known of the servers yet.
+    pub fn new(options: Options, servers: Vec<ServerSpec>) -> Self {
+        let mut topology = Topology {
+            options,
+            states: servers.into_iter().map(State::new).collect(),
+            incumbent: None,
+            snapshot: Arc::new(Snapshot {
+                generation: 0,
+                epoch: 0,
+                servers: Vec::new(),
+                primary: None,
+                conflict: Vec::new(),
+                family: None,
+                version_number: 0,
+            }),
+        };
+        topology.publish();
+        topology
+    }
+
+    /// The world as it is known now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.clone()
+    }
+
+    /// Takes in one observation and says what changed by it. Observations of servers that are not
+    /// in the list are ignored.
+    pub fn fold(&mut self, seen: Observation) -> Vec<ChangeEvent> {
+        let mut events = Vec::new();
+        let Some(state) = self.states.get_mut(seen.server.index()) else {
+            return events;
+        };
+        let server = seen.server;
+        let before = state.health;
+        match seen.kind {
+            ObservationKind::ProbeOk(report) => {
+                if state.accept(*report, seen.at) {
+                    events.push(ChangeEvent::Identity { server });
+                    if self.incumbent == Some(server) {
+                        self.incumbent = None;
+                    }
+                }
+            }
+            ObservationKind::ProbeFailed { cause, .. } => {
+                state.probe_failed(cause, seen.at, self.options.fail_after);
+            }
+            ObservationKind::LiveError(cause) => {
+                state.live_error(cause, seen.at);
+                if !cause.is_alive() {
+                    events.push(ChangeEvent::Suspected { server });
+                }
+            }
+            ObservationKind::LiveOk => {
+                if !matches!(state.health, Health::Suspect { .. }) {
+                    return events;
+                }
+                state.health = Health::Up;
+                state.failures = 0;
+            }
+            ObservationKind::RefusedWrite => {
+                state.refused_write = true;
+                events.push(ChangeEvent::Suspected { server });
+            }
+        }
+        if changed(before, state.health) {
+            events.push(ChangeEvent::Health {
+                server,
+                from: before,
+                to: state.health,
+            });
+        }
+        let old = self.snapshot.clone();
+        self.publish();
+        differences(&old, &self.snapshot, &mut events);
+        events
+    }
+
+    fn publish(&mut self) {
+        let verdict = judge::verdict(&self.states, self.incumbent);
+        self.incumbent = verdict.primary;
+        let servers = (0..)
+            .map(ServerId)
+            .zip(&self.states)
+            .map(|(id, state)| state.view(id, &verdict, &self.options))
+            .collect();
+        let old = &self.snapshot;
+        self.snapshot = Arc::new(Snapshot {
+            generation: old.generation + 1,
+            epoch: old.epoch + u64::from(old.primary != verdict.primary),
+            servers,
+            primary: verdict.primary,
+            version_number: self.version_number(&verdict),
+            family: verdict.family,
+            conflict: verdict.conflict,
+        });
+    }
+
+    fn version_number(&self, verdict: &Verdict) -> u32 {
+        let primary = verdict.primary.map(|id| &self.states[id.index()]);
+        primary
+            .into_iter()
+            .chain(&self.states)
+            .find_map(|state| state.report.as_deref())
+            .map_or(0, |report| report.version_number)
+    }
+}
+
+/// Whether the kind of health changed; a new cause of an old failure does not count.
+fn changed(from: Health, to: Health) -> bool {
+    std::mem::discriminant(&from) != std::mem::discriminant(&to)
+}
+
+fn differences(old: &Snapshot, new: &Snapshot, events: &mut Vec<ChangeEvent>) {
+    for (from, to) in old.servers.iter().zip(&new.servers) {
+        let server = to.id;
+        if from.role != to.role {
+            events.push(ChangeEvent::Role {
+                server,
+                from: from.role,
+                to: to.role,
+            });
+        }
+        let kind = |unfit: Option<Unfit>| unfit.map(|why| std::mem::discriminant(&why));
+        if kind(from.unfit) != kind(to.unfit) {
+            events.push(ChangeEvent::Fitness {
+                server,
+                unfit: to.unfit,
+            });
+        }
+    }
+    if old.conflict != new.conflict && !new.conflict.is_empty() {
+        events.push(ChangeEvent::Conflict {
+            servers: new.conflict.clone(),
+        });
+    }
+    if old.primary != new.primary {
+        events.push(ChangeEvent::Primary {
+            from: old.primary,
+            to: new.primary,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Sets of global transaction identifiers of both families: parse, add, compare, print. Knows no
+//! server and no session.
+
+mod mariadb;
+mod mysql;
+
+use std::fmt;
+
+pub use mariadb::MariaDbSet;
+pub use mysql::MySqlSet;
+
+use crate::Family;
+
+/// A text that is no GTID or GTID set of the family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a {family} GTID set")]
+pub struct GtidError {
+    /// The family whose syntax was expected.
+    pub family: Family,
+}
+
+/// A set of transactions: what a server has executed, or what a session must see.
+///
+/// A set that holds one source or domain with one interval, the usual one of a session, takes no
+/// heap memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GtidSet {
+    /// MySQL: intervals of transaction numbers per source (and tag).
+    MySql(MySqlSet),
+    /// MariaDB: the last sequence number per domain.
+    MariaDb(MariaDbSet),
+}
+
+impl GtidSet {
+    /// The empty set.
+    pub fn new(family: Family) -> Self {
+        match family {
+            Family::MySql => GtidSet::MySql(MySqlSet::default()),
+            Family::MariaDb => GtidSet::MariaDb(MariaDbSet::default()),
+        }
+    }
+
+    /// Reads a set in the family's syntax.
+    pub fn parse(family: Family, text: &[u8]) -> Result<Self, GtidError> {
+        match family {
+            Family::MySql => Self::parse_mysql(text),
+            Family::MariaDb => Self::parse_mariadb(text),
+        }
+    }
+
+    /// Reads what `@@gtid_executed` and session tracking report: `uuid:1-5:9:tag:1-3,uuid:7`.
+    pub fn parse_mysql(text: &[u8]) -> Result<Self, GtidError> {
+        MySqlSet::parse(text).map(GtidSet::MySql)
+    }
+
+    /// Reads what `@@gtid_current_pos` and `@@last_gtid` report: `0-1-42,1-2-7`.
+    pub fn parse_mariadb(text: &[u8]) -> Result<Self, GtidError> {
+        MariaDbSet::parse(text).map(GtidSet::MariaDb)
+    }
+
+    /// The family whose identifiers it holds.
+    pub fn family(&self) -> Family {
+        match self {
+            GtidSet::MySql(_) => Family::MySql,
+            GtidSet::MariaDb(_) => Family::MariaDb,
+        }
+    }
+
+    /// Adds what a session tracker reports. The set is unchanged where the text is wrong.
+    pub fn insert_text(&mut self, text: &[u8]) -> Result<(), GtidError> {
+        match self {
+            GtidSet::MySql(set) => set.union(&MySqlSet::parse(text)?),
+            GtidSet::MariaDb(set) => set.union(&MariaDbSet::parse(text)?),
+        }
+        Ok(())
+    }
+
+    /// Adds another set of the same family. A set of the other family replaces an empty one and
+    /// is otherwise left out.
+    pub fn union(&mut self, other: &GtidSet) {
+        match (&mut *self, other) {
+            (GtidSet::MySql(set), GtidSet::MySql(other)) => set.union(other),
+            (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.union(other),
+            (empty, other) if empty.is_empty() => *empty = other.clone(),
+            _ => {}
+        }
+    }
+
+    /// Whether every transaction of `other` is here too. True for an empty `other`; false where
+    /// the families differ.
+    pub fn contains(&self, other: &GtidSet) -> bool {
+        match (self, other) {
+            (GtidSet::MySql(set), GtidSet::MySql(other)) => set.contains(other),
+            (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.contains(other),
+            _ => other.is_empty(),
+        }
+    }
+
+    /// How many transactions of `other` are not here, `u64::MAX` where that cannot be counted
+    /// (an unknown source or domain, another family). 0 exactly where `contains` is true.
+    pub fn lacks(&self, other: &GtidSet) -> u64 {
+        match (self, other) {
+            (GtidSet::MySql(set), GtidSet::MySql(other)) => set.lacks(other),
+            (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.lacks(other),
+            _ if other.is_empty() => 0,
+            _ => u64::MAX,
+        }
+    }
+
+    /// Bounds a session's set: closes the smallest gaps until at most `intervals_max` intervals
+    /// are left per source. The set only grows, so whoever has reached the result has reached the
+    /// original. A MariaDB set is bounded by nature.
+    pub fn coalesce(&mut self, intervals_max: usize) {
+        if let GtidSet::MySql(set) = self {
+            set.coalesce(intervals_max);
+        }
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            GtidSet::MySql(set) => set.is_empty(),
+            GtidSet::MariaDb(set) => set.is_empty(),
+        }
+    }
+
+    /// Removes everything and gives the memory back.
+    pub fn clear(&mut self) {
+        *self = GtidSet::new(self.family());
+    }
+
+    /// Bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            GtidSet::MySql(set) => set.heap_bytes(),
+            GtidSet::MariaDb(set) => set.heap_bytes(),
+        }
+    }
+}
+
+/// In the server's own syntax.
+impl fmt::Display for GtidSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GtidSet::MySql(set) => set.fmt(f),
+            GtidSet::MariaDb(set) => set.fmt(f),
+        }
+    }
+}
+
+/// A decimal number without sign; none where it is empty, has other bytes or does not fit.
+fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |value, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    })
+}

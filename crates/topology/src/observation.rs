@@ -1,0 +1,182 @@
+//! What is seen of a server, by a probe or by live traffic. Judges nothing.
+
+use crate::{Family, GtidSet, Millis, ServerId};
+
+/// Something seen of one server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observation {
+    /// Of which server.
+    pub server: ServerId,
+    /// When it was seen (for a probe: when it ended).
+    pub at: Millis,
+    /// What was seen.
+    pub kind: ObservationKind,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ObservationKind {
+    /// A probe got all its answers.
+    ProbeOk(Box<ProbeReport>),
+    /// A probe did not.
+    ProbeFailed {
+        /// In which way.
+        cause: Cause,
+        /// For the operator: the error's text, without secrets.
+        text: Box<str>,
+    },
+    /// A connection for a client could not be made, or was lost while in use.
+    LiveError(Cause),
+    /// A connection for a client was made, or answered.
+    LiveOk,
+    /// The server refused a client's write because it is read only (errors 1290, 1836) or in
+    /// offline mode (3032).
+    RefusedWrite,
+}
+
+/// In which way a server could not be reached or asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// Nobody listens: connection refused, or no such socket file. Conclusive.
+    Refused,
+    /// No answer within the deadline.
+    TimedOut,
+    /// The connection was cut, or could not be made for another reason (network unreachable).
+    Lost,
+    /// The name could not be resolved.
+    Resolve,
+    /// The server answers, but the monitor's account cannot log in or lacks a privilege.
+    Denied,
+    /// The server answers that it has too many connections (1040).
+    Busy,
+    /// The server is shutting down (1053) or starting.
+    ShuttingDown,
+    /// The server answers something that is not understood, or TLS failed.
+    Protocol,
+}
+
+impl Cause {
+    /// The server is alive but could not be asked.
+    pub fn is_alive(self) -> bool {
+        matches!(self, Cause::Denied | Cause::Busy)
+    }
+
+    /// A short description for logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Cause::Refused => "connection refused",
+            Cause::TimedOut => "no answer in time",
+            Cause::Lost => "connection lost",
+            Cause::Resolve => "name does not resolve",
+            Cause::Denied => "monitor account denied",
+            Cause::Busy => "too many connections",
+            Cause::ShuttingDown => "shutting down",
+            Cause::Protocol => "unexpected answer",
+        }
+    }
+}
+
+/// What a server says about itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbeReport {
+    /// Its family.
+    pub family: Family,
+    /// `@@version`, as reported: `9.7.4`, `10.11.19-MariaDB-log`.
+    pub version: Box<str>,
+    /// `major * 10000 + minor * 100 + patch`: 90704, 101119.
+    pub version_number: u32,
+    /// MySQL's `@@server_uuid`; MariaDB has none (10.11) and leaves it empty.
+    pub server_uuid: Box<str>,
+    /// `@@server_id`.
+    pub server_id: u32,
+    /// `@@read_only` (MariaDB 12's several values: anything but OFF).
+    pub read_only: bool,
+    /// MySQL's `@@super_read_only`.
+    pub super_read_only: bool,
+    /// MySQL's `@@offline_mode`.
+    pub offline_mode: bool,
+    /// SHOW REPLICA STATUS; none where the server replicates from nobody. With several channels,
+    /// the worst of them.
+    pub replication: Option<ReplicationStatus>,
+    /// How many replicas are attached, where that was asked.
+    pub replicas_attached: Option<u32>,
+    /// Positions are usable: MySQL's `@@gtid_mode` is ON; always so on MariaDB with a binary log.
+    pub gtid: bool,
+    /// `@@gtid_executed`; MariaDB's `@@gtid_current_pos` (see the probe for what is asked).
+    pub executed: GtidSet,
+    /// `@@max_connections`.
+    pub max_connections: u32,
+    /// The id of `@@collation_server`, as sent in a handshake.
+    pub collation_id: u16,
+    /// `@@GLOBAL.sql_mode`, what new sessions start with.
+    pub sql_mode: Box<str>,
+    /// `@@lower_case_table_names`: 0, 1 or 2.
+    pub lower_case_table_names: u8,
+    /// How long the probe's question took, in microseconds.
+    pub round_trip_us: u32,
+}
+
+impl ProbeReport {
+    /// A writable server without replication, with the family's usual settings. For tests and
+    /// as a start to fill in.
+    pub fn new(family: Family) -> Self {
+        let (version, version_number) = match family {
+            Family::MySql => ("9.7.0", 90700),
+            Family::MariaDb => ("10.11.0-MariaDB", 101100),
+        };
+        ProbeReport {
+            family,
+            version: version.into(),
+            version_number,
+            server_uuid: "".into(),
+            server_id: 0,
+            read_only: false,
+            super_read_only: false,
+            offline_mode: false,
+            replication: None,
+            replicas_attached: None,
+            gtid: true,
+            executed: GtidSet::new(family),
+            max_connections: 151,
+            collation_id: 255,
+            sql_mode: "".into(),
+            lower_case_table_names: 0,
+            round_trip_us: 0,
+        }
+    }
+
+    /// The server refuses ordinary clients' writes.
+    pub fn refuses_writes(&self) -> bool {
+        self.read_only || self.super_read_only || self.offline_mode
+    }
+}
+
+/// A replica's receiver (I/O) thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Receiver {
+    /// Not running.
+    Stopped,
+    /// Running, but without a connection to its source.
+    Connecting,
+    /// Running and connected.
+    Running,
+}
+
+/// What a replica says about its replication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicationStatus {
+    /// `Source_Host`.
+    pub source_host: Box<str>,
+    /// `Source_Port`.
+    pub source_port: u16,
+    /// `Source_UUID`; empty on MariaDB.
+    pub source_uuid: Box<str>,
+    /// `Replica_IO_Running`.
+    pub receiver: Receiver,
+    /// `Replica_SQL_Running`.
+    pub applier_running: bool,
+    /// `Seconds_Behind_Source`; none while it is not known (NULL).
+    pub lag_seconds: Option<u64>,
+    /// `Last_SQL_Error`, or `Last_IO_Error` where that is empty; empty where there is none.
+    pub last_error: Box<str>,
+}

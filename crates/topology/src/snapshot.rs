@@ -1,0 +1,199 @@
+//! The world as routing sees it: one value per change, shared by all workers. Decides nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Cause, Family, GtidSet, Millis, ProbeReport, ServerId};
+
+/// What a server is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The one that takes writes.
+    Primary,
+    /// Read only, or replicating.
+    Replica,
+    /// Not known (yet), or one of several that claim to be the primary.
+    Unknown,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Primary => "primary",
+            Role::Replica => "replica",
+            Role::Unknown => "unknown",
+        })
+    }
+}
+
+/// The role that the configuration gives a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ConfiguredRole {
+    /// Found by asking the server.
+    #[default]
+    Auto,
+    /// Always the primary (as long as it is up).
+    Primary,
+    /// Never the primary.
+    Replica,
+}
+
+/// Whether a server answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Health {
+    /// Not asked yet.
+    Unknown,
+    /// Answers.
+    Up,
+    /// Did not answer lately, too few times to be called down.
+    Suspect {
+        /// Since when.
+        since: Millis,
+    },
+    /// Does not answer.
+    Down {
+        /// Since when.
+        since: Millis,
+        /// The last failure.
+        cause: Cause,
+    },
+}
+
+impl Health {
+    /// Up or merely suspect.
+    pub fn is_usable(self) -> bool {
+        matches!(self, Health::Up | Health::Suspect { .. })
+    }
+}
+
+/// Why a server takes no reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unfit {
+    /// Not asked yet.
+    NotProbed,
+    /// Down.
+    Down(Cause),
+    /// In offline mode.
+    Offline,
+    /// Alive, but the monitor cannot ask it, so its lag is not known.
+    NotObservable(Cause),
+    /// The applier is stopped.
+    ApplierStopped,
+    /// The applier is stopped by an error.
+    ApplierError,
+    /// The receiver is stopped.
+    ReceiverStopped,
+    /// The receiver has no connection although the primary is up.
+    ReceiverDisconnected,
+    /// Behind by more than `max_lag`.
+    Lagging {
+        /// By how much, in seconds.
+        seconds: u64,
+    },
+    /// Read only, replicating from nobody, while another server is the primary.
+    NotReplicating,
+    /// Writable and not replicating beside another such server.
+    Conflict,
+    /// Another family than the rest.
+    OtherFamily,
+    /// Its configured weight is 0.
+    ZeroWeight,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfit::NotProbed => f.write_str("not asked yet"),
+            Unfit::Down(cause) => write!(f, "down: {}", cause.as_str()),
+            Unfit::Offline => f.write_str("in offline mode"),
+            Unfit::NotObservable(cause) => write!(f, "lag not known: {}", cause.as_str()),
+            Unfit::ApplierStopped => f.write_str("applier stopped"),
+            Unfit::ApplierError => f.write_str("applier stopped by an error"),
+            Unfit::ReceiverStopped => f.write_str("receiver stopped"),
+            Unfit::ReceiverDisconnected => f.write_str("receiver not connected to its source"),
+            Unfit::Lagging { seconds } => write!(f, "{seconds} s behind"),
+            Unfit::NotReplicating => f.write_str("read only and not replicating"),
+            Unfit::Conflict => f.write_str("one of several writable servers"),
+            Unfit::OtherFamily => f.write_str("not of the other servers' family"),
+            Unfit::ZeroWeight => f.write_str("weight 0"),
+        }
+    }
+}
+
+/// One server in a [`Snapshot`].
+#[derive(Debug, Clone)]
+pub struct ServerView {
+    /// Its index.
+    pub id: ServerId,
+    /// Its address as configured: `host:port` or the path of a socket.
+    pub address: Arc<str>,
+    /// Its zone as configured; empty where none is.
+    pub zone: Arc<str>,
+    /// Its share of reads, relative to the others'.
+    pub weight: u32,
+    /// What it is for.
+    pub role: Role,
+    /// Whether it answers.
+    pub health: Health,
+    /// Why it takes no reads; none where it does.
+    pub unfit: Option<Unfit>,
+    /// Its last known lag in whole seconds. None for a primary and where it is not known.
+    pub lag_seconds: Option<u64>,
+    /// Positions are usable on it.
+    pub gtid: bool,
+    /// What it had executed when last asked.
+    pub executed: GtidSet,
+    /// What it last said of itself; none before the first good probe.
+    pub report: Option<Arc<ProbeReport>>,
+    /// When it last answered a probe.
+    pub probed_at: Option<Millis>,
+    /// Changes whenever positions learnt before must be forgotten: another identity answers at
+    /// the address, or what it has executed went backwards.
+    pub incarnation: u32,
+}
+
+impl ServerView {
+    /// Takes reads.
+    pub fn is_fit(&self) -> bool {
+        self.unfit.is_none()
+    }
+}
+
+/// The world at one moment. Immutable; a newer one has a higher generation.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// Counts every change, positions included.
+    pub generation: u64,
+    /// Counts changes of the primary.
+    pub epoch: u64,
+    /// All servers; a [`ServerId`] is an index here.
+    pub servers: Vec<ServerView>,
+    /// The server that takes writes, where there is exactly one.
+    pub primary: Option<ServerId>,
+    /// The servers that claim to be the primary, where there are several; else empty.
+    pub conflict: Vec<ServerId>,
+    /// The servers' family; none until one has answered.
+    pub family: Option<Family>,
+    /// The primary's version number, else the first known, else 0.
+    pub version_number: u32,
+}
+
+impl Snapshot {
+    /// The view of one server.
+    pub fn server(&self, id: ServerId) -> Option<&ServerView> {
+        self.servers.get(id.index())
+    }
+
+    /// The primary's view.
+    pub fn primary_view(&self) -> Option<&ServerView> {
+        self.primary.and_then(|id| self.server(id))
+    }
+
+    /// Servers that take reads, the primary left out.
+    pub fn fit_replicas(&self) -> impl Iterator<Item = &ServerView> {
+        let primary = self.primary;
+        self.servers
+            .iter()
+            .filter(move |view| Some(view.id) != primary && view.is_fit())
+    }
+}
