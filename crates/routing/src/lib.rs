@@ -1,1 +1,15 @@
-//! Which server a statement may run on, as a pure decision.
+//! Which server a statement may run on, as a pure decision. Never performs I/O, reads a clock or
+//! keeps state: the world, the session, the load and the rotation are passed in.
+//!
+//! [`decide`] is called once per statement; [`Catalogue`] says what stored functions, views and
+//! procedures make of a statement that looks harmless by its text.
+
+mod decide;
+mod model;
+
+pub use decide::decide;
+pub use millrace_sql::Access;
+pub use model::{
+    CANDIDATES_MAX, Candidate, Candidates, Consistency, Decision, Load, NoServer, Options, Reads,
+    Reason, SessionView, Target, Transaction,
+};

@@ -1,0 +1,242 @@
+//! What a decision is made from and what it says: plain values.
+
+use std::fmt;
+
+use millrace_topology::{GtidSet, ServerId};
+use smallvec::SmallVec;
+
+/// What a session's reads are guaranteed to see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Consistency {
+    /// Whatever the replica has.
+    Eventual,
+    /// The session's own writes, and never less than it has seen already.
+    #[default]
+    Session,
+    /// All writes acknowledged through this process. The caller puts them into
+    /// [`SessionView::required`].
+    Instance,
+    /// All writes acknowledged anywhere before the read began. The caller puts the primary's
+    /// position into [`SessionView::required`].
+    Global,
+}
+
+/// What a listener is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Target {
+    /// Split reads from writes.
+    #[default]
+    Auto,
+    /// Everything to the primary.
+    PrimaryOnly,
+    /// Everything to replicas, which refuse writes themselves.
+    ReplicasOnly,
+}
+
+/// Which servers share the reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Reads {
+    /// Replicas; the primary where none is fit.
+    #[default]
+    Replicas,
+    /// Replicas and the primary alike.
+    All,
+}
+
+/// Options of the decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Which servers share the reads. Default: replicas.
+    pub reads: Reads,
+    /// How long a replica may be waited for, in milliseconds; 0: never, the primary at once.
+    /// (In a server's own wait functions 0 can mean for ever: it must not be passed on.)
+    /// Default 100.
+    pub wait_limit_ms: u32,
+    /// How many replicas that lack the position are asked with a wait, one after the other,
+    /// before the primary. Default 1.
+    pub waits_max: u8,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            reads: Reads::Replicas,
+            wait_limit_ms: 100,
+            waits_max: 1,
+        }
+    }
+}
+
+/// The transaction that a session is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Transaction {
+    /// None.
+    #[default]
+    None,
+    /// START TRANSACTION READ ONLY, not yet begun on a server: its first read chooses one.
+    ReadOnly,
+    /// Any other, begun on a server or still deferred.
+    ReadWrite,
+}
+
+/// What the decision needs to know of a session.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionView<'a> {
+    /// What the listener is for.
+    pub target: Target,
+    /// The guarantee the session asks for.
+    pub consistency: Consistency,
+    /// The server whose connection the session holds and may not leave.
+    pub pinned_to: Option<ServerId>,
+    /// The transaction it is in.
+    pub transaction: Transaction,
+    /// What a read must see. Ignored under [`Consistency::Eventual`].
+    pub required: &'a GtidSet,
+    /// The session has written something whose position is not known: reads go to the primary.
+    pub position_unknown: bool,
+    /// Isolation is SERIALIZABLE: every read locks.
+    pub serializable: bool,
+    /// Autocommit is off: every statement opens a transaction.
+    pub autocommit_off: bool,
+}
+
+impl<'a> SessionView<'a> {
+    /// A session on the automatic listener with default settings.
+    pub fn new(required: &'a GtidSet) -> Self {
+        SessionView {
+            target: Target::Auto,
+            consistency: Consistency::Session,
+            pinned_to: None,
+            transaction: Transaction::None,
+            required,
+            position_unknown: false,
+            serializable: false,
+            autocommit_off: false,
+        }
+    }
+}
+
+/// What is known of the servers beyond the snapshot, by the worker that decides.
+#[derive(Debug, Clone, Copy)]
+pub struct Load<'a> {
+    /// Statements under way per server, by index; missing ones count as 0.
+    pub outstanding: &'a [u32],
+    /// Positions learnt since the snapshot per server, by index; may be shorter.
+    pub known: &'a [GtidSet],
+    /// Rotates among equals. To be increased by one after every decision whose reason
+    /// [is balanced](Reason::is_balanced), so that equals share evenly.
+    pub rotation: u32,
+}
+
+/// As many candidates as a decision holds: the best of them where there are more servers.
+pub const CANDIDATES_MAX: usize = 6;
+
+/// Candidates in the order in which they are to be tried.
+pub type Candidates = SmallVec<[Candidate; CANDIDATES_MAX]>;
+
+/// A server that may run the statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Candidate {
+    /// Which server.
+    pub server: ServerId,
+    /// It is not known to have reached the position: ask it to wait, in the same write.
+    pub wait: bool,
+}
+
+/// Where a statement goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// To the first of these that can take it.
+    Send {
+        /// In order; never empty.
+        candidates: Candidates,
+        /// Why.
+        reason: Reason,
+    },
+    /// Nowhere, at present.
+    NoServer(NoServer),
+}
+
+/// Why there is no server for a statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NoServer {
+    /// It needs the primary and there is none.
+    NoPrimary,
+    /// It needs the primary and several servers claim to be it.
+    Conflict,
+    /// It needs a replica and none is fit.
+    NoReplica,
+}
+
+impl fmt::Display for NoServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NoServer::NoPrimary => "no primary is available",
+            NoServer::Conflict => "several servers claim to be the primary",
+            NoServer::NoReplica => "no replica is available",
+        })
+    }
+}
+
+/// Why a statement goes where it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The session is pinned to a connection.
+    Pinned,
+    /// The listener is bound to the primary.
+    PrimaryListener,
+    /// The listener is bound to replicas.
+    ReplicaListener,
+    /// It writes, or may.
+    Write,
+    /// It reads what only the primary can tell.
+    PrimaryRead,
+    /// It is in a transaction that may write.
+    Transaction,
+    /// The isolation level is SERIALIZABLE.
+    Serializable,
+    /// Autocommit is off.
+    AutocommitOff,
+    /// The position of the session's last write is not known.
+    PositionUnknown,
+    /// A read, and a server has what it must see.
+    Read,
+    /// A read, and no replica is known to have what it must see yet: one is waited for.
+    ReadAfterWait,
+    /// A read, and no replica is fit.
+    NoFitReplica,
+    /// A read, no replica has what it must see, and waiting is off.
+    ReplicasBehind,
+    /// It concerns the session only: any server will do.
+    AnyServer,
+}
+
+impl Reason {
+    /// The first candidate was chosen among several that would do.
+    pub fn is_balanced(self) -> bool {
+        matches!(
+            self,
+            Reason::Read | Reason::ReadAfterWait | Reason::AnyServer | Reason::ReplicaListener
+        )
+    }
+
+    /// A short stable name, for metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Reason::Pinned => "pinned",
+            Reason::PrimaryListener => "primary_listener",
+            Reason::ReplicaListener => "replica_listener",
+            Reason::Write => "write",
+            Reason::PrimaryRead => "primary_read",
+            Reason::Transaction => "transaction",
+            Reason::Serializable => "serializable",
+            Reason::AutocommitOff => "autocommit_off",
+            Reason::PositionUnknown => "position_unknown",
+            Reason::Read => "read",
+            Reason::ReadAfterWait => "read_after_wait",
+            Reason::NoFitReplica => "no_fit_replica",
+            Reason::ReplicasBehind => "replicas_behind",
+            Reason::AnyServer => "any_server",
+        }
+    }
+}
