@@ -31,7 +31,7 @@ struct Account {
     /// Account; its password is in MILLRACE_BENCH_PASSWORD.
     #[arg(long, default_value = "root")]
     user: String,
-    /// Database with sysbench's tables.
+    /// Database with sysbench's tables; empty for none.
     #[arg(long, default_value = "sbtest")]
     database: String,
     /// Rows in sbtest1.
@@ -51,6 +51,13 @@ enum Command {
         /// How many log in at the same time.
         #[arg(long, default_value_t = 32)]
         at_once: usize,
+    },
+    /// Runs statements; prints the first value of the last one's result, as a string.
+    Sql {
+        #[arg(long)]
+        server: SocketAddr,
+        #[arg(required = true)]
+        statement: Vec<String>,
     },
     /// Times point selects on one connection to each system, in short bursts that
     /// take turns, so that the machine's moods meet all systems alike.
@@ -100,6 +107,7 @@ async fn main() -> Result<()> {
             clients,
             at_once,
         } => idle(&cli.account, server, clients, at_once).await,
+        Command::Sql { server, statement } => sql(&cli.account, server, statement).await,
         Command::Latency {
             target,
             seconds,
@@ -125,7 +133,7 @@ impl Account {
             .tcp_port(server.port())
             .user(Some(&self.user))
             .pass(std::env::var(PASSWORD_VARIABLE).ok())
-            .db_name(Some(&self.database))
+            .db_name((!self.database.is_empty()).then_some(&self.database))
             .prefer_socket(Some(false))
             .max_allowed_packet(Some(16 * 1024 * 1024))
             .wait_timeout(Some(28_800))
@@ -138,6 +146,18 @@ impl Account {
         let id = seed.wrapping_mul(7919) % self.rows + 1;
         format!("SELECT c FROM sbtest1 WHERE id={id}")
     }
+}
+
+async fn sql(account: &Account, server: SocketAddr, statements: Vec<String>) -> Result<()> {
+    let mut connection = Conn::new(account.options(server)).await?;
+    let mut value: Option<Option<String>> = None;
+    for statement in statements {
+        value = connection
+            .query_first(&statement)
+            .await
+            .with_context(|| statement.clone())?;
+    }
+    print_json(&value.flatten())
 }
 
 async fn idle(account: &Account, server: SocketAddr, clients: usize, at_once: usize) -> Result<()> {
