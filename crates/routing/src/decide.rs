@@ -84,11 +84,7 @@ fn no_primary(world: &Snapshot) -> NoServer {
     }
 }
 
-fn to_replicas(
-    world: &Snapshot,
-    session: &SessionView<'_>,
-    load: &Load<'_>,
-) -> Decision {
+fn to_replicas(world: &Snapshot, session: &SessionView<'_>, load: &Load<'_>) -> Decision {
     let readers = rank(world, session, Access::Read, Reads::Replicas, load);
     // There is no primary to fall back to here: every replica gets its chance.
     let candidates: Candidates = readers
@@ -110,7 +106,10 @@ fn to_readers(
     load: &Load<'_>,
 ) -> Decision {
     let readers = rank(world, session, access, options.reads, load);
-    let reached = readers.iter().take_while(|reader| reader.lacks == 0).count();
+    let reached = readers
+        .iter()
+        .take_while(|reader| reader.lacks == 0)
+        .count();
     let waits = match (reached, world.primary) {
         (0, Some(_)) if options.wait_limit_ms == 0 => 0,
         (0, Some(_)) => usize::from(options.waits_max),
@@ -131,7 +130,10 @@ fn to_readers(
         None => Reason::ReplicasBehind,
     };
     if let Some(server) = world.primary {
-        if candidates.iter().all(|candidate| candidate.server != server) {
+        if candidates
+            .iter()
+            .all(|candidate| candidate.server != server)
+        {
             candidates.push(Candidate {
                 server,
                 wait: false,
@@ -194,7 +196,13 @@ fn rank(
             let is_primary = world.primary == Some(view.id);
             readers.push(Reader {
                 server: view.id,
-                lacks: required.map_or(0, |set| if is_primary { 0 } else { lacks(view, set, load) }),
+                lacks: required.map_or(0, |set| {
+                    if is_primary {
+                        0
+                    } else {
+                        lacks(view, set, load)
+                    }
+                }),
                 outstanding: load.outstanding.get(view.id.index()).copied().unwrap_or(0),
                 weight: view.weight.max(1),
                 turn: 0,
@@ -222,7 +230,9 @@ fn lacks(view: &ServerView, required: &GtidSet, load: &Load<'_>) -> u64 {
 /// Numbers the readers from the one whose turn it is; in a full round each starts as often as its
 /// weight says.
 fn take_turns(readers: &mut Readers, rotation: u32) {
-    let total: u32 = readers.iter().fold(0, |sum, r| r.weight.saturating_add(sum));
+    let total: u32 = readers
+        .iter()
+        .fold(0, |sum, r| r.weight.saturating_add(sum));
     let mut slot = rotation % total;
     let mut first = 0;
     for (at, reader) in readers.iter().enumerate() {

@@ -119,7 +119,11 @@ pub(crate) fn role(state: &State, id: ServerId, verdict: &Verdict) -> Role {
             .report
             .as_deref()
             .is_some_and(|report| report.refuses_writes() || report.replication.is_some());
-    if replica { Role::Replica } else { Role::Unknown }
+    if replica {
+        Role::Replica
+    } else {
+        Role::Unknown
+    }
 }
 
 /// Why a server takes no reads.
@@ -175,8 +179,9 @@ fn unfit_beside(
     match &report.replication {
         Some(status) => unfit_replica(status, verdict.primary.is_some(), options),
         // Nobody is ahead of it for certain while there is no primary.
-        None => (verdict.primary.is_some() || !report.refuses_writes())
-            .then_some(Unfit::NotReplicating),
+        None => {
+            (verdict.primary.is_some() || !report.refuses_writes()).then_some(Unfit::NotReplicating)
+        }
     }
 }
 

@@ -67,7 +67,9 @@ impl Source {
 
     /// How many of the wanted numbers are not here.
     fn lacks(&self, wanted: Interval) -> u64 {
-        let from = self.intervals.partition_point(|old| old.last < wanted.first);
+        let from = self
+            .intervals
+            .partition_point(|old| old.last < wanted.first);
         let present = self.intervals[from..]
             .iter()
             .take_while(|own| own.first <= wanted.last)
@@ -352,7 +354,16 @@ mod tests {
     #[test]
     fn refuses_other_texts() {
         for bad in [
-            "A", "A:", "A:0", "A:x", "A:1-2-3", "A:red", "A:1:red", "A:-1", "1-2-3", "A:1;",
+            "A",
+            "A:",
+            "A:0",
+            "A:x",
+            "A:1-2-3",
+            "A:red",
+            "A:1:red",
+            "A:-1",
+            "1-2-3",
+            "A:1;",
             "A:9223372036854775808",
         ] {
             let text = bad.replace('A', A);

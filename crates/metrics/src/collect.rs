@@ -1,0 +1,213 @@
+//! Reads all workers' counters as samples, metric by metric. Formats nothing.
+
+use crate::HistogramSum;
+use crate::labels::{
+    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Side, StatementKind,
+};
+use crate::metrics::ServerState;
+use crate::table::{self, Definition};
+use crate::worker::{ServerMetrics, Sum};
+
+/// A sample's value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A count.
+    Count(u64),
+    /// A number with a fraction.
+    Number(f64),
+    /// A histogram.
+    Histogram(Box<HistogramSum>),
+}
+
+/// One value of a metric under one set of labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample<'a> {
+    /// The labels' values, in the order of [`Definition::labels`].
+    pub labels: Vec<&'a str>,
+    /// The value.
+    pub value: Value,
+}
+
+/// Takes the samples of one metric after the other, each metric once.
+pub trait Visitor {
+    /// Why it stops.
+    type Error;
+
+    /// Takes all samples of a metric.
+    fn metric(
+        &mut self,
+        definition: &'static Definition,
+        samples: &[Sample<'_>],
+    ) -> Result<(), Self::Error>;
+}
+
+/// Everything that samples are made from.
+pub(crate) struct World<'a> {
+    pub(crate) sum: Sum<'a>,
+    pub(crate) names: &'a [String],
+    pub(crate) states: &'a [ServerState],
+}
+
+fn sample<'a>(labels: &[&'a str], value: Value) -> Sample<'a> {
+    Sample {
+        labels: labels.to_vec(),
+        value,
+    }
+}
+
+fn count<'a>(labels: &[&'a str], value: u64) -> Sample<'a> {
+    sample(labels, Value::Count(value))
+}
+
+impl World<'_> {
+    pub(crate) fn visit<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
+        self.clients(to)?;
+        self.statements(to)?;
+        self.sessions(to)?;
+        self.pools(to)?;
+        self.servers(to)
+    }
+
+    fn clients<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
+        let sum = &self.sum;
+        let one = |value| [count(&[], value)];
+        to.metric(table::CLIENTS, &one(sum.gauge(|w| &w.clients)))?;
+        let begun = sum.counter(|w| &w.clients.begun);
+        to.metric(table::CLIENT_CONNECTIONS, &one(begun))?;
+        let logins: Vec<_> = LoginOutcome::ALL
+            .iter()
+            .map(|o| count(&[o.as_str()], sum.counter(|w| &w.logins[o.index()])))
+            .collect();
+        to.metric(table::LOGINS, &logins)?;
+        to.metric(table::RECEIVED, &one(sum.counter(|w| &w.bytes_received)))?;
+        to.metric(table::SENT, &one(sum.counter(|w| &w.bytes_sent)))
+    }
+
+    fn statements<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
+        let (mut counts, mut durations) = (Vec::new(), Vec::new());
+        let mut add = |server, kind: StatementKind, histogram: HistogramSum| {
+            // A series appears with its first statement: most pairs never have one.
+            if histogram.count() > 0 {
+                let labels = [server, kind.as_str()];
+                counts.push(count(&labels, histogram.count()));
+                durations.push(sample(&labels, Value::Histogram(Box::new(histogram))));
+            }
+        };
+        for kind in StatementKind::ALL {
+            add(
+                "local",
+                *kind,
+                self.sum.histogram(|w| &w.local[kind.index()]),
+            );
+            for (at, name) in self.names.iter().enumerate() {
+                let histogram = self
+                    .sum
+                    .histogram(|w| &w.servers[at].statements[kind.index()]);
+                add(name, *kind, histogram);
+            }
+        }
+        to.metric(table::STATEMENTS, &counts)?;
+        to.metric(table::DURATION, &durations)
+    }
+
+    fn sessions<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
+        let sum = &self.sum;
+        let mut errors = Vec::new();
+        for side in Side::ALL {
+            for class in ErrorClass::ALL {
+                let value = sum.counter(|w| &w.errors[side.index()][class.index()]);
+                errors.push(count(&[side.as_str(), class.as_str()], value));
+            }
+        }
+        to.metric(table::ERRORS, &errors)?;
+        let retries: Vec<_> = RetryKind::ALL
+            .iter()
+            .map(|k| count(&[k.as_str()], sum.counter(|w| &w.retries[k.index()])))
+            .collect();
+        to.metric(table::RETRIES, &retries)?;
+        let pins: Vec<_> = PinReason::ALL
+            .iter()
+            .map(|r| count(&[r.as_str()], sum.gauge(|w| &w.pins[r.index()])))
+            .collect();
+        to.metric(table::PINS, &pins)?;
+        let begun: Vec<_> = PinReason::ALL
+            .iter()
+            .map(|r| count(&[r.as_str()], sum.counter(|w| &w.pins[r.index()].begun)))
+            .collect();
+        to.metric(table::PINS_BEGUN, &begun)
+    }
+
+    fn pools<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
+        let sum = &self.sum;
+        let connections: Vec<_> = self
+            .names
+            .iter()
+            .enumerate()
+            .flat_map(|(at, name)| {
+                let open = sum.gauge(|w| &w.servers[at].connections);
+                let leased = sum.gauge(|w| &w.servers[at].leases).min(open);
+                [
+                    count(&[name, "idle"], open - leased),
+                    count(&[name, "leased"], leased),
+                ]
+            })
+            .collect();
+        to.metric(table::POOL_CONNECTIONS, &connections)?;
+        to.metric(table::POOL_OPENED, &self.each(|s| &s.connections.begun))?;
+        to.metric(table::POOL_CLOSED, &self.each(|s| &s.connections.ended))?;
+        to.metric(table::POOL_FAILED, &self.each(|s| &s.connect_failures))?;
+        let mut waits = Vec::new();
+        let mut positions = Vec::new();
+        for (at, name) in self.names.iter().enumerate() {
+            for outcome in PoolWait::ALL {
+                let value = sum.counter(|w| &w.servers[at].pool_waits[outcome.index()]);
+                waits.push(count(&[name, outcome.as_str()], value));
+            }
+            for outcome in PositionWait::ALL {
+                let value = sum.counter(|w| &w.servers[at].position_waits[outcome.index()]);
+                positions.push(count(&[name, outcome.as_str()], value));
+            }
+        }
+        to.metric(table::POOL_WAITS, &waits)?;
+        let seconds: Vec<_> = self
+            .names
+            .iter()
+            .enumerate()
+            .map(|(at, name)| {
+                let us = sum.counter(|w| &w.servers[at].pool_wait_us);
+                sample(&[name], Value::Number(us as f64 / 1e6))
+            })
+            .collect();
+        to.metric(table::POOL_WAIT_SECONDS, &seconds)?;
+        to.metric(table::POSITION_WAITS, &positions)
+    }
+
+    fn each(
+        &self,
+        of: impl Fn(&ServerMetrics) -> &std::sync::atomic::AtomicU64,
+    ) -> Vec<Sample<'_>> {
+        self.names
+            .iter()
+            .enumerate()
+            .map(|(at, name)| count(&[name], self.sum.counter(|w| of(&w.servers[at]))))
+            .collect()
+    }
+
+    fn servers<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
+        let flag = |of: fn(&ServerState) -> bool| -> Vec<Sample<'_>> {
+            self.states
+                .iter()
+                .map(|state| count(&[&state.name], u64::from(of(state))))
+                .collect()
+        };
+        to.metric(table::SERVER_UP, &flag(|state| state.up))?;
+        to.metric(table::SERVER_FIT, &flag(|state| state.fit))?;
+        to.metric(table::SERVER_PRIMARY, &flag(|state| state.primary))?;
+        let lags: Vec<_> = self
+            .states
+            .iter()
+            .filter_map(|state| Some(count(&[&state.name], state.lag_seconds?)))
+            .collect();
+        to.metric(table::SERVER_LAG, &lags)
+    }
+}

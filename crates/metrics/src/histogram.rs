@@ -1,0 +1,107 @@
+//! A latency histogram with power-of-two buckets: one addition to bump. Knows no labels.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Buckets with an upper bound; one more holds what is above them all.
+pub const BUCKETS: usize = 22;
+
+/// The first bucket's upper bound is 2 to this power, in microseconds.
+const FIRST_POWER: u32 = 4;
+
+/// The upper bound of a bucket in seconds: 16 µs, 32 µs, … 33.554432 s.
+pub fn bucket_bound_seconds(bucket: usize) -> f64 {
+    (1_u64 << (bucket + FIRST_POWER as usize)) as f64 / 1e6
+}
+
+/// Bumped by one worker.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    counts: [AtomicU64; BUCKETS + 1],
+    sum_us: AtomicU64,
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn observe(&self, elapsed: Duration) {
+        let us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
+        self.counts[bucket(us)].fetch_add(1, Relaxed);
+        self.sum_us.fetch_add(us, Relaxed);
+    }
+}
+
+/// The first bucket whose bound is not below `us`.
+fn bucket(us: u64) -> usize {
+    let power = us
+        .saturating_sub(1)
+        .checked_ilog2()
+        .map_or(0, |log| log + 1);
+    (power.saturating_sub(FIRST_POWER) as usize).min(BUCKETS)
+}
+
+/// Several histograms' sum.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct HistogramSum {
+    /// Observations per bucket (not cumulated), the last above all bounds.
+    pub counts: [u64; BUCKETS + 1],
+    /// The sum of all observations, in microseconds.
+    pub sum_us: u64,
+}
+
+impl HistogramSum {
+    pub(crate) fn add(&mut self, other: &Histogram) {
+        for (sum, count) in self.counts.iter_mut().zip(&other.counts) {
+            *sum += count.load(Relaxed);
+        }
+        self.sum_us = self.sum_us.wrapping_add(other.sum_us.load(Relaxed));
+    }
+
+    /// How many observations there were.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_duration_falls_into_the_bucket_that_bounds_it() {
+        let table = [
+            (0, 0),
+            (16, 0),
+            (17, 1),
+            (32, 1),
+            (33, 2),
+            (1_000, 6),
+            (1_024, 6),
+            (1_025, 7),
+            (33_554_432, 21),
+            (33_554_433, 22),
+            (u64::MAX, 22),
+        ];
+        for (us, expected) in table {
+            assert_eq!(bucket(us), expected, "{us} µs");
+        }
+        assert_eq!(bucket_bound_seconds(0), 0.000_016);
+        assert_eq!(bucket_bound_seconds(21), 33.554_432);
+    }
+
+    #[test]
+    fn sums_over_workers() {
+        let (a, b) = (Histogram::default(), Histogram::default());
+        a.observe(Duration::from_micros(10));
+        b.observe(Duration::from_micros(20));
+        b.observe(Duration::from_secs(60));
+        let mut sum = HistogramSum::default();
+        sum.add(&a);
+        sum.add(&b);
+        assert_eq!(sum.count(), 3);
+        assert_eq!(sum.sum_us, 60_000_030);
+        assert_eq!(
+            (sum.counts[0], sum.counts[1], sum.counts[BUCKETS]),
+            (1, 1, 1)
+        );
+    }
+}

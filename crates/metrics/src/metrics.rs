@@ -1,0 +1,77 @@
+//! All workers' counters together, and the few values that are set from outside. Bumps nothing.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::collect::{Visitor, World};
+use crate::worker::{Sum, WorkerMetrics};
+
+/// What is known of a server, for the metrics about servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerState {
+    /// Its address.
+    pub name: String,
+    /// It answers.
+    pub up: bool,
+    /// It takes reads.
+    pub fit: bool,
+    /// It takes writes.
+    pub primary: bool,
+    /// Its lag, where it is known.
+    pub lag_seconds: Option<u64>,
+}
+
+/// The process's metrics.
+#[derive(Debug)]
+pub struct Metrics {
+    workers: Box<[WorkerMetrics]>,
+    names: Vec<String>,
+    states: Mutex<Vec<ServerState>>,
+}
+
+impl Metrics {
+    /// For so many workers, and servers with these addresses in the order of their indexes.
+    pub fn new(workers: usize, servers: Vec<String>) -> Self {
+        Metrics {
+            workers: (0..workers.max(1))
+                .map(|_| WorkerMetrics::new(servers.len()))
+                .collect(),
+            names: servers,
+            states: Mutex::default(),
+        }
+    }
+
+    /// One worker's counters. Indexes wrap around, so that any number is some worker's.
+    pub fn worker(&self, index: usize) -> &WorkerMetrics {
+        &self.workers[index % self.workers.len()]
+    }
+
+    /// Takes over what is known of the servers now.
+    pub fn set_servers(&self, states: Vec<ServerState>) {
+        *self.states.lock().unwrap_or_else(PoisonError::into_inner) = states;
+    }
+
+    /// Clients connected now, over all workers.
+    pub fn clients(&self) -> u64 {
+        Sum(&self.workers).gauge(|worker| &worker.clients)
+    }
+
+    /// Clients connected now to one worker.
+    pub fn clients_of(&self, worker: usize) -> u64 {
+        Sum(std::slice::from_ref(self.worker(worker))).gauge(|worker| &worker.clients)
+    }
+
+    /// Shows every metric's samples to a visitor.
+    pub fn collect<V: Visitor>(&self, visitor: &mut V) -> Result<(), V::Error> {
+        let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let states = states.clone();
+        let world = World {
+            sum: Sum(&self.workers),
+            names: &self.names,
+            states: &states,
+        };
+        world.visit(visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests;

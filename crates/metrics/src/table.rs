@@ -1,0 +1,122 @@
+//! Every metric's name, type, labels and meaning: what is collected and what docs/metrics.md
+//! lists. Holds no values.
+
+use std::fmt::Write;
+
+/// A metric's type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Durations in buckets, in seconds.
+    Histogram,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        }
+    }
+}
+
+/// One metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Definition {
+    /// Its name. A counter is exported with `_total` behind it.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: Kind,
+    /// Its labels' names.
+    pub labels: &'static [&'static str],
+    /// What it says, without a full stop.
+    pub help: &'static str,
+}
+
+const fn define(
+    name: &'static str,
+    kind: Kind,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Definition {
+    Definition {
+        name,
+        kind,
+        labels,
+        help,
+    }
+}
+
+macro_rules! table {
+    ($($ident:ident = $kind:ident $name:literal [$($label:literal),*] $help:literal;)+) => {
+        $(pub(crate) const $ident: &Definition =
+            &define($name, Kind::$kind, &[$($label),*], $help);)+
+        /// Every metric, in the order of export.
+        pub const TABLE: &[&Definition] = &[$($ident),+];
+    };
+}
+
+table! {
+    CLIENTS = Gauge "millrace_clients" [] "Clients connected";
+    CLIENT_CONNECTIONS = Counter "millrace_client_connections" []
+        "Client connections accepted";
+    LOGINS = Counter "millrace_logins" ["outcome"] "Logins by how they ended";
+    RECEIVED = Counter "millrace_client_received_bytes" [] "Bytes read from clients";
+    SENT = Counter "millrace_client_sent_bytes" [] "Bytes written to clients";
+    STATEMENTS = Counter "millrace_statements" ["server", "kind"]
+        "Statements ended, by the server that ran them (local: Millrace itself)";
+    DURATION = Histogram "millrace_statement_duration_seconds" ["server", "kind"]
+        "From a statement's last byte read to its answer's last byte written";
+    ERRORS = Counter "millrace_errors" ["side", "class"]
+        "Errors sent to clients, by whose fault and which kind";
+    RETRIES = Counter "millrace_retries" ["kind"] "Statements tried again without the client's notice";
+    PINS = Gauge "millrace_pins" ["reason"] "Sessions that keep a server connection";
+    PINS_BEGUN = Counter "millrace_pins_begun" ["reason"] "Pins begun";
+    POOL_CONNECTIONS = Gauge "millrace_pool_connections" ["server", "state"]
+        "Server connections open, idle or leased to a session";
+    POOL_OPENED = Counter "millrace_pool_connections_opened" ["server"]
+        "Server connections opened";
+    POOL_CLOSED = Counter "millrace_pool_connections_closed" ["server"]
+        "Server connections closed";
+    POOL_FAILED = Counter "millrace_pool_connect_failures" ["server"]
+        "Server connections that could not be opened";
+    POOL_WAITS = Counter "millrace_pool_waits" ["server", "outcome"]
+        "Waits for a server connection, by how they ended";
+    POOL_WAIT_SECONDS = Counter "millrace_pool_wait_seconds" ["server"]
+        "Time spent in waits for a server connection";
+    POSITION_WAITS = Counter "millrace_position_waits" ["server", "outcome"]
+        "Waits for a replica to reach a session's position, by how they ended";
+    SERVER_UP = Gauge "millrace_server_up" ["server"] "1 where the server answers, else 0";
+    SERVER_FIT = Gauge "millrace_server_fit" ["server"] "1 where the server takes reads, else 0";
+    SERVER_PRIMARY = Gauge "millrace_server_primary" ["server"]
+        "1 where the server takes writes, else 0";
+    SERVER_LAG = Gauge "millrace_server_lag_seconds" ["server"]
+        "A replica's lag as last reported; missing while it is not known";
+}
+
+/// The table as docs/metrics.md shows it.
+pub fn markdown() -> String {
+    let mut text = String::from("| name | type | labels | meaning |\n|---|---|---|---|\n");
+    for metric in TABLE {
+        let suffix = if metric.kind == Kind::Counter {
+            "_total"
+        } else {
+            ""
+        };
+        let labels: Vec<String> = metric.labels.iter().map(|l| format!("`{l}`")).collect();
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| `{}{suffix}` | {} | {} | {} |",
+            metric.name,
+            metric.kind.as_str(),
+            labels.join(", "),
+            metric.help
+        );
+    }
+    text
+}
