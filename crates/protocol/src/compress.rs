@@ -1,7 +1,13 @@
-//! Framing of the compressed protocol: seven-byte headers around zlib or zstd blocks.
-//! Sans I/O; bounds what a block may inflate to.
+//! Framing of the compressed protocol: seven-byte headers around zlib or zstd blocks
+//! (MySQL manual, "Compression"). Sans I/O; bounds what a block may inflate to.
 
-use crate::packet::Malformed;
+use std::fmt;
+use std::io::Read;
+
+use flate2::Compression;
+use flate2::read::{ZlibDecoder, ZlibEncoder};
+
+use crate::packet::{MAX_PAYLOAD, Malformed};
 
 /// How blocks are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,35 +20,107 @@ pub enum Algorithm {
 /// Payloads shorter than this go uncompressed (MIN_COMPRESS_LENGTH of both families).
 pub const MIN_COMPRESS: usize = 50;
 
-/// Bytes of a compressed frame's header.
+/// Bytes of a compressed frame's header: three of length on the wire, one of sequence
+/// number, three of length before compression, which are zero for an uncompressed one.
 pub const COMPRESSED_HEADER: usize = 7;
+
+/// Plain bytes in one compressed frame that [`Encoder`] makes: enough to compress well
+/// and few enough to keep both sides' buffers small.
+const BLOCK: usize = 64 << 10;
 
 /// Takes compressed frames in, gives the plain packet stream out.
 pub struct Decoder {
     algorithm: Algorithm,
+    /// The frame in progress, header included.
+    pending: Vec<u8>,
+    next_seq: u8,
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoder")
+            .field("algorithm", &self.algorithm)
+            .field("pending", &self.pending.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Decoder {
     pub fn new(algorithm: Algorithm) -> Self {
-        Self { algorithm }
+        Self {
+            algorithm,
+            pending: Vec::new(),
+            next_seq: 0,
+        }
     }
 
     /// Takes bytes from the front of `input` up to the end of at most one compressed
     /// frame, appends what it inflates to, and returns how many were taken. Call again
-    /// with the rest; stopping in between bounds memory (one frame inflates to 16 MiB
-    /// at most).
+    /// with the rest until none is left; stopping in between bounds memory (one frame
+    /// inflates to 16 MiB at most, and never to more than its header says).
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, Malformed> {
-        let _ = (self.algorithm, out);
-        Ok(input.len())
+        let mut taken = self.fill(input, COMPRESSED_HEADER);
+        let Some(&[a, b, c, seq, x, y, z]) = self.pending.first_chunk::<COMPRESSED_HEADER>() else {
+            return Ok(taken);
+        };
+        let len = u32::from_le_bytes([a, b, c, 0]) as usize;
+        let plain = u32::from_le_bytes([x, y, z, 0]) as usize;
+        taken += self.fill(&input[taken..], COMPRESSED_HEADER + len);
+        if self.pending.len() == COMPRESSED_HEADER + len {
+            self.next_seq = seq.wrapping_add(1);
+            let block = &self.pending[COMPRESSED_HEADER..];
+            match plain {
+                0 => out.extend_from_slice(block),
+                plain => self.inflate(block, plain, out)?,
+            }
+            self.pending.clear();
+            self.pending.shrink_to(BLOCK);
+        }
+        Ok(taken)
+    }
+
+    /// Moves bytes of `input` into the pending frame until it holds `upto`.
+    fn fill(&mut self, input: &[u8], upto: usize) -> usize {
+        let wanted = upto.saturating_sub(self.pending.len()).min(input.len());
+        self.pending.extend_from_slice(&input[..wanted]);
+        wanted
+    }
+
+    fn inflate(&self, block: &[u8], plain: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
+        match self.algorithm {
+            Algorithm::Zlib => inflate_from(ZlibDecoder::new(block), plain, out),
+            Algorithm::Zstd(_) => {
+                let decoder = zstd::stream::read::Decoder::with_buffer(block);
+                inflate_from(decoder.map_err(|_| Malformed)?, plain, out)
+            }
+        }
+    }
+
+    /// Whether a frame has come in part.
+    pub fn in_frame(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// Sequence number that the next frame in either direction should carry.
     pub fn next_seq(&self) -> u8 {
-        0
+        self.next_seq
     }
 }
 
+/// Appends exactly `plain` bytes from `source`, which must end there. Grows `out` by
+/// what really comes, not by what a header promises.
+fn inflate_from(source: impl Read, plain: usize, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    let before = out.len();
+    let read = source.take(plain as u64 + 1).read_to_end(out);
+    if read.is_ok() && out.len() - before == plain {
+        return Ok(());
+    }
+    out.truncate(before);
+    Err(Malformed)
+}
+
 /// Takes the plain packet stream in, gives compressed frames out.
+#[derive(Debug)]
 pub struct Encoder {
     algorithm: Algorithm,
     seq: u8,
@@ -54,13 +132,120 @@ impl Encoder {
     }
 
     /// Sets the number of the next frame: 0 for a new command, [`Decoder::next_seq`]
-    /// for an answer.
+    /// for the answer to one.
     pub fn set_seq(&mut self, seq: u8) {
         self.seq = seq;
     }
 
-    /// Appends `plain` in as many compressed frames as needed.
+    /// Appends `plain` in as many compressed frames as needed. A block goes
+    /// uncompressed where it is short or does not get smaller.
     pub fn encode(&mut self, plain: &[u8], out: &mut Vec<u8>) {
-        let _ = (self.algorithm, plain, out);
+        for block in plain.chunks(BLOCK.min(MAX_PAYLOAD)) {
+            let start = out.len();
+            out.extend_from_slice(&[0; COMPRESSED_HEADER]);
+            let compressed = block.len() >= MIN_COMPRESS && self.deflate(block, out);
+            if !compressed {
+                out.truncate(start + COMPRESSED_HEADER);
+                out.extend_from_slice(block);
+            }
+            let len = (out.len() - start - COMPRESSED_HEADER) as u32;
+            let original = if compressed { block.len() as u32 } else { 0 };
+            let [a, b, c, _] = len.to_le_bytes();
+            let [x, y, z, _] = original.to_le_bytes();
+            out[start..start + COMPRESSED_HEADER].copy_from_slice(&[a, b, c, self.seq, x, y, z]);
+            self.seq = self.seq.wrapping_add(1);
+        }
+    }
+
+    /// Appends the compressed block; false where it failed or gained nothing.
+    fn deflate(&self, block: &[u8], out: &mut Vec<u8>) -> bool {
+        let before = out.len();
+        let read = match self.algorithm {
+            Algorithm::Zlib => ZlibEncoder::new(block, Compression::default()).read_to_end(out),
+            Algorithm::Zstd(level) => zstd::stream::read::Encoder::with_buffer(block, level)
+                .and_then(|mut encoder| encoder.read_to_end(out)),
+        };
+        read.is_ok() && out.len() - before < block.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: [Algorithm; 2] = [Algorithm::Zlib, Algorithm::Zstd(3)];
+
+    fn encode(algorithm: Algorithm, plain: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        Encoder::new(algorithm).encode(plain, &mut out);
+        out
+    }
+
+    fn decode(algorithm: Algorithm, wire: &[u8], piece: usize) -> Result<Vec<u8>, Malformed> {
+        let mut decoder = Decoder::new(algorithm);
+        let mut out = Vec::new();
+        for mut piece in wire.chunks(piece) {
+            while !piece.is_empty() {
+                let taken = decoder.feed(piece, &mut out)?;
+                piece = &piece[taken..];
+            }
+        }
+        assert!(!decoder.in_frame());
+        Ok(out)
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_in_any_pieces() {
+        let mut noise = 12345u32;
+        let plain: Vec<u8> = (0..200_000)
+            .map(|at| {
+                noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if at < 100_000 {
+                    (noise >> 24) as u8
+                } else {
+                    b'x'
+                }
+            })
+            .collect();
+        for algorithm in BOTH {
+            for len in [0, 1, 49, 50, 51, 4096, BLOCK, BLOCK + 1, plain.len()] {
+                let wire = encode(algorithm, &plain[..len]);
+                for piece in [1, 6, 7, 8, 1000, usize::MAX] {
+                    assert!(decode(algorithm, &wire, piece).as_deref() == Ok(&plain[..len]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn short_payloads_go_as_they_are() {
+        let wire = encode(Algorithm::Zlib, b"\x01\0\0\0\x0e");
+        assert_eq!(wire, b"\x05\0\0\0\0\0\0\x01\0\0\0\x0e");
+    }
+
+    #[test]
+    fn a_block_may_not_inflate_to_more_or_less_than_it_says() {
+        for algorithm in BOTH {
+            let good = encode(algorithm, &[b'x'; 5000]);
+            for lie in [1u16, 4999, 5001, 60000] {
+                let mut wire = good.clone();
+                wire[4..6].copy_from_slice(&lie.to_le_bytes());
+                assert_eq!(decode(algorithm, &wire, 4096), Err(Malformed));
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_follow_the_command() {
+        let mut encoder = Encoder::new(Algorithm::Zlib);
+        let mut wire = Vec::new();
+        encoder.encode(b"select", &mut wire);
+        let mut decoder = Decoder::new(Algorithm::Zlib);
+        decoder.feed(&wire, &mut Vec::new()).unwrap();
+        assert_eq!(decoder.next_seq(), 1);
+        encoder.set_seq(decoder.next_seq());
+        wire.clear();
+        encoder.encode(b"answer", &mut wire);
+        assert_eq!(wire[3], 1);
     }
 }
