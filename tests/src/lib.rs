@@ -1,1 +1,7 @@
 //! End-to-end suites on real servers.
+//!
+//! The crate owns a small raw client ([`wire`]) that shares no code with the proxy, so that it
+//! can judge it. It never reaches into the proxy's crates: everything is seen from a socket.
+
+pub mod differential;
+pub mod wire;

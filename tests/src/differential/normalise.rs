@@ -1,0 +1,201 @@
+//! What is left out of the comparison, each rule with its reason. Nothing else may differ.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::script::{Mask, View};
+
+/// Rules for every reply.
+static ALWAYS: LazyLock<Vec<Mask>> = LazyLock::new(|| {
+    [
+        (
+            r"track\[gtids:[^\]]*\]",
+            "track[gtids:...]",
+            "a transaction's GTID names its server and its number in that server's history",
+        ),
+        (
+            r"track\[variable:last_gtid=[^\],]+",
+            "track[variable:last_gtid=...",
+            "as above, MariaDB's way",
+        ),
+        (
+            r"track\[variable:statement_id=\d+",
+            "track[variable:statement_id=N",
+            "MySQL counts the statements of the whole server",
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(regex, text, reason)| {
+        let regex = Regex::new(regex).ok()?;
+        Some(Mask {
+            regex,
+            text: text.to_owned(),
+            reason: reason.to_owned(),
+        })
+    })
+    .collect()
+});
+
+/// Applies a step's view and the rules to the printed lines of its reply.
+pub(crate) fn apply(
+    lines: Vec<String>,
+    view: &View,
+    masks: &[Mask],
+    ids: &[(u32, u32)],
+) -> Vec<String> {
+    if view.ignore {
+        return vec!["(not compared)".to_owned()];
+    }
+    let mut out: Vec<String> = lines
+        .into_iter()
+        .map(|line| one(line, view, masks, ids))
+        .collect();
+    if view.shape {
+        out.retain(|line| line != "row");
+    }
+    if view.sort {
+        sort_rows(&mut out);
+    }
+    out
+}
+
+fn is_row(line: &str) -> bool {
+    line.get(4..)
+        .is_some_and(|l| l.starts_with("row |") || l.starts_with("binary row |"))
+}
+
+fn one(mut line: String, view: &View, masks: &[Mask], ids: &[(u32, u32)]) -> String {
+    if is_row(&line) {
+        if view.shape {
+            return "row".to_owned();
+        }
+        if view.connection_ids {
+            line = replace_ids(&line, ids);
+        }
+        if !view.columns.is_empty() {
+            line = drop_columns(&line, &view.columns);
+        }
+    }
+    if view.shape {
+        line = shape_of(&line);
+    }
+    for mask in ALWAYS.iter().chain(masks) {
+        if mask.regex.is_match(&line) {
+            line = mask
+                .regex
+                .replace_all(&line, mask.text.as_str())
+                .into_owned();
+        }
+    }
+    line
+}
+
+/// Without what depends on the rows: the number of the packet, the length of a column.
+fn shape_of(line: &str) -> String {
+    let body = line.get(4..).unwrap_or(line);
+    match body.strip_prefix("column ") {
+        Some(column) => {
+            let words: Vec<&str> = column
+                .split(' ')
+                .filter(|w| !w.starts_with("length="))
+                .collect();
+            format!("column {}", words.join(" "))
+        }
+        None => body.to_owned(),
+    }
+}
+
+fn cells(line: &str) -> (&str, Vec<String>) {
+    let bar = line.find('|').unwrap_or(line.len());
+    let (head, body) = line.split_at(bar);
+    let body = body.trim_start_matches('|');
+    let body = body.strip_suffix('|').unwrap_or(body);
+    (head, body.split('|').map(str::to_owned).collect())
+}
+
+fn replace_ids(line: &str, ids: &[(u32, u32)]) -> String {
+    let (head, mut cells) = cells(line);
+    for cell in &mut cells {
+        if let Some((session, _)) = ids.iter().find(|(_, id)| *cell == id.to_string()) {
+            *cell = format!("<connection id of {session}>");
+        }
+    }
+    format!("{head}|{}|", cells.join("|"))
+}
+
+fn drop_columns(line: &str, columns: &[usize]) -> String {
+    let (head, mut cells) = cells(line);
+    for column in columns {
+        if let Some(cell) = cells.get_mut(column - 1) {
+            "...".clone_into(cell);
+        }
+    }
+    format!("{head}|{}|", cells.join("|"))
+}
+
+/// Sorts each run of rows, leaving the packets' numbers where they are.
+fn sort_rows(lines: &mut [String]) {
+    let mut i = 0;
+    while i < lines.len() {
+        let run = lines[i..].iter().take_while(|l| is_row(l)).count();
+        let mut rows: Vec<String> = lines[i..i + run]
+            .iter()
+            .map(|l| l[4..].to_owned())
+            .collect();
+        rows.sort();
+        for (line, row) in lines[i..i + run].iter_mut().zip(rows) {
+            *line = format!("{}{row}", &line[..4]);
+        }
+        i += run.max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &[&str]) -> Vec<String> {
+        text.iter().map(|s| (*s).to_owned()).collect()
+    }
+
+    #[test]
+    fn rows_sort_and_numbers_stay() {
+        let view = View {
+            sort: true,
+            ..View::default()
+        };
+        let out = apply(
+            lines(&["  1 columns 1", "  3 row |b|", "  4 row |a|", "  5 end"]),
+            &view,
+            &[],
+            &[],
+        );
+        assert_eq!(
+            out,
+            ["  1 columns 1", "  3 row |a|", "  4 row |b|", "  5 end"]
+        );
+    }
+
+    #[test]
+    fn ids_and_columns() {
+        let view = View {
+            connection_ids: true,
+            columns: vec![2],
+            ..View::default()
+        };
+        let out = apply(lines(&["  3 row |17|x|170|"]), &view, &[], &[(1, 17)]);
+        assert_eq!(out, ["  3 row |<connection id of 1>|...|170|"]);
+    }
+
+    #[test]
+    fn gtids_are_masked() {
+        let out = apply(
+            lines(&["  1 OK track[gtids:aa:1] track[state:1]"]),
+            &View::default(),
+            &[],
+            &[],
+        );
+        assert_eq!(out, ["  1 OK track[gtids:...] track[state:1]"]);
+    }
+}
