@@ -1,1 +1,27 @@
-//! The configuration file, validated, as each crate's options.
+//! The configuration: a TOML file or the command line's flags, checked and turned into options.
+//! Reads the files and environment variables that hold secrets, through [`Environment`], and
+//! nothing else; opens no socket.
+//!
+//! Every error is found in one go and says where it is and which key was probably meant.
+
+mod address;
+mod check;
+mod environment;
+mod error;
+mod flags;
+mod load;
+mod model;
+mod nearest;
+mod secret;
+mod section;
+mod value;
+
+pub use address::Address;
+pub use environment::Environment;
+pub use error::{ConfigError, Place};
+pub use flags::Flags;
+pub use model::{
+    Account, Auth, ClientTls, Config, Limits, Listener, ListenerTls, Log, LogFormat, LogLevel,
+    Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode,
+};
+pub use secret::Secret;

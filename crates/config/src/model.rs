@@ -1,0 +1,369 @@
+//! The checked configuration, section by section, with every default. Parses nothing.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use millrace_routing::{Consistency, Options as RoutingOptions, Target};
+use millrace_topology::{ConfiguredRole, Options as TopologyOptions, ServerSpec};
+
+use crate::{Address, Secret};
+
+/// Everything that can be configured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// `[[listen]]`: where clients connect. At least one.
+    pub listeners: Vec<Listener>,
+    /// `[[server]]`: the servers, or some of them. At least one; a `ServerId` is an index here.
+    pub servers: Vec<Server>,
+    /// `[monitor]`: how servers are asked for their state.
+    pub monitor: Monitor,
+    /// `[tls]`: the side of the clients.
+    pub tls: ClientTls,
+    /// `[server_tls]`: the side of the servers.
+    pub server_tls: ServerTls,
+    /// `[pool]`: server connections.
+    pub pool: Pool,
+    /// `[limits]`: what clients may take.
+    pub limits: Limits,
+    /// `[routing]`: which server runs what.
+    pub routing: Routing,
+    /// `[auth]`: how failed logins are slowed down.
+    pub auth: Auth,
+    /// `[[account]]`: accounts whose password is given here instead of being learnt.
+    pub accounts: Vec<Account>,
+    /// `[http] listen`: metrics and health. None: not served.
+    pub http: Option<Address>,
+    /// `[log]`.
+    pub log: Log,
+    /// `[drain] timeout`: how long running statements and transactions may take to end after
+    /// SIGTERM. Default 30 s.
+    pub drain_timeout: Duration,
+    /// `workers`: threads that serve clients. None (`"auto"`, the default): as many as the CPUs
+    /// that the process may use.
+    pub workers: Option<usize>,
+    /// What is allowed but probably not meant, for the log.
+    pub warnings: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            listeners: Vec::new(),
+            servers: Vec::new(),
+            monitor: Monitor::default(),
+            tls: ClientTls::default(),
+            server_tls: ServerTls::default(),
+            pool: Pool::default(),
+            limits: Limits::default(),
+            routing: Routing::default(),
+            auth: Auth::default(),
+            accounts: Vec::new(),
+            http: None,
+            log: Log::default(),
+            drain_timeout: Duration::from_secs(30),
+            workers: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// What `topology` needs: its options and the servers.
+    pub fn topology(&self) -> (TopologyOptions, Vec<ServerSpec>) {
+        let options = TopologyOptions {
+            lag_seconds_max: self.routing.max_lag.as_secs(),
+            fail_after: self.monitor.fail_after,
+        };
+        let specs = self.servers.iter().map(Server::spec).collect();
+        (options, specs)
+    }
+}
+
+/// One `[[listen]]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// `address`: `host:port`, `[v6]:port`, `*:port` for every interface, or the absolute path of
+    /// a Unix socket.
+    pub address: Address,
+    /// `target`: `"auto"` (default), `"primary"` or `"replicas"`.
+    pub target: Target,
+    /// `tls`: `"optional"` (default), `"required"` or `"off"`. A Unix socket counts as secure.
+    pub tls: ListenerTls,
+}
+
+/// Whether a listener offers TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ListenerTls {
+    /// Clients may use it.
+    #[default]
+    Optional,
+    /// Clients must use it.
+    Required,
+    /// Not offered.
+    Off,
+}
+
+/// One `[[server]]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// `address`: `host:port`, `host` (port 3306), or the absolute path of a Unix socket.
+    pub address: Address,
+    /// `role`: `"auto"` (default: the server is asked), `"primary"` or `"replica"`.
+    pub role: ConfiguredRole,
+    /// `weight`: its share of reads relative to the others'; 0: none. Default 1, at most 1000.
+    pub weight: u32,
+    /// `zone`: where it stands; empty (default) where that does not matter.
+    pub zone: String,
+}
+
+impl Server {
+    fn spec(&self) -> ServerSpec {
+        ServerSpec {
+            address: self.address.to_string().into(),
+            role: self.role,
+            weight: self.weight,
+            zone: self.zone.as_str().into(),
+        }
+    }
+}
+
+/// `[monitor]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Monitor {
+    /// `user`: the account that asks for roles and replication status; none: a single server, or
+    /// fixed roles, and nothing is known of lag.
+    pub user: Option<String>,
+    /// `password_file` or `password_env`. Empty where neither is given.
+    pub password: Secret,
+    /// `interval` between two probes of a server. Default 1 s.
+    pub interval: Duration,
+    /// `timeout` of one probe's questions. Default 1 s.
+    pub timeout: Duration,
+    /// `connect_timeout` of the probe's connection, login included. Default 1 s.
+    pub connect_timeout: Duration,
+    /// `fail_after`: so many failed probes in a row make a server down. Default 2.
+    pub fail_after: u32,
+}
+
+impl Default for Monitor {
+    fn default() -> Self {
+        Monitor {
+            user: None,
+            password: Secret::default(),
+            interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+            fail_after: 2,
+        }
+    }
+}
+
+/// `[tls]`, towards clients.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClientTls {
+    /// `cert`: the chain, PEM. None: a certificate is made at start.
+    pub cert: Option<PathBuf>,
+    /// `key`: the private key, PEM. Given exactly where `cert` is.
+    pub key: Option<PathBuf>,
+    /// `ca`: clients must show a certificate that one of these authorities signed.
+    pub ca: Option<PathBuf>,
+    /// `required`: on every listener that does not say otherwise. Default false.
+    pub required: bool,
+}
+
+/// `[server_tls]`, towards servers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerTls {
+    /// `mode`, as in MySQL's clients. Default `"preferred"`.
+    pub mode: ServerTlsMode,
+    /// `ca`: the authorities, PEM; needed for the verify modes.
+    pub ca: Option<PathBuf>,
+    /// `cert`: a client certificate, PEM.
+    pub cert: Option<PathBuf>,
+    /// `key`: its key, PEM.
+    pub key: Option<PathBuf>,
+}
+
+/// How server connections are encrypted and servers verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ServerTlsMode {
+    /// Never.
+    Disabled,
+    /// Where the server offers it; not verified.
+    #[default]
+    Preferred,
+    /// Always; not verified.
+    Required,
+    /// Always; the certificate's authority is verified.
+    VerifyCa,
+    /// Always; the certificate's authority and host name are verified.
+    VerifyIdentity,
+}
+
+/// `[pool]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// `max_connections` per server, over all workers. Default 100.
+    pub max_connections: u32,
+    /// `idle_timeout`: an unused connection is closed after this. Default 5 min.
+    pub idle_timeout: Duration,
+    /// `connect_timeout`, login included. Default 3 s.
+    pub connect_timeout: Duration,
+    /// `wait_timeout`: how long a statement waits for a connection. Default 10 s.
+    pub wait_timeout: Duration,
+    /// `max_waiting`: statements that wait for one server's connections. Default 10000.
+    pub max_waiting: u32,
+    /// `max_prepared_statements` per server connection; the least used is closed. Default 256.
+    pub max_prepared_statements: u32,
+    /// `max_lifetime` of a server connection, checked when it is given back; 0: no limit.
+    /// Default 1 h.
+    pub max_lifetime: Duration,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Pool {
+            max_connections: 100,
+            idle_timeout: Duration::from_secs(300),
+            connect_timeout: Duration::from_secs(3),
+            wait_timeout: Duration::from_secs(10),
+            max_waiting: 10_000,
+            max_prepared_statements: 256,
+            max_lifetime: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// `[limits]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// `max_clients` connected at once. Default 10000.
+    pub max_clients: u32,
+    /// `max_packet`: the longest command, in bytes; at most 1 GiB. Default 64 MiB.
+    pub max_packet: u64,
+    /// `login_timeout`: from connect to the end of the login. Default 10 s.
+    pub login_timeout: Duration,
+    /// `max_long_data`: bytes of COM_STMT_SEND_LONG_DATA held per session. Default 64 MiB.
+    pub max_long_data: u64,
+    /// `max_prepared_statements` open per session. Default 16382, as a server's own limit.
+    pub max_prepared_statements: u32,
+    /// `clients_per_address` connected at once; 0 (default): no limit.
+    pub clients_per_address: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_clients: 10_000,
+            max_packet: 64 << 20,
+            login_timeout: Duration::from_secs(10),
+            max_long_data: 64 << 20,
+            max_prepared_statements: 16_382,
+            clients_per_address: 0,
+        }
+    }
+}
+
+/// `[routing]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Routing {
+    /// `reads` (`"replicas"`, the default, or `"all"`) and `wait_limit` (default 100 ms, 0: never
+    /// wait).
+    pub options: RoutingOptions,
+    /// `consistency`: `"session"` (default) or `"eventual"`.
+    pub consistency: Consistency,
+    /// `max_lag`: a replica further behind takes no reads. Whole seconds, default 30 s.
+    pub max_lag: Duration,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Routing {
+            options: RoutingOptions::default(),
+            consistency: Consistency::Session,
+            max_lag: Duration::from_secs(30),
+        }
+    }
+}
+
+/// `[auth]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Auth {
+    /// `failure_delay`: how long the answer to an address's failed login is held back; doubled
+    /// with each further failure. 0: never. Default 100 ms.
+    pub failure_delay: Duration,
+    /// `failure_delay_max`: but never longer than this. Default 5 s.
+    pub failure_delay_max: Duration,
+    /// `failures_free`: so many failures of an address are answered at once. Default 3.
+    pub failures_free: u32,
+    /// `failure_memory`: an address's failures are forgotten after this. Default 1 min.
+    pub failure_memory: Duration,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Auth {
+            failure_delay: Duration::from_millis(100),
+            failure_delay_max: Duration::from_secs(5),
+            failures_free: 3,
+            failure_memory: Duration::from_secs(60),
+        }
+    }
+}
+
+/// One `[[account]]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// `name` of the account on the servers, without a host.
+    pub name: String,
+    /// From `password_file` or `password_env`.
+    pub password: Secret,
+}
+
+/// `[log]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Log {
+    /// `level`: `"error"`, `"warn"`, `"info"` (default), `"debug"` or `"trace"`.
+    pub level: LogLevel,
+    /// `format`: `"text"` (default) or `"json"`.
+    pub format: LogFormat,
+}
+
+/// The least important lines that are logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LogLevel {
+    /// Errors only.
+    Error,
+    /// Warnings and worse.
+    Warn,
+    /// What an operator wants to know.
+    #[default]
+    Info,
+    /// What a developer wants to know.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// As a filter directive.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        }
+    }
+}
+
+/// How lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
