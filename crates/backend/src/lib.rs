@@ -1,1 +1,16 @@
-//! Server connections: connect, pool, lease, state replay, probes.
+//! Server connections: opening and logging in, the pools that lend them out, the session state
+//! that is set on them again, and the probes that watch the servers. Never looks at a client.
+
+pub mod account;
+pub mod compressed;
+pub mod connect;
+pub mod conn;
+pub mod error;
+pub mod monitor;
+pub mod packet_io;
+pub mod pool;
+pub mod prepared;
+pub mod secret;
+pub mod state;
+pub mod stream;
+pub mod tls;

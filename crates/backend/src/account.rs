@@ -1,0 +1,59 @@
+//! An account as Millrace knows it: name and password, in memory only.
+
+use std::hash::{Hash, Hasher};
+
+use millrace_protocol::auth;
+
+use crate::secret::Secret;
+
+/// A name with a password that a server has accepted. A changed password makes a new one.
+#[derive(Debug)]
+pub struct Account {
+    /// Unique within the process.
+    pub id: u64,
+    /// The account's name as clients send it.
+    pub user: Box<[u8]>,
+    /// The password.
+    pub password: Secret,
+    /// What caching_sha2_password's fast path is checked with: SHA-256 twice.
+    sha2: [u8; 32],
+    /// What mysql_native_password is checked with: SHA-1 twice.
+    native: [u8; 20],
+}
+
+impl Account {
+    /// Derives what later logins are checked with.
+    pub fn new(id: u64, user: &[u8], password: Secret) -> Account {
+        Account {
+            id,
+            user: user.into(),
+            sha2: auth::sha2_double_hash(password.bytes()),
+            native: auth::native_double_hash(password.bytes()),
+            password,
+        }
+    }
+
+    /// Whether a client's caching_sha2_password answer proves this password.
+    pub fn proves_sha2(&self, response: &[u8], nonce: &[u8; 20]) -> bool {
+        auth::verify_sha2(response, nonce, &self.sha2).is_some()
+    }
+
+    /// Whether a client's mysql_native_password answer proves this password.
+    pub fn proves_native(&self, response: &[u8], nonce: &[u8; 20]) -> bool {
+        auth::verify_native(response, nonce, &self.native).is_some()
+    }
+}
+
+impl PartialEq for Account {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Account {}
+
+impl Hash for Account {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}

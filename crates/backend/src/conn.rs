@@ -1,0 +1,400 @@
+//! One server connection: its stream, the state that is set on it, and small control queries.
+//! Does not decide who may use it.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use millrace_protocol::handshake::ChangeUser;
+use millrace_protocol::auth::{self, Plugin};
+use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
+use millrace_protocol::response::{Event, Expect, Tracker};
+use millrace_protocol::resultset::{Reply, Rows, parse_text_rows};
+use millrace_protocol::{Capabilities, Status};
+use millrace_sql::Family;
+use millrace_topology::ServerId;
+
+use crate::connect::{Opened, finish, server_error};
+use crate::error::{BackendError, ServerError};
+use crate::prepared::Prepared;
+use crate::secret::Secret;
+use crate::state::{SessionState, Value, frame_query};
+use crate::stream::Stream;
+
+/// Identifies a session within the process; 0 is nobody.
+pub type SessionUid = u64;
+
+/// What a connection remembers of the statement before, and another session must save before it
+/// uses the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Residue {
+    /// LAST_INSERT_ID() may have changed to something that is not known.
+    pub insert_id: bool,
+    /// There are warnings or an error to show.
+    pub diagnostics: bool,
+    /// FOUND_ROWS() is not the number of rows sent (SQL_CALC_FOUND_ROWS).
+    pub found_rows: bool,
+}
+
+impl Residue {
+    /// Nothing that would be lost.
+    pub fn is_empty(self) -> bool {
+        self == Residue::default()
+    }
+}
+
+/// Counts a connection against its server's limit for as long as it lives.
+#[derive(Debug)]
+pub struct Permit(Arc<AtomicUsize>);
+
+impl Permit {
+    /// Takes one place below `limit`, where there is one.
+    pub fn take(count: &Arc<AtomicUsize>, limit: usize) -> Option<Permit> {
+        let mut open = count.load(Ordering::Relaxed);
+        while open < limit {
+            let taken = count.compare_exchange_weak(
+                open,
+                open + 1,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            match taken {
+                Ok(_) => return Some(Permit(count.clone())),
+                Err(now) => open = now,
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A connection that is logged in and prepared for tracking.
+#[derive(Debug)]
+pub struct Conn {
+    /// The stream.
+    pub stream: Stream,
+    /// Bytes read and not yet consumed.
+    pub buffer: Vec<u8>,
+    /// The server.
+    pub server: ServerId,
+    /// The server's number for it, as in its process list.
+    pub thread_id: u32,
+    /// The flags agreed on.
+    pub capabilities: Capabilities,
+    /// The server's family.
+    pub family: Family,
+    /// Status flags of the last answer.
+    pub status: Status,
+    /// What is set on it.
+    pub state: Rc<SessionState>,
+    /// Whose user variables (and SQL-level prepared statements) it holds; 0 for none.
+    pub private_of: SessionUid,
+    /// The version of the owner's user variables that it holds.
+    pub private_version: u64,
+    /// The session that used it last.
+    pub last_user: SessionUid,
+    /// The value that LAST_INSERT_ID() has, where that is known.
+    pub last_insert_id: Option<u64>,
+    /// What the last user might still ask about.
+    pub residue: Residue,
+    /// Prepared statements it holds.
+    pub prepared: Prepared,
+    /// Session tracking is set as a client wanted it, not as Millrace needs it.
+    pub tracking_foreign: bool,
+    /// When it was opened.
+    pub opened: Instant,
+    /// Coarse time of last use, in the worker's ticks.
+    pub used: u64,
+    /// Not to be used again: an unfinished answer, a KILL, an error.
+    pub broken: bool,
+    nonce: Vec<u8>,
+    plugin: String,
+    permit: Option<Permit>,
+}
+
+/// A row of a control query: the columns' text, none for NULL.
+pub type Row = Vec<Option<Vec<u8>>>;
+
+impl Conn {
+    /// Wraps a fresh login. `set_up` must follow before a session's statement.
+    pub fn new(opened: Opened, server: ServerId, family: Family, permit: Option<Permit>) -> Conn {
+        Conn {
+            stream: opened.stream,
+            buffer: opened.buffer,
+            server,
+            thread_id: opened.greeting.thread_id,
+            capabilities: opened.capabilities,
+            family,
+            status: opened.status,
+            state: Rc::default(),
+            private_of: 0,
+            private_version: 0,
+            last_user: 0,
+            last_insert_id: Some(0),
+            residue: Residue::default(),
+            prepared: Prepared::default(),
+            tracking_foreign: false,
+            opened: Instant::now(),
+            used: 0,
+            broken: false,
+            nonce: opened.greeting.nonce.to_vec(),
+            plugin: opened.greeting.auth_plugin,
+            permit,
+        }
+    }
+
+    /// Whether it speaks query attributes, so that COM_QUERY has a list before the text.
+    pub fn has_attributes(&self) -> bool {
+        self.capabilities.contains(Capabilities::QUERY_ATTRIBUTES)
+    }
+
+    /// Appends a text command in this connection's form.
+    pub fn frame_query(&self, out: &mut Vec<u8>, text: &[u8]) {
+        frame_query(out, self.has_attributes(), text);
+    }
+
+    /// Polls for more bytes from the server.
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.buffer.capacity() - self.buffer.len() < 1024 {
+            self.buffer.reserve(8192);
+        }
+        self.stream.poll_read_into(cx, &mut self.buffer)
+    }
+
+    /// Waits for more bytes from the server; its end of stream is an error.
+    pub async fn fill(&mut self) -> io::Result<()> {
+        match std::future::poll_fn(|cx| self.poll_fill(cx)).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs one text statement for Millrace's own use and answers its result's rows.
+    pub async fn query(&mut self, text: &str) -> Result<Vec<Row>, BackendError> {
+        Ok(self.query_named(text).await?.map_or_else(Vec::new, |rows| rows.rows))
+    }
+
+    /// Like [`Conn::query`], with the columns; none where the statement has no result set.
+    pub async fn query_named(&mut self, text: &str) -> Result<Option<Rows>, BackendError> {
+        let mut out = Vec::new();
+        self.frame_query(&mut out, text.as_bytes());
+        self.stream.send(&out).await?;
+        let bytes = self.read_answer(Expect::Query).await?;
+        match parse_text_rows(&bytes, self.capabilities)?.0 {
+            Reply::Rows(rows) => Ok(Some(rows)),
+            Reply::Ok { .. } | Reply::Err { .. } => Ok(None),
+        }
+    }
+
+    /// Reads the answer of a text command into memory. Only for answers known to be small.
+    pub async fn read_rows(&mut self) -> Result<Vec<Row>, BackendError> {
+        let bytes = self.read_answer(Expect::Query).await?;
+        match parse_text_rows(&bytes, self.capabilities)?.0 {
+            Reply::Rows(rows) => Ok(rows.rows),
+            Reply::Ok { .. } | Reply::Err { .. } => Ok(Vec::new()),
+        }
+    }
+
+    /// Reads a whole answer's bytes; an ERR packet becomes an error. Whatever the server tells
+    /// about the session is folded into nothing: for commands of Millrace's own.
+    pub async fn read_answer(&mut self, expect: Expect) -> Result<Vec<u8>, BackendError> {
+        let mut tracker = Tracker::new(expect, self.capabilities);
+        let mut answer = Vec::new();
+        loop {
+            let taken = match tracker.next(&self.buffer) {
+                Event::Pass(len) | Event::PrepareOk { len, .. } => len,
+                Event::Progress { len } => {
+                    self.buffer.drain(..len);
+                    continue;
+                }
+                Event::Ok { len, .. } | Event::Eof { len, .. } => {
+                    self.status = tracker.status();
+                    len
+                }
+                Event::Err { len } => {
+                    let error = ErrPacket::parse(&self.buffer[4..len])
+                        .map(|error| server_error(&error));
+                    self.buffer.drain(..len);
+                    return Err(BackendError::Server(error?));
+                }
+                Event::LocalInfile { .. } => {
+                    self.broken = true;
+                    return Err(BackendError::Protocol("unexpected request for a local file"));
+                }
+                Event::NeedMore => {
+                    if let Err(error) = self.fill().await {
+                        self.broken = true;
+                        return Err(error.into());
+                    }
+                    continue;
+                }
+                Event::Malformed => {
+                    self.broken = true;
+                    return Err(BackendError::Protocol("malformed packet"));
+                }
+                Event::Done => return Ok(answer),
+            };
+            answer.extend_from_slice(&self.buffer[..taken]);
+            self.buffer.drain(..taken);
+        }
+    }
+
+    /// The SET that makes the server report what Millrace follows.
+    pub fn tracking_statement(family: Family, variables: &str) -> String {
+        match family {
+            Family::MySql => format!(
+                "SET SESSION session_track_gtids=OWN_GTID,session_track_schema=ON,\
+                 session_track_state_change=ON,session_track_system_variables='{variables}'"
+            ),
+            Family::MariaDb => format!(
+                "SET SESSION session_track_schema=ON,session_track_state_change=ON,\
+                 session_track_system_variables='{variables}'"
+            ),
+        }
+    }
+
+    /// Asks for tracking and learns the character set's variables, in one round trip. Also what
+    /// must follow a COM_RESET_CONNECTION.
+    pub async fn set_up(&mut self, track: &str) -> Result<SessionState, BackendError> {
+        let mut out = Vec::new();
+        self.frame_set_up(&mut out, track);
+        self.stream.send(&out).await?;
+        self.finish_set_up().await
+    }
+
+    fn frame_set_up(&self, out: &mut Vec<u8>, track: &str) {
+        self.frame_query(out, Self::tracking_statement(self.family, track).as_bytes());
+        self.frame_query(
+            out,
+            b"SELECT @@character_set_client,@@character_set_results,@@collation_connection",
+        );
+    }
+
+    async fn finish_set_up(&mut self) -> Result<SessionState, BackendError> {
+        self.read_answer(Expect::Query).await?;
+        let rows = self.read_rows().await?;
+        let mut state = SessionState {
+            database: self.state.database.clone(),
+            variables: Vec::new(),
+            multi_statements: self.state.multi_statements,
+        };
+        let row = rows.into_iter().next().unwrap_or_default();
+        let names = ["character_set_client", "character_set_results", "collation_connection"];
+        for (name, value) in names.into_iter().zip(row) {
+            state.set(name, match value {
+                Some(value) => Value::Reported(value.into()),
+                None => Value::Null,
+            });
+        }
+        self.tracking_foreign = false;
+        Ok(state)
+    }
+
+    /// COM_RESET_CONNECTION: everything but the account and the database goes. Answers the
+    /// state that the server then has.
+    pub async fn reset(&mut self, track: &str) -> Result<SessionState, BackendError> {
+        let mut out = vec![1, 0, 0, 0, 0x1f];
+        self.frame_set_up(&mut out, track);
+        self.stream.send(&out).await?;
+        self.read_answer(Expect::Simple).await?;
+        self.forget_private();
+        self.prepared.clear();
+        self.residue = Residue::default();
+        self.last_insert_id = Some(0);
+        self.finish_set_up().await
+    }
+
+    /// Forgets whose user variables it holds; they are gone on the server.
+    pub fn forget_private(&mut self) {
+        self.private_of = 0;
+        self.private_version = 0;
+    }
+
+    /// Logs in anew on the same connection (COM_CHANGE_USER): asks the server whether the
+    /// account may log in now. The session state is gone afterwards.
+    pub async fn change_user(
+        &mut self,
+        user: &[u8],
+        password: &Secret,
+        database: &[u8],
+        collation: u8,
+    ) -> Result<(), BackendError> {
+        let plugin = Plugin::from_name(&self.plugin);
+        let mut nonce = [0; 20];
+        let length = self.nonce.len().min(20);
+        nonce[..length].copy_from_slice(&self.nonce[..length]);
+        let auth_response = match plugin {
+            _ if password.is_empty() => Vec::new(),
+            Plugin::NativePassword => auth::scramble_native(password.bytes(), &nonce).to_vec(),
+            Plugin::CachingSha2 => auth::scramble_sha2(password.bytes(), &nonce).to_vec(),
+            _ => Vec::new(),
+        };
+        let command = ChangeUser {
+            user: user.to_vec(),
+            auth_response,
+            database: database.to_vec(),
+            collation: Some(u16::from(collation)),
+            plugin: Some(self.plugin.clone().into_bytes()),
+            attributes: Vec::new(),
+        };
+        let mut out = Vec::new();
+        command.encode(&mut out, self.capabilities);
+        self.stream.send(&out).await?;
+        let nonce = self.nonce.clone();
+        let status = finish(
+            &mut self.stream,
+            &mut self.buffer,
+            password,
+            plugin,
+            nonce,
+            self.capabilities,
+        )
+        .await;
+        match status {
+            Ok(status) => {
+                self.status = status;
+                Ok(())
+            }
+            Err(error) => {
+                self.broken = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether an open transaction or the like stands in the way of lending it to another.
+    pub fn in_transaction(&self) -> bool {
+        self.status.contains(Status::IN_TRANS)
+    }
+
+    /// Takes it out of its server's count early: for connections that leave the pools for good.
+    pub fn release_permit(&mut self) {
+        self.permit = None;
+    }
+}
+
+/// What an OK packet says about variables, folded by a callback: `(name, value)`.
+pub fn reported_variables(ok: &OkPacket<'_>, mut each: impl FnMut(&[u8], &[u8])) {
+    for change in ok.changes().flatten() {
+        if let Change::SystemVariable { name, value } = change {
+            each(name, value);
+        }
+    }
+}
+
+/// The error that tells a client its server connection broke while a statement ran.
+pub fn lost_connection() -> ServerError {
+    ServerError::new(
+        2013,
+        b"HY000",
+        "Lost connection to MySQL server during query",
+    )
+}

@@ -1,0 +1,361 @@
+//! Opening a connection to a server and logging in: every authentication method that servers
+//! ask for, TLS as configured. Knows nothing of pools.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::rsa::{OAEP_SHA1_MGF1SHA1, OaepPublicEncryptingKey, PublicEncryptingKey};
+use millrace_protocol::auth::{self, Plugin};
+use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket, encode_ssl_request};
+use millrace_protocol::ok::{ErrPacket, OkPacket};
+use millrace_protocol::{Capabilities, Status};
+use tokio::net::TcpStream;
+use zeroize::Zeroizing;
+
+use crate::error::{BackendError, ServerError};
+use crate::packet_io::{read_packet, write_packet};
+use crate::secret::Secret;
+use crate::stream::{Plain, Stream};
+use crate::tls::{ServerTls, ServerTlsMode};
+
+/// No packet of a login is longer; bytes.
+pub const LOGIN_PACKET_MAX: usize = 1 << 20;
+
+/// What every server connection asks for. The flags that shape results follow the client's.
+pub const BASE: Capabilities = Capabilities::PROTOCOL_41
+    .union(Capabilities::SECURE_CONNECTION)
+    .union(Capabilities::PLUGIN_AUTH)
+    .union(Capabilities::TRANSACTIONS)
+    .union(Capabilities::LONG_FLAG)
+    .union(Capabilities::SESSION_TRACK);
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// Host name or IP address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// How to log in.
+#[derive(Debug, Clone)]
+pub struct Login<'a> {
+    /// The account's name.
+    pub user: &'a [u8],
+    /// Its password.
+    pub password: &'a Secret,
+    /// The default database, where there is to be one.
+    pub database: Option<&'a [u8]>,
+    /// The collation of the handshake; decides the session's character sets.
+    pub collation: u8,
+    /// Flags asked for besides [`BASE`]; what the server lacks is left out.
+    pub capabilities: Capabilities,
+    /// Whether to use TLS on this connection, where the mode leaves it open.
+    pub tls: bool,
+}
+
+/// A connection that is logged in.
+#[derive(Debug)]
+pub struct Opened {
+    /// The stream, TLS included.
+    pub stream: Stream,
+    /// What the server said first.
+    pub greeting: Greeting,
+    /// The flags agreed on.
+    pub capabilities: Capabilities,
+    /// The server's status after the login.
+    pub status: Status,
+    /// Bytes read and not yet looked at.
+    pub buffer: Vec<u8>,
+}
+
+/// Connects without logging in: socket, greeting, nothing else.
+pub async fn dial(address: &Address, timeout: Duration) -> Result<(Stream, Greeting, Vec<u8>), BackendError> {
+    let dialing = async {
+        let socket = TcpStream::connect((address.host.as_str(), address.port)).await?;
+        socket.set_nodelay(true)?;
+        let mut stream = Stream::Plain(Plain::Tcp(socket));
+        let mut buffer = Vec::new();
+        let (_, payload) = read_packet(&mut stream, &mut buffer, LOGIN_PACKET_MAX).await?;
+        match Greeting::parse(&payload)? {
+            Ok(greeting) => Ok((stream, greeting, buffer)),
+            Err(error) => Err(BackendError::Server(server_error(&error))),
+        }
+    };
+    match tokio::time::timeout(timeout, dialing).await {
+        Ok(result) => result,
+        Err(_) => Err(BackendError::Timeout("pool.connect_timeout")),
+    }
+}
+
+/// Connects and logs in, within `timeout`.
+pub async fn open(
+    address: &Address,
+    login: &Login<'_>,
+    tls: &ServerTls,
+    timeout: Duration,
+) -> Result<Opened, BackendError> {
+    let opening = async {
+        let (stream, greeting, buffer) = dial(address, timeout).await?;
+        log_in(stream, greeting, buffer, address, login, tls).await
+    };
+    match tokio::time::timeout(timeout, opening).await {
+        Ok(result) => result,
+        Err(_) => Err(BackendError::Timeout("pool.connect_timeout")),
+    }
+}
+
+/// The flags to send: what is wanted, as far as the server has it.
+pub fn agreed(wanted: Capabilities, greeting: &Greeting) -> Capabilities {
+    (wanted | BASE) & (greeting.capabilities | BASE)
+}
+
+/// Turns the stream into TLS where the mode and the server say so. Answers the sequence number
+/// of the next packet.
+pub async fn start_tls(
+    stream: Stream,
+    greeting: &Greeting,
+    capabilities: &mut Capabilities,
+    collation: u8,
+    address: &Address,
+    tls: &ServerTls,
+    wanted: bool,
+) -> Result<(Stream, u8), BackendError> {
+    let offered = greeting.capabilities.contains(Capabilities::SSL);
+    let use_tls = match tls.mode {
+        ServerTlsMode::Disabled => false,
+        ServerTlsMode::AsClient => wanted && offered,
+        ServerTlsMode::Preferred => offered,
+        _ if offered => true,
+        _ => {
+            return Err(BackendError::Tls(format!(
+                "the server at {address} offers no TLS, and server_tls.mode requires it"
+            )));
+        }
+    };
+    if !use_tls {
+        return Ok((stream, 1));
+    }
+    *capabilities |= Capabilities::SSL;
+    let mut out = Vec::new();
+    encode_ssl_request(&mut out, 1, *capabilities, MAX_PACKET, collation);
+    let mut stream = stream;
+    stream.send(&out).await?;
+    let Stream::Plain(plain) = stream else {
+        return Err(BackendError::Protocol("TLS asked for twice"));
+    };
+    let connected = tls.connect(&address.host, plain).await?;
+    Ok((Stream::Tls(Box::new(tokio_rustls::TlsStream::Client(connected))), 2))
+}
+
+/// The largest packet that Millrace says it takes; bytes.
+pub const MAX_PACKET: u32 = 1 << 30;
+
+async fn log_in(
+    stream: Stream,
+    greeting: Greeting,
+    mut buffer: Vec<u8>,
+    address: &Address,
+    login: &Login<'_>,
+    tls: &ServerTls,
+) -> Result<Opened, BackendError> {
+    let mut capabilities = agreed(login.capabilities, &greeting);
+    if login.database.is_some() {
+        capabilities |= Capabilities::CONNECT_WITH_DB;
+    }
+    let (mut stream, sequence) = start_tls(
+        stream,
+        &greeting,
+        &mut capabilities,
+        login.collation,
+        address,
+        tls,
+        login.tls,
+    )
+    .await?;
+    let plugin = Plugin::from_name(&greeting.auth_plugin);
+    let first = first_response(&plugin, login.password, &greeting.nonce);
+    let response = HandshakeResponse {
+        capabilities,
+        max_packet: MAX_PACKET,
+        collation: login.collation,
+        user: login.user.to_vec(),
+        auth_response: first,
+        database: login.database.map(<[u8]>::to_vec),
+        plugin: Some(greeting.auth_plugin.clone().into_bytes()),
+        attributes: Vec::new(),
+        zstd_level: 0,
+    };
+    let mut out = Vec::new();
+    response.encode(&mut out, sequence);
+    stream.send(&out).await?;
+    let nonce = greeting.nonce.to_vec();
+    let status = finish(&mut stream, &mut buffer, login.password, plugin, nonce, capabilities).await?;
+    Ok(Opened {
+        stream,
+        greeting,
+        capabilities,
+        status,
+        buffer,
+    })
+}
+
+/// Answers the server's questions until it says OK. Serves logins and COM_CHANGE_USER alike.
+pub async fn finish(
+    stream: &mut Stream,
+    buffer: &mut Vec<u8>,
+    password: &Secret,
+    mut plugin: Plugin,
+    mut nonce: Vec<u8>,
+    capabilities: Capabilities,
+) -> Result<Status, BackendError> {
+    loop {
+        let (sequence, payload) = read_packet(stream, buffer, LOGIN_PACKET_MAX).await?;
+        let reply = match ServerAuthPacket::parse(&payload, capabilities)? {
+            ServerAuthPacket::Ok => {
+                return Ok(OkPacket::parse(&payload, capabilities)?.status);
+            }
+            ServerAuthPacket::Err(error) => {
+                return Err(BackendError::Server(server_error(&error)));
+            }
+            ServerAuthPacket::NextFactor(_) => {
+                return Err(BackendError::Protocol(
+                    "the account asks for a second factor, which Millrace does not have",
+                ));
+            }
+            ServerAuthPacket::Switch(switch) => {
+                plugin = Plugin::from_name(&switch.plugin);
+                nonce = switch.nonce;
+                switch_response(&plugin, password, &nonce, stream.is_private())?
+            }
+            ServerAuthPacket::More(data) => {
+                match more_response(&plugin, password, &nonce, data, stream.is_private())? {
+                    Some(reply) => reply,
+                    None => continue,
+                }
+            }
+        };
+        write_packet(stream, sequence.wrapping_add(1), &reply).await?;
+    }
+}
+
+fn nonce20(nonce: &[u8]) -> [u8; 20] {
+    let mut fixed = [0; 20];
+    let length = nonce.len().min(20);
+    fixed[..length].copy_from_slice(&nonce[..length]);
+    fixed
+}
+
+fn first_response(plugin: &Plugin, password: &Secret, nonce: &[u8; 20]) -> Vec<u8> {
+    if password.is_empty() {
+        return Vec::new();
+    }
+    match plugin {
+        Plugin::NativePassword => auth::scramble_native(password.bytes(), nonce).to_vec(),
+        Plugin::CachingSha2 => auth::scramble_sha2(password.bytes(), nonce).to_vec(),
+        // Whatever else the server's default is, it will ask anew.
+        _ => Vec::new(),
+    }
+}
+
+fn clear_text(password: &Secret) -> Zeroizing<Vec<u8>> {
+    let mut clear = Zeroizing::new(Vec::with_capacity(password.bytes().len() + 1));
+    clear.extend_from_slice(password.bytes());
+    clear.push(0);
+    clear
+}
+
+fn switch_response(
+    plugin: &Plugin,
+    password: &Secret,
+    nonce: &[u8],
+    private: bool,
+) -> Result<Vec<u8>, BackendError> {
+    if password.is_empty() && !matches!(plugin, Plugin::Ed25519 | Plugin::Sha256Password) {
+        return Ok(Vec::new());
+    }
+    Ok(match plugin {
+        Plugin::NativePassword => auth::scramble_native(password.bytes(), &nonce20(nonce)).to_vec(),
+        Plugin::CachingSha2 => auth::scramble_sha2(password.bytes(), &nonce20(nonce)).to_vec(),
+        Plugin::Ed25519 => {
+            let mut fixed = [0; 32];
+            let length = nonce.len().min(32);
+            fixed[..length].copy_from_slice(&nonce[..length]);
+            auth::sign_ed25519(password.bytes(), &fixed).to_vec()
+        }
+        Plugin::Sha256Password if password.is_empty() => vec![0],
+        Plugin::Sha256Password if private => clear_text(password).to_vec(),
+        Plugin::Sha256Password => vec![auth::SHA256_REQUEST_PUBLIC_KEY],
+        Plugin::ClearPassword if private => clear_text(password).to_vec(),
+        Plugin::ClearPassword => {
+            return Err(BackendError::Tls(
+                "the account needs the password in clear text, which is only sent over TLS".into(),
+            ));
+        }
+        _ => {
+            return Err(BackendError::Protocol(
+                "the account uses an authentication plugin that Millrace does not have",
+            ));
+        }
+    })
+}
+
+/// None where the server only informs (fast authentication succeeded).
+fn more_response(
+    plugin: &Plugin,
+    password: &Secret,
+    nonce: &[u8],
+    data: &[u8],
+    private: bool,
+) -> Result<Option<Vec<u8>>, BackendError> {
+    match (plugin, data) {
+        (Plugin::CachingSha2, [auth::FAST_OK]) => Ok(None),
+        (Plugin::CachingSha2, [auth::FULL_AUTH]) if private => {
+            Ok(Some(clear_text(password).to_vec()))
+        }
+        (Plugin::CachingSha2, [auth::FULL_AUTH]) => Ok(Some(vec![auth::REQUEST_PUBLIC_KEY])),
+        (Plugin::CachingSha2 | Plugin::Sha256Password, pem) => {
+            encrypt(password, nonce, pem).map(Some)
+        }
+        _ => Err(BackendError::Protocol("unexpected authentication data")),
+    }
+}
+
+/// The password as the RSA exchange of sha256_password and caching_sha2_password wants it:
+/// NUL-terminated, XORed with the nonce, encrypted with OAEP (SHA-1) under the server's key.
+fn encrypt(password: &Secret, nonce: &[u8], pem: &[u8]) -> Result<Vec<u8>, BackendError> {
+    let bad = |_| BackendError::Protocol("the server's RSA key cannot be used");
+    let der = crate::tls::pem_to_der(pem, "PUBLIC KEY")
+        .ok_or(BackendError::Protocol("the server's RSA key is not PEM"))?;
+    let key = PublicEncryptingKey::from_der(&der).map_err(|_| bad(()))?;
+    let key = OaepPublicEncryptingKey::new(key).map_err(|_| bad(()))?;
+    let mut clear = clear_text(password);
+    auth::xor_password(&mut clear, &nonce20(nonce));
+    let mut sealed = vec![0; key.ciphertext_size()];
+    key.encrypt(&OAEP_SHA1_MGF1SHA1, &clear, &mut sealed, None)
+        .map_err(|_| BackendError::Protocol("the password is too long for the server's RSA key"))?;
+    Ok(sealed)
+}
+
+/// An error packet, owned.
+pub fn server_error(error: &ErrPacket<'_>) -> ServerError {
+    ServerError {
+        code: error.code,
+        state: error.state,
+        message: error.message.to_vec(),
+    }
+}
+
+/// Shared by everything that opens server connections.
+pub type SharedTls = Arc<ServerTls>;

@@ -1,0 +1,82 @@
+//! What can go wrong on the way to a server, sorted by what the caller must do about it.
+
+use std::fmt;
+use std::io;
+
+/// An error packet's content: what a client is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerError {
+    /// The error number.
+    pub code: u16,
+    /// SQLSTATE, five ASCII characters.
+    pub state: [u8; 5],
+    /// The text, in the connection's character set.
+    pub message: Vec<u8>,
+}
+
+impl ServerError {
+    /// An error of Millrace's own making.
+    pub fn new(code: u16, state: &[u8; 5], message: impl Into<Vec<u8>>) -> Self {
+        ServerError {
+            code,
+            state: *state,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} ({}): {}",
+            self.code,
+            String::from_utf8_lossy(&self.state),
+            String::from_utf8_lossy(&self.message)
+        )
+    }
+}
+
+/// Why a server could not be used.
+#[derive(Debug)]
+pub enum BackendError {
+    /// The server answered with an error packet.
+    Server(ServerError),
+    /// The connection could not be made or broke.
+    Io(io::Error),
+    /// The server said something that is no answer to what was asked.
+    Protocol(&'static str),
+    /// TLS was asked for and could not be had.
+    Tls(String),
+    /// No answer in time. The text names the limit.
+    Timeout(&'static str),
+    /// A pool's limit. The text names the option.
+    Limit(String),
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackendError::Server(error) => write!(f, "the server answered {error}"),
+            BackendError::Io(error) => write!(f, "{error}"),
+            BackendError::Protocol(what) => write!(f, "protocol error: {what}"),
+            BackendError::Tls(what) => write!(f, "TLS: {what}"),
+            BackendError::Timeout(what) => write!(f, "no answer within {what}"),
+            BackendError::Limit(what) => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for BackendError {}
+
+impl From<io::Error> for BackendError {
+    fn from(error: io::Error) -> Self {
+        BackendError::Io(error)
+    }
+}
+
+impl From<millrace_protocol::Malformed> for BackendError {
+    fn from(_: millrace_protocol::Malformed) -> Self {
+        BackendError::Protocol("malformed packet")
+    }
+}

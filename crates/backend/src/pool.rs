@@ -1,0 +1,702 @@
+//! One worker's idle server connections, lent to sessions a statement at a time. Limits hold
+//! over all workers; sessions that must wait do so in order. Never looks at a statement.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::ops::{Deref, DerefMut};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use millrace_protocol::Capabilities;
+use millrace_sql::Family;
+use millrace_topology::ServerId;
+
+use crate::account::Account;
+use crate::conn::{Conn, Permit, SessionUid};
+use crate::connect::{Address, Login, SharedTls, open};
+use crate::error::BackendError;
+use crate::state::{SessionState, States};
+
+/// The limits of the pools, per server and for all workers together.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// Most connections to one server.
+    pub max_connections: usize,
+    /// How long a connection may be idle before it is closed.
+    pub idle_timeout: Duration,
+    /// How old a connection may get before it is closed when idle.
+    pub max_lifetime: Duration,
+    /// How long opening one may take, login included.
+    pub connect_timeout: Duration,
+    /// How long a statement waits for a connection.
+    pub wait_timeout: Duration,
+    /// Most statements that wait for one server's connections, per worker.
+    pub max_waiting: usize,
+    /// Most prepared statements held on one connection.
+    pub max_prepared_statements: usize,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        PoolOptions {
+            max_connections: 100,
+            idle_timeout: Duration::from_secs(300),
+            max_lifetime: Duration::from_secs(3600),
+            connect_timeout: Duration::from_secs(10),
+            wait_timeout: Duration::from_secs(30),
+            max_waiting: 100_000,
+            max_prepared_statements: 200,
+        }
+    }
+}
+
+/// What all workers share about one server's limit.
+#[derive(Debug, Default)]
+pub struct ServerCount {
+    open: Arc<AtomicUsize>,
+    /// A bit for each worker that has sessions waiting and is below its share.
+    starving: AtomicU64,
+}
+
+impl ServerCount {
+    /// Connections open now, over all workers.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+/// What is to be known of a server to open connections to it.
+#[derive(Debug, Clone)]
+pub struct ServerFacts {
+    /// Its place in the list.
+    pub id: ServerId,
+    /// Where it listens.
+    pub address: Address,
+    /// Its family.
+    pub family: Family,
+    /// The value for `session_track_system_variables`.
+    pub track: Arc<str>,
+}
+
+/// Connections that are interchangeable but for their session state.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PoolKey {
+    /// The account logged in with.
+    pub account: Arc<Account>,
+    /// The flags that shape what the server sends; as the client's.
+    pub shape: Capabilities,
+    /// TLS to the server.
+    pub tls: bool,
+    /// For sessions with a default database. Apart, because a connection cannot lose its
+    /// database again.
+    pub has_database: bool,
+    /// The handshake's collation where it cannot be set afterwards.
+    pub collation: u8,
+}
+
+/// Tells other workers that a server has room: `(worker bits, server)`.
+pub type Nudge = Arc<dyn Fn(u64, ServerId) + Send + Sync>;
+
+/// One worker's connections to one server.
+pub struct ServerPool {
+    facts: RefCell<Arc<ServerFacts>>,
+    options: Arc<PoolOptions>,
+    tls: SharedTls,
+    count: Arc<ServerCount>,
+    worker: usize,
+    workers: usize,
+    nudge: Nudge,
+    states: Rc<States>,
+    pools: RefCell<HashMap<PoolKey, Rc<Pool>>>,
+    waiters: RefCell<VecDeque<Rc<Waiter>>>,
+    open_here: Cell<usize>,
+    leased: Cell<u32>,
+    tick: Cell<u64>,
+    me: Weak<ServerPool>,
+    connects: Cell<u64>,
+}
+
+/// The idle connections of one key.
+pub struct Pool {
+    key: PoolKey,
+    idle: RefCell<Vec<Conn>>,
+    server: Weak<ServerPool>,
+}
+
+struct Waiter {
+    pool: Rc<Pool>,
+    opening: Cell<bool>,
+    outcome: RefCell<Option<Result<Conn, BackendError>>>,
+    waker: RefCell<Option<Waker>>,
+    gone: Cell<bool>,
+}
+
+/// A connection on loan. Dropping it closes the connection; [`Lease::give_back`] keeps it.
+pub struct Lease {
+    conn: Option<Conn>,
+    pool: Rc<Pool>,
+    server: Rc<ServerPool>,
+}
+
+impl ServerPool {
+    /// An empty pool for one worker (`worker` of `workers`).
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        facts: Arc<ServerFacts>,
+        options: Arc<PoolOptions>,
+        tls: SharedTls,
+        count: Arc<ServerCount>,
+        worker: usize,
+        workers: usize,
+        nudge: Nudge,
+        states: Rc<States>,
+    ) -> Rc<ServerPool> {
+        Rc::new_cyclic(|me| ServerPool {
+            facts: RefCell::new(facts),
+            options,
+            tls,
+            count,
+            worker,
+            workers,
+            nudge,
+            states,
+            pools: RefCell::default(),
+            waiters: RefCell::default(),
+            open_here: Cell::new(0),
+            leased: Cell::new(0),
+            tick: Cell::new(0),
+            me: me.clone(),
+            connects: Cell::new(0),
+        })
+    }
+
+    /// Takes over what a probe learnt about the server.
+    pub fn set_facts(&self, facts: Arc<ServerFacts>) {
+        *self.facts.borrow_mut() = facts;
+    }
+
+    /// The server's facts.
+    pub fn facts(&self) -> Arc<ServerFacts> {
+        self.facts.borrow().clone()
+    }
+
+    /// Connections on loan from this worker: its share of the server's load.
+    pub fn leased(&self) -> u32 {
+        self.leased.get()
+    }
+
+    /// This worker's open connections.
+    pub fn open_here(&self) -> usize {
+        self.open_here.get()
+    }
+
+    /// Idle connections of this worker.
+    pub fn idle_here(&self) -> usize {
+        let pools = self.pools.borrow();
+        pools.values().map(|pool| pool.idle.borrow().len()).sum()
+    }
+
+    /// Sessions of this worker that wait for a connection.
+    pub fn waiting_here(&self) -> usize {
+        self.waiters.borrow().len()
+    }
+
+    /// Connections opened since the start.
+    pub fn connects(&self) -> u64 {
+        self.connects.get()
+    }
+
+    /// The pool for a key; kept by sessions so that it is looked up once.
+    pub fn pool(&self, key: &PoolKey) -> Rc<Pool> {
+        if let Some(pool) = self.pools.borrow().get(key) {
+            return pool.clone();
+        }
+        let pool = Rc::new(Pool {
+            key: key.clone(),
+            idle: RefCell::default(),
+            server: self.me.clone(),
+        });
+        self.pools.borrow_mut().insert(key.clone(), pool.clone());
+        pool
+    }
+
+    /// Closes what has been idle or alive for too long; to be called about once a second with
+    /// a growing count of seconds.
+    pub fn sweep(&self, tick: u64) {
+        self.tick.set(tick);
+        let idle_max = self.options.idle_timeout.as_secs().max(1);
+        let mut closed = 0;
+        self.pools.borrow_mut().retain(|_, pool| {
+            let mut idle = pool.idle.borrow_mut();
+            let before = idle.len();
+            idle.retain_mut(|conn| {
+                let rested = tick.saturating_sub(conn.used) < idle_max;
+                rested && conn.opened.elapsed() < self.options.max_lifetime && conn.stream.is_quiet()
+            });
+            closed += before - idle.len();
+            !idle.is_empty() || Rc::strong_count(pool) > 1
+        });
+        self.closed(closed);
+    }
+
+    /// Closes all idle connections: the server went down or changed its role.
+    pub fn drop_idle(&self) {
+        let mut closed = 0;
+        for pool in self.pools.borrow().values() {
+            closed += pool.idle.borrow_mut().drain(..).count();
+        }
+        self.closed(closed);
+    }
+
+    /// Opens connections for those who wait, as far as the limit allows. Also called when
+    /// another worker has made room.
+    pub fn pump(&self) {
+        loop {
+            let next = {
+                let waiters = self.waiters.borrow();
+                waiters.iter().find(|waiter| !waiter.opening.get()).cloned()
+            };
+            let Some(waiter) = next else {
+                self.mark_starving(false);
+                return;
+            };
+            let Some(permit) = self.permit() else {
+                let below = self.open_here.get() < self.share();
+                self.mark_starving(below);
+                return;
+            };
+            waiter.opening.set(true);
+            self.spawn_open(waiter.pool.clone(), permit);
+        }
+    }
+
+    /// Another worker is starving: give it an idle connection's place.
+    pub fn give_room(&self) {
+        if self.open_here.get() > self.share() && self.evict(None) {
+            self.nudge_starving();
+        }
+    }
+
+    fn share(&self) -> usize {
+        self.options.max_connections.div_ceil(self.workers)
+    }
+
+    fn permit(&self) -> Option<Permit> {
+        let limit = self.options.max_connections;
+        Permit::take(&self.count.open, limit).or_else(|| {
+            self.evict(None)
+                .then(|| Permit::take(&self.count.open, limit))
+                .flatten()
+        })
+    }
+
+    /// Closes one idle connection, the one unused for longest. True if there was one.
+    fn evict(&self, keep: Option<&Pool>) -> bool {
+        let victim = {
+            let pools = self.pools.borrow();
+            let mut oldest: Option<(u64, Rc<Pool>)> = None;
+            for pool in pools.values() {
+                if keep.is_some_and(|keep| std::ptr::eq(keep, &**pool)) {
+                    continue;
+                }
+                if let Some(first) = pool.idle.borrow().first()
+                    && oldest.as_ref().is_none_or(|(used, _)| first.used < *used)
+                {
+                    oldest = Some((first.used, pool.clone()));
+                }
+            }
+            oldest
+        };
+        let Some((_, pool)) = victim else {
+            return false;
+        };
+        pool.idle.borrow_mut().remove(0);
+        self.open_here.set(self.open_here.get() - 1);
+        true
+    }
+
+    fn mark_starving(&self, starving: bool) {
+        let bit = 1u64 << (self.worker % 64);
+        let before = self.count.starving.load(Ordering::Relaxed);
+        if (before & bit != 0) == starving {
+            return;
+        }
+        if starving {
+            self.count.starving.fetch_or(bit, Ordering::AcqRel);
+            // Others may sit on idle connections and never look at the bit.
+            (self.nudge)(!bit, self.facts.borrow().id);
+        } else {
+            self.count.starving.fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+
+    fn starving_elsewhere(&self) -> u64 {
+        let bit = 1u64 << (self.worker % 64);
+        self.count.starving.load(Ordering::Relaxed) & !bit
+    }
+
+    fn nudge_starving(&self) {
+        let starving = self.starving_elsewhere();
+        if starving != 0 {
+            (self.nudge)(starving, self.facts.borrow().id);
+        }
+    }
+
+    /// `count` of this worker's connections are gone; their places are free.
+    fn closed(&self, count: usize) {
+        if count > 0 {
+            self.open_here.set(self.open_here.get().saturating_sub(count));
+            if self.waiters.borrow().is_empty() {
+                self.nudge_starving();
+            } else {
+                self.pump();
+            }
+        }
+    }
+
+    fn spawn_open(&self, pool: Rc<Pool>, permit: Permit) {
+        self.open_here.set(self.open_here.get() + 1);
+        self.connects.set(self.connects.get() + 1);
+        let Some(me) = self.me.upgrade() else { return };
+        tokio::task::spawn_local(async move {
+            match me.open_one(&pool, permit).await {
+                Ok(conn) => me.deliver(conn, &pool),
+                Err(error) => me.failed(&pool, error),
+            }
+        });
+    }
+
+    async fn open_one(&self, pool: &Pool, permit: Permit) -> Result<Conn, BackendError> {
+        let facts = self.facts();
+        let key = &pool.key;
+        let login = Login {
+            user: &key.account.user,
+            password: &key.account.password,
+            database: None,
+            collation: key.collation,
+            capabilities: key.shape,
+            tls: key.tls,
+        };
+        let timeout = self.options.connect_timeout;
+        let opened = open(&facts.address, &login, &self.tls, timeout).await?;
+        let mut conn = Conn::new(opened, facts.id, facts.family, Some(permit));
+        let state = tokio::time::timeout(timeout, conn.set_up(&facts.track))
+            .await
+            .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
+        conn.state = self.states.share(state);
+        Ok(conn)
+    }
+
+    /// An open failed: the first who waits for one like it is told.
+    fn failed(&self, pool: &Rc<Pool>, error: BackendError) {
+        self.open_here.set(self.open_here.get().saturating_sub(1));
+        let waiter = {
+            let mut waiters = self.waiters.borrow_mut();
+            let at = waiters
+                .iter()
+                .position(|waiter| waiter.opening.get() && Rc::ptr_eq(&waiter.pool, pool));
+            at.and_then(|at| waiters.remove(at))
+        };
+        if let Some(waiter) = waiter {
+            waiter.finish(Err(error));
+        }
+        self.pump();
+    }
+
+    /// A connection is free: to the first who waits, else into the idle list.
+    fn deliver(&self, mut conn: Conn, pool: &Rc<Pool>) {
+        if self.waiters.borrow().is_empty() {
+            if self.starving_elsewhere() != 0 && self.open_here.get() > self.share() {
+                drop(conn);
+                self.closed(1);
+                return;
+            }
+            conn.used = self.tick.get();
+            pool.idle.borrow_mut().push(conn);
+            return;
+        }
+        let taker = {
+            let mut waiters = self.waiters.borrow_mut();
+            let first_like_it = waiters
+                .iter()
+                .position(|waiter| Rc::ptr_eq(&waiter.pool, pool));
+            let before_it = waiters.iter().position(|waiter| !waiter.opening.get());
+            match (first_like_it, before_it) {
+                // Somebody who needs another kind of connection has waited longer.
+                (Some(at), Some(other)) if other < at => None,
+                (Some(at), _) => waiters.remove(at),
+                (None, _) => None,
+            }
+        };
+        match taker {
+            Some(waiter) => {
+                let opening = waiter.opening.get();
+                waiter.finish(Ok(conn));
+                if opening {
+                    // The open that was meant for it will serve another.
+                    self.hand_on_opening(pool);
+                }
+            }
+            None if self.waiters.borrow().iter().all(|waiter| waiter.opening.get()) => {
+                conn.used = self.tick.get();
+                pool.idle.borrow_mut().push(conn);
+            }
+            None => {
+                drop(conn);
+                self.closed(1);
+            }
+        }
+    }
+
+    /// Marks the next waiter of the same kind as the one for whom a connection is being opened.
+    fn hand_on_opening(&self, pool: &Rc<Pool>) {
+        let waiters = self.waiters.borrow();
+        let next = waiters
+            .iter()
+            .find(|waiter| !waiter.opening.get() && Rc::ptr_eq(&waiter.pool, pool));
+        if let Some(waiter) = next {
+            waiter.opening.set(true);
+        }
+    }
+}
+
+impl Waiter {
+    fn finish(&self, outcome: Result<Conn, BackendError>) {
+        *self.outcome.borrow_mut() = Some(outcome);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Pool {
+    /// The key.
+    pub fn key(&self) -> &PoolKey {
+        &self.key
+    }
+
+    /// An idle connection, at once: the session's own last one, else one with the same state,
+    /// else one that holds nothing another session might still want.
+    pub fn try_take(self: &Rc<Self>, uid: SessionUid, state: &Rc<SessionState>) -> Option<Lease> {
+        let server = self.server.upgrade()?;
+        loop {
+            let mut conn = {
+                let mut idle = self.idle.borrow_mut();
+                let at = best(&idle, uid, state)?;
+                idle.swap_remove(at)
+            };
+            if conn.stream.is_quiet() {
+                return Some(server.lease(conn, self));
+            }
+            drop(conn);
+            server.closed(1);
+        }
+    }
+
+    /// The idle connection that `uid` used last, if nobody else has used it since.
+    pub fn try_take_own(self: &Rc<Self>, uid: SessionUid) -> Option<Lease> {
+        let server = self.server.upgrade()?;
+        let mut conn = {
+            let mut idle = self.idle.borrow_mut();
+            let at = idle.iter().rposition(|conn| conn.last_user == uid)?;
+            idle.swap_remove(at)
+        };
+        if conn.stream.is_quiet() {
+            return Some(server.lease(conn, self));
+        }
+        drop(conn);
+        server.closed(1);
+        None
+    }
+
+    /// A connection: an idle one, a new one, or the next that comes free, in order, within
+    /// `wait`.
+    pub async fn take(
+        self: &Rc<Self>,
+        uid: SessionUid,
+        state: &Rc<SessionState>,
+    ) -> Result<Lease, BackendError> {
+        let Some(server) = self.server.upgrade() else {
+            return Err(BackendError::Protocol("the server was removed"));
+        };
+        if server.waiters.borrow().is_empty()
+            && let Some(lease) = self.try_take(uid, state)
+        {
+            return Ok(lease);
+        }
+        if server.waiters.borrow().len() >= server.options.max_waiting {
+            return Err(BackendError::Limit(format!(
+                "pool.max_waiting ({}) statements already wait for a connection to {}",
+                server.options.max_waiting,
+                server.facts.borrow().address
+            )));
+        }
+        let waiter = Rc::new(Waiter {
+            pool: self.clone(),
+            opening: Cell::new(false),
+            outcome: RefCell::new(None),
+            waker: RefCell::new(None),
+            gone: Cell::new(false),
+        });
+        server.waiters.borrow_mut().push_back(waiter.clone());
+        server.pump();
+        let guard = Leaving {
+            server: server.clone(),
+            waiter: waiter.clone(),
+        };
+        let outcome = poll_fn(|cx| match waiter.outcome.borrow_mut().take() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                *waiter.waker.borrow_mut() = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        });
+        let outcome = tokio::time::timeout(server.options.wait_timeout, outcome).await;
+        drop(guard);
+        match outcome {
+            Ok(Ok(conn)) => Ok(server.lease(conn, self)),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(BackendError::Limit(format!(
+                "no connection to {} came free within pool.wait_timeout ({:?}); \
+                 pool.max_connections is {}",
+                server.facts.borrow().address,
+                server.options.wait_timeout,
+                server.options.max_connections
+            ))),
+        }
+    }
+}
+
+/// Which idle connection suits a session best; looks at the newest few only.
+fn best(idle: &[Conn], uid: SessionUid, state: &Rc<SessionState>) -> Option<usize> {
+    const LOOK: usize = 16;
+    let mut found = None;
+    let mut found_rank = u8::MAX;
+    for (at, conn) in idle.iter().enumerate().rev().take(LOOK) {
+        let rank = if conn.last_user == uid {
+            0
+        } else {
+            1 + 4 * u8::from(!conn.residue.is_empty())
+                + 2 * u8::from(conn.private_of != 0 && conn.private_of != uid)
+                + u8::from(!Rc::ptr_eq(&conn.state, state))
+        };
+        if rank < found_rank {
+            found = Some(at);
+            found_rank = rank;
+            if rank <= 1 && conn.last_user == uid {
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// Takes a waiter out of the queue when its session stops waiting, for whatever reason, and
+/// hands on what may have been given to it at the last moment.
+struct Leaving {
+    server: Rc<ServerPool>,
+    waiter: Rc<Waiter>,
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.waiter.gone.set(true);
+        let mut waiters = self.server.waiters.borrow_mut();
+        waiters.retain(|waiter| !Rc::ptr_eq(waiter, &self.waiter));
+        let empty = waiters.is_empty();
+        drop(waiters);
+        if empty {
+            self.server.mark_starving(false);
+        }
+        if let Some(Ok(conn)) = self.waiter.outcome.borrow_mut().take() {
+            self.server.deliver(conn, &self.waiter.pool);
+        }
+    }
+}
+
+impl ServerPool {
+    fn lease(self: &Rc<Self>, conn: Conn, pool: &Rc<Pool>) -> Lease {
+        self.leased.set(self.leased.get() + 1);
+        Lease {
+            conn: Some(conn),
+            pool: pool.clone(),
+            server: self.clone(),
+        }
+    }
+}
+
+impl Lease {
+    /// Puts the connection back for others; a broken one is closed.
+    pub fn give_back(mut self) {
+        let Some(conn) = self.conn.take() else { return };
+        let server = self.server.clone();
+        if conn.broken {
+            drop(conn);
+            server.closed(1);
+        } else {
+            let has_database = !conn.state.database.is_empty();
+            if has_database == self.pool.key.has_database || !has_database {
+                server.deliver(conn, &self.pool);
+            } else {
+                // The session chose its first database: the connection is of the other kind now.
+                let key = PoolKey {
+                    has_database,
+                    ..self.pool.key.clone()
+                };
+                server.deliver(conn, &server.pool(&key));
+            }
+        }
+    }
+
+    /// The pool it came from.
+    pub fn pool(&self) -> &Rc<Pool> {
+        &self.pool
+    }
+
+    /// The pools of its server.
+    pub fn server(&self) -> &Rc<ServerPool> {
+        &self.server
+    }
+
+    /// Removes the connection from the pools and their limits for good.
+    pub fn detach(mut self) -> Option<Conn> {
+        let mut conn = self.conn.take();
+        if let Some(conn) = &mut conn {
+            conn.release_permit();
+        }
+        self.server.closed(1);
+        conn
+    }
+}
+
+impl Deref for Lease {
+    type Target = Conn;
+
+    fn deref(&self) -> &Conn {
+        self.conn.as_ref().expect("a lease holds its connection until it is given back")
+    }
+}
+
+impl DerefMut for Lease {
+    fn deref_mut(&mut self) -> &mut Conn {
+        self.conn.as_mut().expect("a lease holds its connection until it is given back")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.server.leased.set(self.server.leased.get() - 1);
+        if self.conn.take().is_some() {
+            self.server.closed(1);
+        }
+    }
+}
+
+/// Since when a waiter waits; kept here so that only the slow path reads the clock.
+pub fn now() -> Instant {
+    Instant::now()
+}

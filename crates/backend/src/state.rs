@@ -1,0 +1,266 @@
+//! The part of a session that can be set again on any connection, and the commands that turn
+//! one connection's state into another session's. Performs no I/O.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use millrace_protocol::packet;
+
+/// What a session has set that later statements depend on. Two sessions with equal states are
+/// served alike; equal states are usually the same `Rc` (see [`States`]).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct SessionState {
+    /// The default database in the session's character set; empty for none.
+    pub database: Box<[u8]>,
+    /// Session variables that differ from what a new connection has, with the value as the
+    /// server reports it; sorted by name, names in lower case. The character set's variables are
+    /// always here.
+    pub variables: Vec<(Box<str>, Value)>,
+    /// Whether a command may hold several statements.
+    pub multi_statements: bool,
+}
+
+/// A variable's value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Value {
+    /// As reported by session tracking or `SELECT @@name`: no quotes.
+    Reported(Box<[u8]>),
+    /// As written in a SET that the server accepted: SQL text, self-contained.
+    Literal(Box<[u8]>),
+    /// The SQL NULL (`character_set_results` only).
+    Null,
+}
+
+impl SessionState {
+    /// The value of a variable, where it is set.
+    pub fn variable(&self, name: &str) -> Option<&Value> {
+        let at = self.position(name).ok()?;
+        Some(&self.variables[at].1)
+    }
+
+    /// A reported value's bytes.
+    pub fn reported(&self, name: &str) -> Option<&[u8]> {
+        match self.variable(name)? {
+            Value::Reported(value) => Some(value),
+            Value::Literal(_) | Value::Null => None,
+        }
+    }
+
+    /// Sets a variable.
+    pub fn set(&mut self, name: &str, value: Value) {
+        match self.position(name) {
+            Ok(at) => self.variables[at].1 = value,
+            Err(at) => self.variables.insert(at, (name.into(), value)),
+        }
+    }
+
+    /// Forgets a variable: back to what a new connection has.
+    pub fn unset(&mut self, name: &str) {
+        if let Ok(at) = self.position(name) {
+            self.variables.remove(at);
+        }
+    }
+
+    fn position(&self, name: &str) -> Result<usize, usize> {
+        self.variables
+            .binary_search_by(|(other, _)| (**other).cmp(name))
+    }
+}
+
+/// One worker's session states, so that equal ones share memory and compare by address.
+#[derive(Debug, Default)]
+pub struct States {
+    known: RefCell<HashSet<Rc<SessionState>>>,
+}
+
+impl States {
+    /// The shared copy of `state`.
+    pub fn share(&self, state: SessionState) -> Rc<SessionState> {
+        let mut known = self.known.borrow_mut();
+        if let Some(shared) = known.get(&state) {
+            return shared.clone();
+        }
+        if known.len() >= 64 && known.len().is_power_of_two() {
+            known.retain(|state| Rc::strong_count(state) > 1);
+        }
+        let shared = Rc::new(state);
+        known.insert(shared.clone());
+        shared
+    }
+}
+
+/// Appends a text command; `attributes` says whether the connection speaks query attributes, in
+/// which case the empty list stands before the text.
+pub fn frame_query(out: &mut Vec<u8>, attributes: bool, text: &[u8]) {
+    let mut payload = Vec::with_capacity(text.len() + 3);
+    payload.push(0x03);
+    if attributes {
+        payload.extend_from_slice(&[0, 1]);
+    }
+    payload.extend_from_slice(text);
+    packet::frame(out, 0, &payload);
+}
+
+/// A command of a replay, as far as its answer is read differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// COM_QUERY with SET.
+    Set,
+    /// COM_INIT_DB.
+    Database,
+    /// COM_SET_OPTION.
+    Option,
+}
+
+/// Appends the commands that turn `from` into `to` and names them in order. `to` has a database
+/// where `from` has one: there is no command that takes it away.
+pub fn replay(
+    from: &SessionState,
+    to: &SessionState,
+    attributes: bool,
+    out: &mut Vec<u8>,
+    steps: &mut Vec<Step>,
+) {
+    let moves = from.database != to.database && !to.database.is_empty();
+    // A name beyond ASCII is read in the connection's character set, so that is set first.
+    let set = assignments(from, to);
+    if !set.is_empty() {
+        frame_query(out, attributes, &set);
+        steps.push(Step::Set);
+    }
+    if moves {
+        let mut payload = Vec::with_capacity(to.database.len() + 1);
+        payload.push(0x02);
+        payload.extend_from_slice(&to.database);
+        packet::frame(out, 0, &payload);
+        steps.push(Step::Database);
+    }
+    if from.multi_statements != to.multi_statements {
+        let option = if to.multi_statements { 0u8 } else { 1 };
+        packet::frame(out, 0, &[0x1b, option, 0]);
+        steps.push(Step::Option);
+    }
+}
+
+/// `SET a=…, b=DEFAULT`, or nothing where the variables are alike.
+fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
+    let mut set = Vec::new();
+    let mut add = |name: &str, value: Option<&Value>| {
+        set.extend_from_slice(if set.is_empty() { b"SET " } else { b"," });
+        set.extend_from_slice(b"@@session.");
+        set.extend_from_slice(name.as_bytes());
+        set.push(b'=');
+        match value {
+            None => set.extend_from_slice(b"DEFAULT"),
+            Some(value) => write_value(&mut set, value),
+        }
+    };
+    for (name, _) in &from.variables {
+        if to.variable(name).is_none() {
+            add(name, None);
+        }
+    }
+    for (name, value) in &to.variables {
+        if from.variable(name) != Some(value) {
+            add(name, Some(value));
+        }
+    }
+    set
+}
+
+/// A value as SQL text that means the same under every `sql_mode` and character set.
+fn write_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Null => out.extend_from_slice(b"NULL"),
+        Value::Literal(text) => out.extend_from_slice(text),
+        Value::Reported(text) if is_number(text) => out.extend_from_slice(text),
+        Value::Reported(text) if text.iter().all(|b| is_plain(*b)) => {
+            out.push(b'\'');
+            out.extend_from_slice(text);
+            out.push(b'\'');
+        }
+        Value::Reported(text) => write_hex(out, "_utf8mb4", text),
+    }
+}
+
+/// `introducer x'…'`: bytes that no quoting rule can touch.
+pub fn write_hex(out: &mut Vec<u8>, introducer: &str, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(introducer.as_bytes());
+    out.extend_from_slice(b" x'");
+    for byte in bytes {
+        out.push(DIGITS[usize::from(byte >> 4)]);
+        out.push(DIGITS[usize::from(byte & 15)]);
+    }
+    out.push(b'\'');
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b" _-+.,:/=%@()[]#~".contains(&byte)
+}
+
+fn is_number(text: &[u8]) -> bool {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let mut dots = 0;
+    !digits.is_empty()
+        && digits[0].is_ascii_digit()
+        && digits.iter().all(|b| {
+            dots += usize::from(*b == b'.');
+            b.is_ascii_digit() || *b == b'.'
+        })
+        && dots <= 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(database: &str, variables: &[(&str, &str)]) -> SessionState {
+        let mut state = SessionState {
+            database: database.as_bytes().into(),
+            ..SessionState::default()
+        };
+        for (name, value) in variables {
+            state.set(name, Value::Reported(value.as_bytes().into()));
+        }
+        state
+    }
+
+    #[test]
+    fn equal_states_are_shared() {
+        let states = States::default();
+        let a = states.share(state("x", &[("sql_mode", "ANSI")]));
+        let b = states.share(state("x", &[("sql_mode", "ANSI")]));
+        assert!(Rc::ptr_eq(&a, &b));
+    }
+
+    #[test]
+    fn only_the_difference_is_set() {
+        let from = state("a", &[("sql_mode", "ANSI"), ("time_zone", "+01:00"), ("x", "1")]);
+        let to = state("a", &[("sql_mode", ""), ("time_zone", "+01:00"), ("y", "2.5")]);
+        let text = assignments(&from, &to);
+        assert_eq!(
+            String::from_utf8_lossy(&text),
+            "SET @@session.x=DEFAULT,@@session.sql_mode='',@@session.y=2.5"
+        );
+    }
+
+    #[test]
+    fn awkward_values_become_hexadecimal() {
+        let to = state("", &[("lc_messages", "a'b\\c")]);
+        let text = assignments(&SessionState::default(), &to);
+        assert_eq!(
+            String::from_utf8_lossy(&text),
+            "SET @@session.lc_messages=_utf8mb4 x'6127625C63'"
+        );
+    }
+
+    #[test]
+    fn nothing_to_do_costs_nothing() {
+        let (mut out, mut steps) = (Vec::new(), Vec::new());
+        let same = state("a", &[("sql_mode", "ANSI")]);
+        replay(&same, &same, true, &mut out, &mut steps);
+        assert!(out.is_empty() && steps.is_empty());
+    }
+}

@@ -1,0 +1,218 @@
+//! A byte stream to a client or a server: TCP or Unix socket, plain or TLS, with or without
+//! protocol compression. Knows no packet beyond compression's frames.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsStream;
+
+use crate::compressed::Compressed;
+
+/// The socket underneath.
+#[derive(Debug)]
+pub enum Plain {
+    /// TCP, v4 or v6.
+    Tcp(TcpStream),
+    /// A Unix socket.
+    Unix(UnixStream),
+}
+
+/// A stream as the session and the pools use it.
+#[derive(Debug)]
+pub enum Stream {
+    /// The bare socket.
+    Plain(Plain),
+    /// TLS over the socket.
+    Tls(Box<TlsStream<Plain>>),
+    /// Compressed protocol over either.
+    Compressed(Box<Compressed>),
+    /// Nothing; what is left behind while a stream is being wrapped.
+    Gone,
+}
+
+impl Plain {
+    /// The peer's IP address; none for a Unix socket.
+    pub fn peer_ip(&self) -> Option<std::net::IpAddr> {
+        match self {
+            Plain::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
+            Plain::Unix(_) => None,
+        }
+    }
+}
+
+impl AsyncRead for Plain {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Plain::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Plain::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Plain {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Plain::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Plain::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Plain::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Plain::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Plain::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Plain::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
+            Stream::Compressed(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
+            Stream::Gone => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
+            Stream::Compressed(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
+            Stream::Gone => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+            Stream::Compressed(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+            Stream::Gone => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+            Stream::Compressed(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+            Stream::Gone => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl Stream {
+    /// Reads what there is into `buf`'s spare room (which must not be empty). `Ok(0)` is the
+    /// peer's end of stream.
+    pub fn poll_read_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        // The future of `read_buf` holds nothing between polls, so it can be made anew each time.
+        pin!(self.read_buf(buf)).poll(cx)
+    }
+
+    /// Writes all of `bytes` and flushes what a layer in between holds back.
+    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes).await?;
+        match self {
+            Stream::Plain(_) | Stream::Gone => Ok(()),
+            Stream::Tls(_) | Stream::Compressed(_) => self.flush().await,
+        }
+    }
+
+    /// Whether the bytes cannot be read on the way: TLS, or a Unix socket.
+    pub fn is_private(&self) -> bool {
+        match self {
+            Stream::Plain(Plain::Tcp(_)) | Stream::Gone => false,
+            Stream::Plain(Plain::Unix(_)) | Stream::Tls(_) => true,
+            Stream::Compressed(stream) => stream.inner.is_private(),
+        }
+    }
+
+    /// Whether the peer speaks TLS.
+    pub fn is_tls(&self) -> bool {
+        match self {
+            Stream::Tls(_) => true,
+            Stream::Compressed(stream) => stream.inner.is_tls(),
+            Stream::Plain(_) | Stream::Gone => false,
+        }
+    }
+
+    /// Without waiting: whether a connection that should be silent is still open and silent.
+    /// Costs a system call only where the socket has something to say.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut byte = [0u8; 1];
+        match self {
+            Stream::Plain(Plain::Tcp(stream)) => would_block(stream.try_read(&mut byte)),
+            Stream::Plain(Plain::Unix(stream)) => would_block(stream.try_read(&mut byte)),
+            Stream::Tls(stream) => match stream.get_ref().0 {
+                // Any byte here, a TLS alert or a server's farewell, ends the connection's use.
+                Plain::Tcp(stream) => would_block(stream.try_read(&mut byte)),
+                Plain::Unix(stream) => would_block(stream.try_read(&mut byte)),
+            },
+            Stream::Compressed(stream) => stream.inner.is_quiet(),
+            Stream::Gone => false,
+        }
+    }
+
+    /// Whether the peer has closed its side, as far as the socket has already said; never waits.
+    pub async fn peer_closed(&mut self) -> bool {
+        let plain = match self {
+            Stream::Plain(plain) => &*plain,
+            Stream::Tls(stream) => stream.get_ref().0,
+            Stream::Compressed(stream) => {
+                return Box::pin(stream.inner.peer_closed()).await;
+            }
+            Stream::Gone => return true,
+        };
+        let interest = tokio::io::Interest::READABLE;
+        let ready = std::future::poll_fn(|cx| {
+            let polled = match plain {
+                Plain::Tcp(stream) => pin!(stream.ready(interest)).poll(cx),
+                Plain::Unix(stream) => pin!(stream.ready(interest)).poll(cx),
+            };
+            Poll::Ready(polled)
+        });
+        match ready.await {
+            Poll::Ready(Ok(ready)) => ready.is_read_closed(),
+            Poll::Ready(Err(_)) => true,
+            Poll::Pending => false,
+        }
+    }
+}
+
+fn would_block(read: io::Result<usize>) -> bool {
+    matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}

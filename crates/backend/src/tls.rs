@@ -1,0 +1,202 @@
+//! TLS towards the servers, with the verify modes of MySQL's own clients.
+
+use std::io::BufReader;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::WebPkiServerVerifier;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::error::BackendError;
+use crate::stream::Plain;
+
+/// When server connections are encrypted and what is checked; names as in MySQL's clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServerTlsMode {
+    /// Never.
+    Disabled,
+    /// Where the client's own connection is: the path is as private as without Millrace.
+    #[default]
+    AsClient,
+    /// Where the server offers it; nothing is verified.
+    Preferred,
+    /// Always; nothing is verified.
+    Required,
+    /// Always; the certificate must come from the CA.
+    VerifyCa,
+    /// Always; the certificate must come from the CA and name the host.
+    VerifyIdentity,
+}
+
+/// TLS towards servers, ready to use.
+pub struct ServerTls {
+    /// The mode.
+    pub mode: ServerTlsMode,
+    connector: TlsConnector,
+}
+
+impl std::fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerTls").field("mode", &self.mode).finish_non_exhaustive()
+    }
+}
+
+/// PEM texts for [`ServerTls::new`].
+#[derive(Debug, Clone, Default)]
+pub struct ServerTlsFiles {
+    /// The CA's certificates.
+    pub ca: Option<Vec<u8>>,
+    /// A client certificate chain.
+    pub cert: Option<Vec<u8>>,
+    /// Its key.
+    pub key: Option<Vec<u8>>,
+}
+
+impl ServerTls {
+    /// Prepares the mode. The verifying modes need `files.ca`.
+    pub fn new(mode: ServerTlsMode, files: &ServerTlsFiles) -> Result<Self, BackendError> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = Verifier::new(mode, files.ca.as_deref(), &provider)?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(tls_error)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let config = match (&files.cert, &files.key) {
+            (Some(cert), Some(key)) => builder
+                .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+                .map_err(tls_error)?,
+            _ => builder.with_no_client_auth(),
+        };
+        Ok(ServerTls {
+            mode,
+            connector: TlsConnector::from(Arc::new(config)),
+        })
+    }
+
+    /// The TLS handshake.
+    pub async fn connect(&self, host: &str, plain: Plain) -> Result<TlsStream<Plain>, BackendError> {
+        let name = ServerName::try_from(host.to_owned()).map_err(tls_error)?;
+        self.connector.connect(name, plain).await.map_err(tls_error)
+    }
+}
+
+fn tls_error(error: impl std::fmt::Display) -> BackendError {
+    BackendError::Tls(error.to_string())
+}
+
+/// A PEM file's certificates.
+pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BackendError> {
+    CertificateDer::pem_reader_iter(BufReader::new(pem))
+        .collect::<Result<_, _>>()
+        .map_err(|error| BackendError::Tls(format!("not a PEM certificate: {error}")))
+}
+
+/// A PEM file's private key.
+pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, BackendError> {
+    PrivateKeyDer::from_pem_slice(pem)
+        .map_err(|error| BackendError::Tls(format!("not a PEM private key: {error}")))
+}
+
+/// The DER inside a PEM block of the given label.
+pub fn pem_to_der(pem: &[u8], label: &str) -> Option<Vec<u8>> {
+    use rustls::pki_types::SubjectPublicKeyInfoDer;
+    debug_assert_eq!(label, "PUBLIC KEY");
+    SubjectPublicKeyInfoDer::from_pem_slice(pem)
+        .ok()
+        .map(|der| der.as_ref().to_vec())
+}
+
+/// Checks as much as the mode asks for.
+#[derive(Debug)]
+struct Verifier {
+    inner: Option<Arc<WebPkiServerVerifier>>,
+    check_name: bool,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Verifier {
+    fn new(
+        mode: ServerTlsMode,
+        ca: Option<&[u8]>,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, BackendError> {
+        let verifies = matches!(mode, ServerTlsMode::VerifyCa | ServerTlsMode::VerifyIdentity);
+        let inner = if verifies {
+            let pem = ca.ok_or_else(|| {
+                BackendError::Tls("server_tls.ca is needed for verify_ca and verify_identity".into())
+            })?;
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates(pem)? {
+                roots.add(certificate).map_err(tls_error)?;
+            }
+            let verifier =
+                WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                    .build()
+                    .map_err(tls_error)?;
+            Some(verifier)
+        } else {
+            None
+        };
+        Ok(Verifier {
+            inner,
+            check_name: mode == ServerTlsMode::VerifyIdentity,
+            provider: provider.clone(),
+        })
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(inner) = &self.inner else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let verified =
+            inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verified {
+            // VERIFY_CA checks the chain and not the name, as in MySQL's clients.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if !self.check_name => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
