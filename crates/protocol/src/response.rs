@@ -93,6 +93,11 @@ enum Next {
 /// Request").
 const LOCAL_INFILE: u8 = 0xFB;
 
+/// Under these flags a column count is followed by a byte that says whether definitions
+/// follow.
+pub(crate) const METADATA_FLAG: Capabilities =
+    Capabilities::OPTIONAL_RESULTSET_METADATA.union(Capabilities::CACHE_METADATA);
+
 /// Payload bytes of the shortest OK packet; a classic EOF has five.
 const OK_MIN: usize = 7;
 
@@ -121,6 +126,9 @@ pub struct Tracker {
     continued: bool,
     started: bool,
     infile: bool,
+    /// The result set in progress holds OUT parameters, which the EOF before its rows
+    /// has said.
+    out_params: bool,
 }
 
 impl Tracker {
@@ -142,6 +150,7 @@ impl Tracker {
             continued: false,
             started: false,
             infile: false,
+            out_params: false,
         }
     }
 
@@ -294,7 +303,7 @@ impl Tracker {
     }
 
     fn pass_column_count(&mut self, buf: &[u8], at: usize, len: usize, first: u8) -> usize {
-        if matches!(first, LOCAL_INFILE | EOF | ERR) || (first == OK && !self.is_bare_count(len)) {
+        if matches!(first, OK | LOCAL_INFILE | EOF | ERR) {
             return at;
         }
         let Some(payload) = buf.get(at + HEADER..at + HEADER + len) else {
@@ -314,15 +323,6 @@ impl Tracker {
         at + HEADER + len
     }
 
-    /// A column count without metadata starts with zero like an OK packet, but is
-    /// shorter.
-    fn is_bare_count(&self, len: usize) -> bool {
-        len < OK_MIN
-            && self
-                .caps
-                .contains(Capabilities::OPTIONAL_RESULTSET_METADATA)
-    }
-
     /// The EOF between definitions and rows, unless it opens a cursor and so ends the
     /// response.
     fn pass_definitions_end(&mut self, buf: &[u8], at: usize) -> usize {
@@ -331,6 +331,7 @@ impl Tracker {
         };
         match eof_status(&buf[at..]) {
             Some(status) if !status.contains(Status::CURSOR_EXISTS) => {
+                self.out_params = status.contains(Status::PS_OUT_PARAMS | Status::MORE_RESULTS);
                 self.state = State::Rows;
                 at + HEADER + 5
             }
@@ -419,10 +420,13 @@ impl Tracker {
         Ok(Event::Ok { len, last })
     }
 
-    /// Only statements have several results.
+    /// Only statements have several results. After OUT parameters there is always
+    /// another, but MySQL's EOF behind their row does not say so, only the one before
+    /// it (observed without DEPRECATE_EOF).
     fn result_ended(&mut self, status: Status) -> bool {
         self.status = status;
-        let more = self.runs_statement() && status.contains(Status::MORE_RESULTS);
+        let more = std::mem::take(&mut self.out_params) || status.contains(Status::MORE_RESULTS);
+        let more = more && self.runs_statement();
         self.state = if more { State::First } else { State::Done };
         !more
     }
@@ -440,12 +444,12 @@ impl Tracker {
             .contains(Capabilities::OPTIONAL_RESULTSET_METADATA);
         let defined = !optional || reader.is_empty() || reader.u8()? != 0;
         let ends = u32::from(!self.caps.contains(Capabilities::DEPRECATE_EOF));
-        let group = |n: u16| if n > 0 { u32::from(n) + ends } else { 0 };
-        let left = if defined {
-            group(params) + group(columns)
-        } else {
-            0
+        // Definitions that are left out leave their EOF behind (observed on MySQL).
+        let group = |n: u16| match n {
+            0 => 0,
+            n => ends + if defined { u32::from(n) } else { 0 },
         };
+        let left = group(params) + group(columns);
         self.state = packets(left, Next::Done);
         Ok(Event::PrepareOk {
             len,
@@ -487,19 +491,12 @@ fn eof_status(packet: &[u8]) -> Option<Status> {
     Some(ok::parse_eof(payload).ok()?.0)
 }
 
-/// Columns of a result set and whether their definitions follow. MySQL puts the flag
-/// for that before the count (MySQL manual, "Text Resultset"), MariaDB after it
-/// (MariaDB manual, "Result Set Packets").
+/// Columns of a result set and whether their definitions follow. Both families put the
+/// flag for that behind the count (observed; MySQL's manual shows it in front).
 pub(crate) fn column_count(payload: &[u8], caps: Capabilities) -> Result<(u32, bool), Malformed> {
     let mut reader = Reader::new(payload);
-    let mut defined = true;
-    if caps.contains(Capabilities::OPTIONAL_RESULTSET_METADATA) {
-        defined = reader.u8()? != 0;
-    }
     let columns = reader.lenenc_int()?;
-    if caps.contains(Capabilities::CACHE_METADATA) {
-        defined = reader.u8()? != 0;
-    }
+    let defined = !caps.intersects(METADATA_FLAG) || reader.u8()? != 0;
     if columns == 0 || !reader.is_empty() {
         return Err(Malformed);
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use crate::ok::{EOF, ERR, ErrPacket, OK, OkFields, OkPacket, encode_end, encode_eof, parse_eof};
 use crate::packet::{MAX_PAYLOAD, Malformed, Reader, Writer, payload, whole};
-use crate::response::column_count;
+use crate::response::{METADATA_FLAG, column_count};
 use crate::types::column_type;
 use crate::{Capabilities, Status};
 
@@ -229,11 +229,8 @@ impl TextResult {
         put_row: impl Fn(&[Owned], &mut Writer<'_>),
     ) -> u8 {
         let mut writer = Writer::new(out, seq);
-        if caps.contains(Capabilities::OPTIONAL_RESULTSET_METADATA) {
-            writer.u8(1);
-        }
         writer.lenenc_int(self.columns.len() as u64);
-        if caps.contains(Capabilities::CACHE_METADATA) {
+        if caps.intersects(METADATA_FLAG) {
             writer.u8(1);
         }
         let seq = writer.finish();
