@@ -17,5 +17,5 @@ pub use labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Side, StatementKind,
 };
 pub use metrics::{Metrics, ServerState};
-pub use table::{Definition, Kind, TABLE, markdown};
+pub use table::{Definition, Kind, TABLE, define, markdown};
 pub use worker::WorkerMetrics;
