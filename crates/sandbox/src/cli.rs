@@ -1,0 +1,311 @@
+//! `millrace sandbox …`: the command line over [`crate::Cluster`]. Parses, calls, prints; the
+//! binary mounts it.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cluster::Cluster;
+use crate::spec::{ClusterSpec, Family};
+use crate::state::ClusterInfo;
+use crate::status::{ProcessState, ServerStatus};
+
+/// Runs private clusters of real servers on 127.0.0.1.
+#[derive(Args, Debug)]
+pub struct SandboxArgs {
+    #[command(subcommand)]
+    command: SandboxCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum SandboxCommand {
+    /// Start a cluster; Ctrl-C stops and removes it, unless --detach.
+    Up(UpArgs),
+    /// Stop a cluster and remove its folder.
+    Down(DirArgs),
+    /// Show each server's role, process and replication.
+    Status(StatusArgs),
+    /// Kill a server, as a crash would (SIGKILL).
+    Kill(ServerArgs),
+    /// Stop a server in order (SIGTERM).
+    Stop(ServerArgs),
+    /// Start a stopped or killed server; a former primary comes back as a replica.
+    Start(ServerArgs),
+    /// Hold a server: its connections stay open and nothing answers (SIGSTOP).
+    Pause(ServerArgs),
+    /// Let a paused server go on.
+    Resume(ServerArgs),
+    /// Make a replica the primary and let the others replicate from it.
+    Promote(ServerArgs),
+    /// Let a replica apply each transaction some seconds after the primary.
+    DelayApplier(DelayArgs),
+    /// Stop applying on a replica; it goes on receiving.
+    StopApplier(ServerArgs),
+    /// Start applying again.
+    StartApplier(ServerArgs),
+}
+
+#[derive(Args, Debug)]
+struct DirArgs {
+    /// The cluster's folder.
+    #[arg(long, value_name = "DIR", default_value_os_t = default_dir())]
+    dir: PathBuf,
+}
+
+fn default_dir() -> PathBuf {
+    std::env::temp_dir().join("millrace-sandbox")
+}
+
+#[derive(Args, Debug)]
+struct UpArgs {
+    /// Which servers to run.
+    #[arg(long, value_enum, default_value_t = Family::MariaDb)]
+    family: Family,
+    /// Replicas beside the primary.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    replicas: usize,
+    #[command(flatten)]
+    dir: DirArgs,
+    /// Port of the first server, the others follow; 0 takes any free ones.
+    #[arg(long, value_name = "P", default_value_t = 13306)]
+    base_port: u16,
+    /// Print addresses, roles, accounts and pids as one line of JSON.
+    #[arg(long)]
+    json: bool,
+    /// Leave the cluster running; `sandbox down` ends it.
+    #[arg(long)]
+    detach: bool,
+    /// Keep the folder with its logs if starting fails.
+    #[arg(long)]
+    keep: bool,
+    /// Give the servers a certificate for 127.0.0.1, signed by the cluster's own CA.
+    #[arg(long)]
+    tls: bool,
+    /// Run with the performance schema.
+    #[arg(long)]
+    performance_schema: bool,
+    /// Connections that each server takes.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    max_connections: u32,
+    /// InnoDB's buffer pool in MiB, for each server.
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    buffer_pool_mib: u32,
+    /// A further option for the servers, such as --server-arg=--sql-mode=ANSI (repeatable).
+    #[arg(long = "server-arg", value_name = "OPTION", allow_hyphen_values = true)]
+    server_args: Vec<String>,
+}
+
+impl UpArgs {
+    fn spec(&self) -> ClusterSpec {
+        ClusterSpec {
+            family: self.family,
+            replicas: self.replicas,
+            dir: self.dir.dir.clone(),
+            base_port: self.base_port,
+            keep: self.keep,
+            tls: self.tls,
+            extra_args: self.server_args.clone(),
+            performance_schema: self.performance_schema,
+            buffer_pool_mib: self.buffer_pool_mib,
+            max_connections: self.max_connections,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+struct StatusArgs {
+    #[command(flatten)]
+    dir: DirArgs,
+    /// Print it as one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct ServerArgs {
+    /// The server, s1, s2, …
+    server: String,
+    #[command(flatten)]
+    dir: DirArgs,
+}
+
+#[derive(Args, Debug)]
+struct DelayArgs {
+    /// The replica, s1, s2, …
+    server: String,
+    /// The delay in whole seconds; 0 ends it.
+    seconds: u32,
+    #[command(flatten)]
+    dir: DirArgs,
+}
+
+/// Runs a command and gives the process's exit status.
+///
+/// # Errors
+/// What went wrong and what to do, for the user.
+pub async fn run(args: SandboxArgs) -> Result<i32> {
+    use SandboxCommand as C;
+    match args.command {
+        C::Up(args) => return up(args).await,
+        C::Down(args) => Cluster::attach(&args.dir)?.down().await?,
+        C::Status(args) => status(args).await?,
+        C::Kill(on) => on.cluster()?.kill(&on.server).await?,
+        C::Stop(on) => on.cluster()?.stop(&on.server).await?,
+        C::Start(on) => on.cluster()?.start(&on.server).await?,
+        C::Pause(on) => on.cluster()?.pause(&on.server).await?,
+        C::Resume(on) => on.cluster()?.resume(&on.server).await?,
+        C::Promote(on) => on.cluster()?.promote(&on.server).await?,
+        C::StopApplier(on) => on.cluster()?.stop_applier(&on.server).await?,
+        C::StartApplier(on) => on.cluster()?.start_applier(&on.server).await?,
+        C::DelayApplier(on) => {
+            Cluster::attach(&on.dir.dir)?
+                .delay_applier(&on.server, on.seconds)
+                .await?;
+        }
+    }
+    Ok(0)
+}
+
+impl ServerArgs {
+    fn cluster(&self) -> Result<Cluster> {
+        Cluster::attach(&self.dir.dir)
+    }
+}
+
+/// Signals are listened to before the first process starts, so that none is left by a Ctrl-C
+/// while starting.
+async fn up(args: UpArgs) -> Result<i32> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let asked_to_end = async {
+        tokio::select! {
+            _ = interrupt.recv() => 130,
+            _ = terminate.recv() => 143,
+            _ = hang_up.recv() => 129,
+        }
+    };
+    tokio::pin!(asked_to_end);
+    if !args.json {
+        eprintln!("starting {} with {} replicas …", args.family, args.replicas);
+    }
+    let cluster = tokio::select! {
+        cluster = Cluster::up(args.spec()) => cluster?,
+        status = &mut asked_to_end => return Ok(status),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&cluster.info())?);
+    } else {
+        print!("{}", describe(&cluster.info()));
+    }
+    if args.detach {
+        if !args.json {
+            println!(
+                "\nLeft running. `millrace sandbox down --dir {}` ends it.",
+                cluster.dir().display()
+            );
+        }
+        cluster.detach();
+        return Ok(0);
+    }
+    if !args.json {
+        println!("\nCtrl-C stops the servers and removes the folder.");
+    }
+    asked_to_end.await;
+    cluster.down().await?;
+    Ok(0)
+}
+
+fn describe(info: &ClusterInfo) -> String {
+    let mut lines = vec![format!(
+        "{} {} in {}",
+        info.family,
+        info.version,
+        info.dir.display()
+    )];
+    for server in &info.servers {
+        let pid = server
+            .pid
+            .map_or("not running".into(), |pid| format!("pid {pid}"));
+        lines.push(format!(
+            "  {}  {:<8} {}  {pid}",
+            server.name,
+            server.role.to_string(),
+            server.addr()
+        ));
+    }
+    lines.push("accounts:".into());
+    for account in &info.accounts {
+        lines.push(format!(
+            "  {:<16} {:<15} {}",
+            account.user, account.password, account.purpose
+        ));
+    }
+    if let Some(ca) = &info.tls_ca {
+        lines.push(format!("CA certificate: {}", ca.display()));
+    }
+    lines.join("\n") + "\n"
+}
+
+async fn status(args: StatusArgs) -> Result<()> {
+    let statuses = Cluster::attach(&args.dir.dir)?.status().await;
+    if args.json {
+        println!("{}", serde_json::to_string(&statuses)?);
+    } else {
+        for status in &statuses {
+            println!("{}", status_line(status));
+        }
+    }
+    Ok(())
+}
+
+fn status_line(status: &ServerStatus) -> String {
+    let process = match status.process {
+        ProcessState::Running => "running",
+        ProcessState::Paused => "paused",
+        ProcessState::Stopped => "stopped",
+    };
+    let mut line = format!(
+        "{}  {:<8} {}:{}  {process:<7}",
+        status.name,
+        status.role.to_string(),
+        status.host,
+        status.port
+    );
+    if let Some(read_only) = status.read_only {
+        line += if read_only {
+            "  read-only"
+        } else {
+            "  writable "
+        };
+    }
+    if let Some(position) = &status.position {
+        line += &format!("  at {position:?}");
+    }
+    if let Some(r) = &status.replication {
+        line += &format!(
+            "  receiver {}, applier {}",
+            r.receiver,
+            if r.applier { "Yes" } else { "No" }
+        );
+        line += &r
+            .lag_s
+            .map_or(String::new(), |lag| format!(", lag {lag} s"));
+        if r.delay_s > 0 {
+            line += &format!(", delay {} s", r.delay_s);
+        }
+    }
+    let errors = [
+        &status.error,
+        &status
+            .replication
+            .as_ref()
+            .and_then(|r| r.last_error.clone()),
+    ];
+    for error in errors.into_iter().flatten() {
+        line += &format!("\n      {error}");
+    }
+    line
+}

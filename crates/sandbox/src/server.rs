@@ -1,0 +1,252 @@
+//! One server: its files, its options, its start. It knows its role, but of other servers nothing.
+
+use std::fmt::Write;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::binaries::Binaries;
+use crate::control::Control;
+use crate::process;
+use crate::spec::{ClusterSpec, Family, Role};
+use crate::state::ServerInfo;
+use crate::template::MARIADB_REDO_MIB;
+use crate::tls::TlsFiles;
+
+/// A start takes a second; recovery after a kill under load takes longer.
+const START_LIMIT: Duration = Duration::from_secs(60);
+const READY_POLL: Duration = Duration::from_millis(15);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Server {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) port: u16,
+    pub(crate) server_id: u32,
+    /// The server's own folder in the cluster's.
+    pub(crate) dir: PathBuf,
+}
+
+impl Server {
+    pub(crate) fn datadir(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.join("sock")
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.dir.join("error.log")
+    }
+
+    fn config(&self) -> PathBuf {
+        self.dir.join("my.cnf")
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.dir.join("pid")
+    }
+
+    /// Says which process is this server: no other has this argument.
+    fn defaults_argument(&self) -> String {
+        format!("--defaults-file={}", self.config().display())
+    }
+
+    /// The server's process, when it runs (or is paused).
+    pub(crate) fn pid(&self) -> Option<u32> {
+        process::pid_from_file(&self.pid_file(), &self.defaults_argument())
+    }
+
+    pub(crate) fn info(&self) -> ServerInfo {
+        ServerInfo {
+            name: self.name.clone(),
+            role: self.role,
+            host: "127.0.0.1",
+            port: self.port,
+            socket: self.socket(),
+            pid: self.pid(),
+            datadir: self.datadir(),
+            log: self.log(),
+        }
+    }
+
+    pub(crate) async fn control(&self) -> Result<Control> {
+        let connected = Control::connect(&self.socket()).await;
+        connected.with_context(|| format!("cannot control {}", self.name))
+    }
+
+    /// Starts the server's process, in a process group of its own so that Ctrl-C in a terminal
+    /// leaves it to us to stop it.
+    ///
+    /// # Errors
+    /// When its files cannot be written or the program does not start.
+    pub(crate) fn spawn(&self, spec: &ClusterSpec, binaries: &Binaries) -> Result<Child> {
+        for folder in ["tmp", "files"] {
+            fs::create_dir_all(self.dir.join(folder))?;
+        }
+        fs::write(self.config(), self.options(spec, binaries))?;
+        let log = self.open_log()?;
+        let child = Command::new(&binaries.server)
+            .arg(self.defaults_argument())
+            .args(&spec.extra_args)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {}", binaries.server.display()))?;
+        fs::write(self.pid_file(), child.id().to_string())?;
+        Ok(child)
+    }
+
+    fn open_log(&self) -> Result<File> {
+        let log = self.log();
+        let opened = OpenOptions::new().create(true).append(true).open(&log);
+        opened.with_context(|| format!("cannot write {}", log.display()))
+    }
+
+    /// Waits until the server answers statements.
+    ///
+    /// # Errors
+    /// When it ends instead, or takes over a minute; the end of its log is in the text.
+    pub(crate) async fn wait_ready(&self) -> Result<()> {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            if let Ok(control) = Control::connect(&self.socket()).await {
+                control.close().await;
+                return Ok(());
+            }
+            if self.pid().is_none() {
+                bail!(
+                    "{} (port {}) did not start:\n{}",
+                    self.name,
+                    self.port,
+                    self.log_tail()
+                );
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "{} is not ready after {START_LIMIT:?}:\n{}",
+                    self.name,
+                    self.log_tail()
+                );
+            }
+            tokio::time::sleep(READY_POLL).await;
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        let text = fs::read(self.log()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+
+    /// The option file. Durability is given up: a cluster does not outlive the machine.
+    fn options(&self, spec: &ClusterSpec, binaries: &Binaries) -> String {
+        let mut file = String::from("[mysqld]\n");
+        let mut set = |name: &str, value: &dyn std::fmt::Display| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(file, "{name}={value}");
+        };
+        let folder = |name: &str| self.dir.join(name).display().to_string();
+        set("datadir", &folder("data"));
+        set("socket", &folder("sock"));
+        set("pid-file", &folder("server.pid"));
+        set("tmpdir", &folder("tmp"));
+        set("secure-file-priv", &folder("files"));
+        set("port", &self.port);
+        set("bind-address", &"127.0.0.1");
+        set("server-id", &self.server_id);
+        set("report-host", &"127.0.0.1");
+        set("report-port", &self.port);
+        set("max-connections", &spec.max_connections);
+        set(
+            "innodb-buffer-pool-size",
+            &format!("{}M", spec.buffer_pool_mib),
+        );
+        set("performance-schema", &on_off(spec.performance_schema));
+        for (name, value) in COMMON_OPTIONS.iter().chain(family_options(spec.family)) {
+            set(name, value);
+        }
+        if geteuid().is_root() {
+            set("user", &"root");
+        }
+        if spec.family == Family::MariaDb {
+            set("innodb-log-file-size", &format!("{MARIADB_REDO_MIB}M"));
+        }
+        if let Some(dir) = &binaries.messages_dir {
+            set("lc-messages-dir", &dir.display());
+        }
+        if self.role == Role::Replica {
+            set(read_only_option(spec.family), &"ON");
+        }
+        if spec.tls {
+            set_tls(&spec.dir, &mut set);
+        }
+        file
+    }
+}
+
+fn set_tls(cluster: &Path, set: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+    let files = TlsFiles::in_cluster(cluster);
+    set("ssl-ca", &files.ca.display());
+    set("ssl-cert", &files.cert.display());
+    set("ssl-key", &files.key.display());
+}
+
+fn on_off(on: bool) -> &'static str {
+    if on { "ON" } else { "OFF" }
+}
+
+fn read_only_option(family: Family) -> &'static str {
+    match family {
+        Family::MySql => "super-read-only",
+        Family::MariaDb => "read-only",
+    }
+}
+
+const COMMON_OPTIONS: [(&str, &str); 13] = [
+    ("skip-name-resolve", "ON"),
+    ("local-infile", "ON"),
+    ("max-allowed-packet", "64M"),
+    ("log-bin", "binlog"),
+    ("relay-log", "relay"),
+    ("binlog-format", "ROW"),
+    // Without it only accounts with SUPER may make functions where there is a binary log.
+    ("log-bin-trust-function-creators", "ON"),
+    ("sync-binlog", "0"),
+    ("innodb-flush-log-at-trx-commit", "2"),
+    ("innodb-doublewrite", "OFF"),
+    // The kernel's asynchronous I/O contexts are few and shared by the whole machine.
+    ("innodb-use-native-aio", "OFF"),
+    ("table-open-cache", "400"),
+    ("table-definition-cache", "400"),
+];
+
+fn family_options(family: Family) -> &'static [(&'static str, &'static str)] {
+    match family {
+        Family::MySql => &[
+            ("mysqlx", "OFF"),
+            ("gtid-mode", "ON"),
+            ("enforce-gtid-consistency", "ON"),
+            ("log-replica-updates", "ON"),
+            // A primary that stands still is noticed in seconds, not in a minute.
+            ("replica-net-timeout", "5"),
+        ],
+        Family::MariaDb => &[
+            ("gtid-strict-mode", "ON"),
+            ("log-slave-updates", "ON"),
+            ("slave-net-timeout", "5"),
+            ("plugin-load-add", "auth_ed25519"),
+        ],
+    }
+}

@@ -1,0 +1,104 @@
+//! What a cluster is to look like. Holds values only; starts nothing.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// Which servers to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    #[value(name = "mariadb")]
+    MariaDb,
+    #[value(name = "mysql")]
+    MySql,
+}
+
+impl Family {
+    /// Both families, for tests that run on each.
+    pub const ALL: [Family; 2] = [Family::MariaDb, Family::MySql];
+
+    /// The name as on the command line and in `cluster.json`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Family::MariaDb => "mariadb",
+            Family::MySql => "mysql",
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a server is meant to be. The server itself is asked by [`crate::Cluster::status`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Primary,
+    Replica,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Primary => "primary",
+            Role::Replica => "replica",
+        })
+    }
+}
+
+/// A cluster to start: one primary and its replicas. Made by [`ClusterSpec::new`], then changed
+/// field by field.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ClusterSpec {
+    pub family: Family,
+    /// Servers beside the primary; 0 is a primary alone.
+    pub replicas: usize,
+    /// The cluster's folder. It must not exist, or be empty; it is removed with the cluster.
+    /// Short: a Unix socket's path inside it has at most 107 bytes.
+    pub dir: PathBuf,
+    /// The first server's port, the others follow it; 0 takes any free ports.
+    pub base_port: u16,
+    /// Leave servers and folder behind when the [`crate::Cluster`] is dropped, and the folder
+    /// (for its logs) when starting fails.
+    pub keep: bool,
+    /// Give the servers a certificate for 127.0.0.1 and localhost, signed by a CA of the
+    /// cluster's own ([`crate::Cluster::tls_ca`]). Without it MySQL has the certificate that it
+    /// makes itself, which names no host, and MariaDB has no TLS.
+    pub tls: bool,
+    /// Further server options as on the command line, for example `--max-allowed-packet=64M`.
+    pub extra_args: Vec<String>,
+    /// Run with the performance schema, at some 300 MiB more for a MySQL server.
+    pub performance_schema: bool,
+    /// InnoDB's buffer pool, in MiB for each server.
+    pub buffer_pool_mib: u32,
+    pub max_connections: u32,
+}
+
+impl ClusterSpec {
+    /// A primary with two replicas on free ports, in a folder of its own under the system's
+    /// folder for temporary files.
+    pub fn new(family: Family) -> ClusterSpec {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir =
+            std::env::temp_dir().join(format!("millrace-sandbox-{}-{count}", std::process::id()));
+        ClusterSpec {
+            family,
+            replicas: 2,
+            dir,
+            base_port: 0,
+            keep: false,
+            tls: false,
+            extra_args: Vec::new(),
+            performance_schema: false,
+            buffer_pool_mib: 64,
+            max_connections: 500,
+        }
+    }
+}

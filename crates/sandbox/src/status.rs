@@ -1,0 +1,113 @@
+//! What a server says of itself at this moment. Asks only; changes nothing.
+
+use serde::Serialize;
+
+use crate::Control;
+use crate::process;
+use crate::replication::{self, StatusRow};
+use crate::server::Server;
+use crate::spec::{Family, Role};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessState {
+    Running,
+    /// Held by SIGSTOP.
+    Paused,
+    Stopped,
+}
+
+/// A server as it is now.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServerStatus {
+    pub name: String,
+    /// What the cluster's last `up` or `promote` made of it.
+    pub role: Role,
+    pub host: &'static str,
+    pub port: u16,
+    pub pid: Option<u32>,
+    pub process: ProcessState,
+    /// None when it could not be asked, as all that follows.
+    pub read_only: Option<bool>,
+    /// The GTIDs that it has executed, as the server writes them.
+    pub position: Option<String>,
+    /// None also when it does not replicate.
+    pub replication: Option<ReplicationStatus>,
+    /// Why a running server could not be asked.
+    pub error: Option<String>,
+}
+
+/// The gist of SHOW REPLICA STATUS.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReplicationStatus {
+    pub source_port: Option<u16>,
+    /// `Yes`, `No` or `Connecting`.
+    pub receiver: String,
+    /// Whether the applier runs.
+    pub applier: bool,
+    /// The delay that was asked for, in seconds.
+    pub delay_s: u32,
+    /// As the server reckons it, in seconds; none while it cannot.
+    pub lag_s: Option<u64>,
+    pub last_error: Option<String>,
+}
+
+impl ServerStatus {
+    pub(crate) async fn ask(family: Family, server: &Server) -> ServerStatus {
+        let mut status = ServerStatus::unasked(server);
+        if status.process == ProcessState::Running {
+            if let Err(error) = status.fill(family, server).await {
+                status.error = Some(format!("{error:#}"));
+            }
+        }
+        status
+    }
+
+    fn unasked(server: &Server) -> ServerStatus {
+        let pid = server.pid();
+        let process = match pid {
+            None => ProcessState::Stopped,
+            Some(pid) if process::is_paused(pid) => ProcessState::Paused,
+            Some(_) => ProcessState::Running,
+        };
+        ServerStatus {
+            name: server.name.clone(),
+            role: server.role,
+            host: "127.0.0.1",
+            port: server.port,
+            pid,
+            process,
+            read_only: None,
+            position: None,
+            replication: None,
+            error: None,
+        }
+    }
+
+    async fn fill(&mut self, family: Family, server: &Server) -> anyhow::Result<()> {
+        let mut control = server.control().await?;
+        let read_only = control.value("SELECT @@GLOBAL.read_only").await?;
+        self.read_only = read_only.map(|value| value != "0");
+        self.position = control.value(replication::position(family)).await?;
+        self.replication = replication_status(&mut control).await?;
+        control.close().await;
+        Ok(())
+    }
+}
+
+pub(crate) async fn replication_status(
+    control: &mut Control,
+) -> anyhow::Result<Option<ReplicationStatus>> {
+    let row = control.row(replication::STATUS).await?;
+    Ok(row.as_ref().map(|row| {
+        let row = StatusRow(row);
+        ReplicationStatus {
+            source_port: row.source_port(),
+            receiver: row.receiver().to_owned(),
+            applier: row.applier_runs(),
+            delay_s: row.delay_s(),
+            lag_s: row.lag_s(),
+            last_error: row.last_error(),
+        }
+    }))
+}
