@@ -2,7 +2,6 @@
 //! on processes started from it.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +13,7 @@ use rustix::process::Signal;
 use crate::binaries::Binaries;
 use crate::control::Control;
 use crate::guardian::Guardian;
+use crate::ports;
 use crate::process;
 use crate::replication::{self, StatusRow};
 use crate::server::Server;
@@ -502,7 +502,7 @@ impl Drop for Cluster {
 
 /// Names, ports and folders of the servers to be.
 fn lay_out(spec: &ClusterSpec) -> Result<Vec<Server>> {
-    let ports = choose_ports(spec.base_port, spec.replicas + 1)?;
+    let ports = ports::choose(spec.base_port, spec.replicas + 1)?;
     let server = |(index, port): (usize, u16)| Server {
         name: format!("s{}", index + 1),
         role: if index == 0 {
@@ -515,25 +515,6 @@ fn lay_out(spec: &ClusterSpec) -> Result<Vec<Server>> {
         dir: spec.dir.join(format!("s{}", index + 1)),
     };
     Ok(ports.into_iter().enumerate().map(server).collect())
-}
-
-/// Checked here for a clear error; a server that loses a race for its port says so itself.
-fn choose_ports(base_port: u16, count: usize) -> Result<Vec<u16>> {
-    let mut listeners = Vec::new();
-    for index in 0..count {
-        let port = match base_port {
-            0 => 0,
-            base => u16::try_from(usize::from(base) + index).context("ports end at 65535")?,
-        };
-        let listener = TcpListener::bind(("127.0.0.1", port)).with_context(|| {
-            format!("port {port} of 127.0.0.1 is not free: use another --base-port")
-        })?;
-        listeners.push(listener);
-    }
-    listeners
-        .iter()
-        .map(|listener| Ok(listener.local_addr()?.port()))
-        .collect()
 }
 
 /// Runs and is not paused.

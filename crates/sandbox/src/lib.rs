@@ -13,6 +13,7 @@ mod binaries;
 mod cluster;
 mod control;
 mod guardian;
+mod ports;
 mod process;
 mod replication;
 mod server;

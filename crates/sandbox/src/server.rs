@@ -92,6 +92,7 @@ impl Server {
             fs::create_dir_all(self.dir.join(folder))?;
         }
         fs::write(self.config(), self.options(spec, binaries))?;
+        self.forget_last_run();
         let log = self.open_log()?;
         let child = Command::new(&binaries.server)
             .arg(self.defaults_argument())
@@ -105,6 +106,14 @@ impl Server {
             .with_context(|| format!("cannot start {}", binaries.server.display()))?;
         fs::write(self.pid_file(), child.id().to_string())?;
         Ok(child)
+    }
+
+    /// What a killed server leaves would keep MySQL from starting while its zombie is there.
+    fn forget_last_run(&self) {
+        for left in ["sock", "sock.lock", "server.pid"] {
+            // Mostly there is none.
+            let _ = fs::remove_file(self.dir.join(left));
+        }
     }
 
     fn open_log(&self) -> Result<File> {

@@ -1,0 +1,92 @@
+//! Picks TCP ports for servers. It holds none: a server that loses a race for its port says so in
+//! its log.
+
+use std::net::TcpListener;
+use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+
+/// Below the ports that Linux gives to outgoing connections, one of which would otherwise sooner
+/// or later sit on a port between our choice and the server's start, or while a server is down.
+const CHOICE: Range<u16> = 10_000..32_000;
+
+/// `count` ports from `base` on, or any that are free when `base` is 0.
+///
+/// # Errors
+/// When one of the named ports is taken.
+pub(crate) fn choose(base: u16, count: usize) -> Result<Vec<u16>> {
+    if base == 0 {
+        choose_any(count)
+    } else {
+        choose_from(base, count)
+    }
+}
+
+fn choose_from(base: u16, count: usize) -> Result<Vec<u16>> {
+    let port = |index: usize| {
+        let port = u16::try_from(usize::from(base) + index).context("ports end at 65535")?;
+        bind(port).with_context(|| {
+            format!("port {port} of 127.0.0.1 is not free: use another --base-port")
+        })?;
+        Ok(port)
+    };
+    (0..count).map(port).collect()
+}
+
+/// Starts somewhere else each time, so that clusters started side by side do not meet.
+fn choose_any(count: usize) -> Result<Vec<u16>> {
+    let clock = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let somewhere = (clock.subsec_nanos() ^ std::process::id().rotate_left(16)) as usize;
+    let ports = cycle_from(CHOICE, somewhere).filter(|port| bind(*port).is_ok());
+    let ports: Vec<u16> = ports.take(count).collect();
+    if ports.len() < count {
+        bail!("fewer than {count} ports are free on 127.0.0.1");
+    }
+    Ok(ports)
+}
+
+/// Every port of the range once.
+fn cycle_from(range: Range<u16>, offset: usize) -> impl Iterator<Item = u16> {
+    let (first, count) = (range.start, range.len());
+    let offset = offset % count;
+    (0..count).map(move |index| first + ((offset + index) % count) as u16)
+}
+
+fn bind(port: u16) -> std::io::Result<TcpListener> {
+    TcpListener::bind(("127.0.0.1", port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_named() {
+        let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = choose(port, 1).unwrap_err().to_string();
+        assert!(
+            error.contains(&port.to_string()) && error.contains("--base-port"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn any_free_ports_are_distinct_and_outside_the_range_of_outgoing_connections() {
+        let mut ports = choose(0, 50).unwrap();
+        assert!(ports.iter().all(|port| CHOICE.contains(port)));
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 50);
+    }
+
+    #[test]
+    fn every_port_comes_once() {
+        let mut ports: Vec<u16> = cycle_from(5..9, usize::MAX - 1).collect();
+        ports.sort_unstable();
+        assert_eq!(ports, [5, 6, 7, 8]);
+    }
+}
