@@ -357,10 +357,9 @@ impl Tracker {
             State::Broken => return Event::Malformed,
             _ => self.started = true,
         }
-        let Some(header) = header(buf) else {
+        let Some((len, _)) = peek(buf, 0) else {
             return Event::NeedMore;
         };
-        let len = header.len as usize;
         if len == 0 || len == MAX_PAYLOAD {
             return self.broken();
         }

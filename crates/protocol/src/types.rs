@@ -42,15 +42,25 @@ pub fn binary_value<'a>(reader: &mut Reader<'a>, kind: u8) -> Result<&'a [u8], M
     let start = reader.peek();
     match kind {
         t::NULL => {}
-        t::TINY | t::BOOL => drop(reader.bytes(1)?),
-        t::SHORT | t::YEAR => drop(reader.bytes(2)?),
-        t::LONG | t::INT24 | t::FLOAT => drop(reader.bytes(4)?),
-        t::LONGLONG | t::DOUBLE => drop(reader.bytes(8)?),
+        t::TINY | t::BOOL => {
+            reader.bytes(1)?;
+        }
+        t::SHORT | t::YEAR => {
+            reader.bytes(2)?;
+        }
+        t::LONG | t::INT24 | t::FLOAT => {
+            reader.bytes(4)?;
+        }
+        t::LONGLONG | t::DOUBLE => {
+            reader.bytes(8)?;
+        }
         t::DATE | t::DATETIME | t::TIMESTAMP | t::TIME => {
             let len = reader.u8()?;
             reader.bytes(usize::from(len))?;
         }
-        _ => drop(reader.lenenc_bytes()?),
+        _ => {
+            reader.lenenc_bytes()?;
+        }
     }
     Ok(&start[..start.len() - reader.remaining()])
 }

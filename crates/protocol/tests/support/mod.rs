@@ -1,7 +1,8 @@
-//! Reads the captured vectors.
+//! Reads the captured vectors and follows responses.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use millrace_protocol::Capabilities;
-use millrace_protocol::response::Expect;
+use millrace_protocol::response::{Event, Expect, Tracker};
 
 /// One captured command.
 #[derive(Clone, Debug)]
@@ -62,4 +63,50 @@ pub fn unhex(text: &str) -> Vec<u8> {
         .chunks(2)
         .map(|pair| pair[0] << 4 | pair[1])
         .collect()
+}
+
+/// All events of the response that starts `pieces`, passed bytes joined, and how many
+/// bytes are left behind it. Pieces come one after the other, as from a socket; where
+/// the response has not ended with the last one, the last event is `NeedMore`.
+pub fn follow(expect: Expect, caps: Capabilities, pieces: &[&[u8]]) -> (Vec<Event>, usize) {
+    let mut tracker = Tracker::new(expect, caps);
+    let mut events = Vec::new();
+    let mut buf = Vec::new();
+    let mut pieces = pieces.iter();
+    let mut passed = 0;
+    loop {
+        let event = tracker.next(&buf);
+        let used = match event {
+            Event::Pass(len)
+            | Event::Ok { len, .. }
+            | Event::Eof { len, .. }
+            | Event::Err { len }
+            | Event::PrepareOk { len, .. }
+            | Event::LocalInfile { len }
+            | Event::Progress { len } => len,
+            Event::NeedMore => {
+                if let Some(piece) = pieces.next() {
+                    buf.extend_from_slice(piece);
+                    continue;
+                }
+                0
+            }
+            Event::Done | Event::Malformed => 0,
+        };
+        assert!(used <= buf.len(), "{event:?} of {} bytes", buf.len());
+        assert_eq!(tracker.is_done() && used == 0, event == Event::Done);
+        buf.drain(..used);
+        if let Event::Pass(len) = event {
+            passed += len;
+            continue;
+        }
+        if passed > 0 {
+            events.push(Event::Pass(std::mem::take(&mut passed)));
+        }
+        events.push(event);
+        if used == 0 {
+            let left = buf.len() + pieces.map(|piece| piece.len()).sum::<usize>();
+            return (events, left);
+        }
+    }
 }
