@@ -1,5 +1,10 @@
 //! Times how long following the response to a point select takes, all of it in one
 //! buffer: `cargo run --release -p millrace-protocol --example time_tracker`.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "a clock and a terminal are what this is for"
+)]
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! OK, EOF and ERR packets and the session tracking inside OK: read, written and
 //! rewritten for a client. Judges nothing of what they say.
 
-use crate::packet::{HEADER, Malformed, Reader, Writer, header, payload, put_lenenc_bytes};
+use crate::packet::{HEADER, Malformed, Reader, Writer, payload, put_lenenc_bytes, whole};
 use crate::{Capabilities, Status};
 
 /// First byte of an OK packet.
@@ -126,7 +126,8 @@ impl<'a> Changes<'a> {
         Ok(Some(match kind {
             0 => self.pair(&mut reader)?,
             1 => Change::Schema(reader.lenenc_bytes()?),
-            2 => Change::StateChanged(reader.lenenc_bytes()? == b"1"),
+            // The only entry whose data are not a string with a length of its own.
+            2 => Change::StateChanged(data == b"1"),
             3 => {
                 reader.u8()?;
                 Change::Gtids(reader.lenenc_bytes()?)
@@ -172,7 +173,7 @@ pub fn put_change(out: &mut Vec<u8>, change: &Change<'_>) {
             1
         }
         Change::StateChanged(yes) => {
-            put_lenenc_bytes(&mut data, if yes { b"1" } else { b"0" });
+            data.push(if yes { b'1' } else { b'0' });
             2
         }
         Change::Gtids(gtids) => {
@@ -213,7 +214,10 @@ pub fn rewrite_ok(
     mut keep: impl FnMut(&Change<'_>) -> bool,
     status: impl FnOnce(Status) -> Status,
 ) -> Result<(), Malformed> {
-    let seq = header(packet).ok_or(Malformed)?.seq;
+    if whole(packet) != Some(packet.len()) {
+        return Err(Malformed);
+    }
+    let seq = packet[HEADER - 1];
     let payload = payload(packet);
     let ok = OkPacket::parse(&payload, server_caps)?;
     let mut session = Vec::new();
@@ -307,9 +311,8 @@ pub fn parse_eof(payload: &[u8]) -> Result<(Status, u16), Malformed> {
     Ok((Status::from_bits_retain(reader.u16()?), warnings))
 }
 
-/// The bytes of an OK or EOF packet's header and first field that tell the status
-/// flags apart from the rest, for changing flags in place: offset of the two status
-/// bytes in `packet` (header included).
+/// Where in `packet` (header included) the two bytes of an OK or EOF packet's status
+/// flags are, for changing them in place.
 pub fn status_offset(packet: &[u8], caps: Capabilities) -> Result<usize, Malformed> {
     let payload = packet.get(HEADER..).ok_or(Malformed)?;
     let mut reader = Reader::new(payload);

@@ -1,5 +1,6 @@
 //! Logins and compressed answers as real clients and servers exchanged them: the
 //! `mariadb` 10.11 and `mysql` 9.7 command lines, with the password `secret`.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::compress::{Algorithm, Decoder};

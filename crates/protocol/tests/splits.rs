@@ -1,4 +1,5 @@
 //! However a stream of responses is cut into pieces, the tracker says the same.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use millrace_protocol::packet::{HEADER, MAX_PAYLOAD, frame, header};
 use millrace_protocol::response::{Event, Expect, Tracker};

@@ -1,5 +1,6 @@
 //! Replays what real servers answered: MySQL 9.7 and MariaDB 10.11, captured by
 //! `vectors/capture.py`.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use millrace_protocol::response::Event;
 
