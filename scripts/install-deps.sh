@@ -36,6 +36,19 @@ shout() {
     printf '\n' >&2
 }
 
+policy=/usr/sbin/policy-rc.d
+policy_is_ours=no
+unpacking=
+
+# Also after Ctrl-C: the policy would keep every later package's service down.
+clean_up() {
+    if [ "$policy_is_ours" = yes ]; then as_root rm -f "$policy"; fi
+    if [ -n "$unpacking" ]; then rm -rf "$unpacking"; fi
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
@@ -63,15 +76,16 @@ missing_of() {
 # standard port, and the sandbox starts its servers itself. An existing
 # policy-rc.d is the administrator's and is left alone.
 install_without_services() {
-    local policy=/usr/sbin/policy-rc.d ours=no status=0
+    local status=0
     if [ ! -e "$policy" ]; then
-        ours=yes
+        policy_is_ours=yes
         printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
         as_root chmod 755 "$policy"
     fi
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 "$@" >&2 || status=$?
-    if [ "$ours" = yes ]; then as_root rm -f "$policy"; fi
+    if [ "$policy_is_ours" = yes ]; then as_root rm -f "$policy"; fi
+    policy_is_ours=no
     return "$status"
 }
 
@@ -205,18 +219,20 @@ mysql_has() {
 # All packages are unpacked together, into a folder that takes the old one's
 # place when it is whole: sid moves, and files of two days need not fit.
 unpack_mysql() {
-    local mirror packages work
+    local mirror packages
     mapfile -t packages < <(
         { printf '%s\n' "$@"; cat "$mysql_dir/packages" 2>/dev/null || true; } | sort -u
     )
     mirror=$(debian_mirror)
     [ -n "$mirror" ] || { say "no Debian mirror among this machine's apt sources"; return 1; }
-    mkdir -p "$(dirname "$mysql_dir")" || return 1
-    work=$(mktemp -d "$mysql_dir.new.XXXXXX") || return 1
-    unpack_mysql_into "$work" "$mirror" "${packages[@]}" || { rm -rf "$work"; return 1; }
+    unpacking=$mysql_dir.new
+    rm -rf "$unpacking"
+    mkdir -p "$unpacking" || return 1
+    unpack_mysql_into "$unpacking" "$mirror" "${packages[@]}" || return 1
     rm -rf "$mysql_dir.old"
     if [ -e "$mysql_dir" ]; then mv "$mysql_dir" "$mysql_dir.old"; fi
-    mv "$work" "$mysql_dir"
+    mv "$unpacking" "$mysql_dir"
+    unpacking=
     rm -rf "$mysql_dir.old"
 }
 
@@ -229,7 +245,6 @@ unpack_mysql_into() {
     private_apt "$work/apt" install -y --download-only "$@" || return 1
     unpack_debs "$work/root" "$work"/apt/cache/archives/*.deb || return 1
     rm -rf "$work/apt"
-    chmod 755 "$work"
     printf '%s\n' "$@" >"$work/packages"
     write_wrappers "$work" || return 1
     "$work/bin/mysqld" --no-defaults --version >&2 || { say "the unpacked mysqld does not run"; return 1; }

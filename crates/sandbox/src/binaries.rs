@@ -1,7 +1,6 @@
 //! Finds the servers' programs. Installs nothing: that is `scripts/install-deps.sh`.
 
 use std::env;
-use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -143,7 +142,7 @@ fn beside_or_on_path(server: &Path, program: &str) -> Option<PathBuf> {
 
 /// Servers live in `sbin`, which a user's path often lacks.
 fn on_path(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_else(OsString::new);
+    let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain(["/usr/local/sbin", "/usr/sbin", "/usr/libexec"].map(PathBuf::from))
         .map(|dir| dir.join(program))

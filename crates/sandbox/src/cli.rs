@@ -1,7 +1,7 @@
 //! `millrace sandbox …`: the command line over [`crate::Cluster`]. Parses, calls, prints; the
 //! binary mounts it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -24,9 +24,9 @@ enum SandboxCommand {
     /// Start a cluster; Ctrl-C stops and removes it, unless --detach.
     Up(UpArgs),
     /// Stop a cluster and remove its folder.
-    Down(DirArgs),
+    Down(At),
     /// Show each server's role, process and replication.
-    Status(StatusArgs),
+    Status(At),
     /// Kill a server, as a crash would (SIGKILL).
     Kill(ServerArgs),
     /// Stop a server in order (SIGTERM).
@@ -48,10 +48,13 @@ enum SandboxCommand {
 }
 
 #[derive(Args, Debug)]
-struct DirArgs {
+struct At {
     /// The cluster's folder.
     #[arg(long, value_name = "DIR", default_value_os_t = default_dir())]
     dir: PathBuf,
+    /// Answer with one line of JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 fn default_dir() -> PathBuf {
@@ -67,17 +70,14 @@ struct UpArgs {
     #[arg(long, value_name = "N", default_value_t = 2)]
     replicas: usize,
     #[command(flatten)]
-    dir: DirArgs,
+    at: At,
     /// Port of the first server, the others follow; 0 takes any free ones.
     #[arg(long, value_name = "P", default_value_t = 13306)]
     base_port: u16,
-    /// Print addresses, roles, accounts and pids as one line of JSON.
-    #[arg(long)]
-    json: bool,
-    /// Leave the cluster running; `sandbox down` ends it.
+    /// Return when the cluster is up and leave it running; `sandbox down` ends it.
     #[arg(long)]
     detach: bool,
-    /// Keep the folder with its logs if starting fails.
+    /// Leave servers and folder also after Ctrl-C, and the folder with its logs after a failure.
     #[arg(long)]
     keep: bool,
     /// Give the servers a certificate for 127.0.0.1, signed by the cluster's own CA.
@@ -102,7 +102,7 @@ impl UpArgs {
         ClusterSpec {
             family: self.family,
             replicas: self.replicas,
-            dir: self.dir.dir.clone(),
+            dir: self.at.dir.clone(),
             base_port: self.base_port,
             keep: self.keep,
             tls: self.tls,
@@ -115,30 +115,19 @@ impl UpArgs {
 }
 
 #[derive(Args, Debug)]
-struct StatusArgs {
-    #[command(flatten)]
-    dir: DirArgs,
-    /// Print it as one line of JSON.
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Args, Debug)]
 struct ServerArgs {
     /// The server, s1, s2, …
     server: String,
     #[command(flatten)]
-    dir: DirArgs,
+    at: At,
 }
 
 #[derive(Args, Debug)]
 struct DelayArgs {
-    /// The replica, s1, s2, …
-    server: String,
+    #[command(flatten)]
+    on: ServerArgs,
     /// The delay in whole seconds; 0 ends it.
     seconds: u32,
-    #[command(flatten)]
-    dir: DirArgs,
 }
 
 /// Runs a command and gives the process's exit status.
@@ -149,28 +138,41 @@ pub async fn run(args: SandboxArgs) -> Result<i32> {
     use SandboxCommand as C;
     match args.command {
         C::Up(args) => return up(args).await,
-        C::Down(args) => Cluster::attach(&args.dir)?.down().await?,
-        C::Status(args) => status(args).await?,
-        C::Kill(on) => on.cluster()?.kill(&on.server).await?,
-        C::Stop(on) => on.cluster()?.stop(&on.server).await?,
-        C::Start(on) => on.cluster()?.start(&on.server).await?,
-        C::Pause(on) => on.cluster()?.pause(&on.server).await?,
-        C::Resume(on) => on.cluster()?.resume(&on.server).await?,
-        C::Promote(on) => on.cluster()?.promote(&on.server).await?,
-        C::StopApplier(on) => on.cluster()?.stop_applier(&on.server).await?,
-        C::StartApplier(on) => on.cluster()?.start_applier(&on.server).await?,
-        C::DelayApplier(on) => {
-            Cluster::attach(&on.dir.dir)?
-                .delay_applier(&on.server, on.seconds)
-                .await?;
+        C::Down(at) => at.cluster()?.down().await?,
+        C::Status(at) => status(at).await?,
+        C::Kill(on) => on.done(on.cluster()?.kill(&on.server).await)?,
+        C::Stop(on) => on.done(on.cluster()?.stop(&on.server).await)?,
+        C::Start(on) => on.done(on.cluster()?.start(&on.server).await)?,
+        C::Pause(on) => on.done(on.cluster()?.pause(&on.server).await)?,
+        C::Resume(on) => on.done(on.cluster()?.resume(&on.server).await)?,
+        C::Promote(on) => on.done(on.cluster()?.promote(&on.server).await)?,
+        C::StopApplier(on) => on.done(on.cluster()?.stop_applier(&on.server).await)?,
+        C::StartApplier(on) => on.done(on.cluster()?.start_applier(&on.server).await)?,
+        C::DelayApplier(DelayArgs { on, seconds }) => {
+            on.done(on.cluster()?.delay_applier(&on.server, seconds).await)?;
         }
     }
     Ok(0)
 }
 
+impl At {
+    fn cluster(&self) -> Result<Cluster> {
+        Cluster::attach(&self.dir)
+    }
+}
+
 impl ServerArgs {
     fn cluster(&self) -> Result<Cluster> {
-        Cluster::attach(&self.dir.dir)
+        self.at.cluster()
+    }
+
+    /// With --json a script learns at once what the cluster has become.
+    fn done(&self, outcome: Result<()>) -> Result<()> {
+        outcome?;
+        if self.at.json {
+            println!("{}", serde_json::to_string(&self.cluster()?.info())?);
+        }
+        Ok(())
     }
 }
 
@@ -188,34 +190,50 @@ async fn up(args: UpArgs) -> Result<i32> {
         }
     };
     tokio::pin!(asked_to_end);
-    if !args.json {
+    if !args.at.json {
         eprintln!("starting {} with {} replicas …", args.family, args.replicas);
     }
     let cluster = tokio::select! {
         cluster = Cluster::up(args.spec()) => cluster?,
         status = &mut asked_to_end => return Ok(status),
     };
-    if args.json {
-        println!("{}", serde_json::to_string(&cluster.info())?);
-    } else {
-        print!("{}", describe(&cluster.info()));
-    }
+    let left = || format!("Left running: `{}` ends it.", down_command(&cluster.dir()));
     if args.detach {
-        if !args.json {
-            println!(
-                "\nLeft running. `millrace sandbox down --dir {}` ends it.",
-                cluster.dir().display()
-            );
-        }
+        announce(&args, &cluster, &left())?;
         cluster.detach();
         return Ok(0);
     }
-    if !args.json {
-        println!("\nCtrl-C stops the servers and removes the folder.");
-    }
+    announce(
+        &args,
+        &cluster,
+        if args.keep {
+            "Ctrl-C leaves the servers running."
+        } else {
+            "Ctrl-C stops the servers and removes the folder."
+        },
+    )?;
     asked_to_end.await;
-    cluster.down().await?;
+    if args.keep {
+        eprintln!("{}", left());
+        cluster.detach();
+    } else {
+        cluster.down().await?;
+    }
     Ok(0)
+}
+
+fn down_command(dir: &Path) -> String {
+    format!("millrace sandbox down --dir {}", dir.display())
+}
+
+/// What there is, in one line for scripts; for people also what comes next.
+fn announce(args: &UpArgs, cluster: &Cluster, next: &str) -> Result<()> {
+    if args.at.json {
+        println!("{}", serde_json::to_string(&cluster.info())?);
+    } else {
+        println!("{}\n{next}", describe(&cluster.info()));
+    }
+    Ok(())
 }
 
 fn describe(info: &ClusterInfo) -> String {
@@ -249,9 +267,9 @@ fn describe(info: &ClusterInfo) -> String {
     lines.join("\n") + "\n"
 }
 
-async fn status(args: StatusArgs) -> Result<()> {
-    let statuses = Cluster::attach(&args.dir.dir)?.status().await;
-    if args.json {
+async fn status(at: At) -> Result<()> {
+    let statuses = at.cluster()?.status().await;
+    if at.json {
         println!("{}", serde_json::to_string(&statuses)?);
     } else {
         for status in &statuses {

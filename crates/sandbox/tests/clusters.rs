@@ -1,5 +1,7 @@
 //! Clusters of real servers: they do what was asked for, and nothing is left of them.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
