@@ -4,9 +4,11 @@
 //! [`decide`] is called once per statement; [`Catalogue`] says what stored functions, views and
 //! procedures make of a statement that looks harmless by its text.
 
+mod catalogue;
 mod decide;
 mod model;
 
+pub use catalogue::{Catalogue, Row, TriggerEffects};
 pub use decide::decide;
 pub use millrace_sql::Access;
 pub use model::{

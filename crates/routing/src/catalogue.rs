@@ -1,0 +1,143 @@
+//! What stored functions, procedures and views make of a statement that looks harmless by its
+//! text. A pure value, built from rows of the information schema; asks no server.
+//!
+//! Whatever cannot be seen (a body without the privilege to read it, a routine that is not
+//! listed, another language) counts as writing. What the monitor's account should be granted so
+//! that it sees everything: MySQL `SHOW_ROUTINE, SELECT, SHOW VIEW, TRIGGER ON *.*`, MariaDB
+//! `SELECT, SHOW VIEW, TRIGGER ON *.*`.
+
+mod body;
+mod build;
+mod names;
+
+use std::collections::HashSet;
+
+use millrace_sql::{Access, Flags, Kind, NameRef, Statement};
+use millrace_topology::Family;
+
+use names::{Name, Names};
+
+/// A row of text columns; none is NULL.
+pub type Row = Vec<Option<Vec<u8>>>;
+
+/// Session state that some trigger reads or changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TriggerEffects {
+    /// LAST_INSERT_ID.
+    pub last_insert_id: bool,
+    /// User variables.
+    pub user_variables: bool,
+    /// A trigger's body could not be seen, or calls routines: it may do anything.
+    pub unknown: bool,
+}
+
+/// Which stored routines only read, and which views do more than read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Catalogue {
+    read_only_functions: HashSet<Name>,
+    read_only_procedures: HashSet<Name>,
+    unsafe_views: HashSet<Name>,
+    /// Some unsafe view's name has other than ASCII letters, which a statement in another
+    /// character set would spell with other bytes.
+    unsafe_beyond_ascii: bool,
+    triggers: TriggerEffects,
+}
+
+impl Catalogue {
+    /// The statements that read a family's stored routines, views and triggers, in this order.
+    pub fn queries(family: Family) -> [&'static str; 3] {
+        build::queries(family)
+    }
+
+    /// Judges the rows of the three [`Catalogue::queries`]. `version` is the server's number
+    /// (90704, 101119). Rows that are shorter than they should be are left out.
+    pub fn from_rows(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Self {
+        build::build(family, version, rows)
+    }
+
+    /// What the triggers of all tables do to a session.
+    pub fn triggers(&self) -> TriggerEffects {
+        self.triggers
+    }
+
+    /// How many functions and procedures are known to only read, and how many views are not: for
+    /// the log.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        (
+            self.read_only_functions.len(),
+            self.read_only_procedures.len(),
+            self.unsafe_views.len(),
+        )
+    }
+
+    /// What the statement needs, its functions, views and procedure taken into account.
+    /// `database` is the session's default database, empty where there is none.
+    pub fn effective_access(&self, statement: &Statement, text: &[u8], database: &[u8]) -> Access {
+        match statement.access {
+            Access::Read | Access::PrimaryRead | Access::Session
+                if self.only_reads(statement, text, database) =>
+            {
+                statement.access
+            }
+            Access::Write if self.is_read_only_call(statement, text, database) => Access::Read,
+            _ => Access::Write,
+        }
+    }
+
+    /// Its functions are known to only read, and none of its tables is an unsafe view.
+    fn only_reads(&self, statement: &Statement, text: &[u8], database: &[u8]) -> bool {
+        if statement.functions.is_empty() && self.unsafe_views.is_empty() {
+            return true;
+        }
+        !statement.flags.contains(Flags::TRUNCATED)
+            && self.functions_only_read(statement, text, database)
+            && !statement.tables.iter().any(|table| {
+                let name = NameRef {
+                    schema: table.schema,
+                    name: table.name,
+                };
+                self.is_unsafe_view(&name, text, database)
+            })
+    }
+
+    fn functions_only_read(&self, statement: &Statement, text: &[u8], database: &[u8]) -> bool {
+        let mut functions = statement.functions.iter();
+        functions.all(|name| contains(&self.read_only_functions, name, text, database))
+    }
+
+    fn is_unsafe_view(&self, name: &NameRef, text: &[u8], database: &[u8]) -> bool {
+        if self.unsafe_views.is_empty() {
+            return false;
+        }
+        let other_letters = self.unsafe_beyond_ascii && !name.name.of(text).is_ascii();
+        other_letters || contains(&self.unsafe_views, name, text, database)
+    }
+
+    /// A CALL of a procedure that is known to only read, with nothing else about it.
+    fn is_read_only_call(&self, statement: &Statement, text: &[u8], database: &[u8]) -> bool {
+        let touches = Flags::ASSIGNS_USER_VARS
+            | Flags::READS_USER_VARS
+            | Flags::TRUNCATED
+            | Flags::COMPOUND_QUERY
+            | body::SESSION_FLAGS;
+        statement.kind == Kind::Call
+            && !statement.flags.intersects(touches)
+            && statement.tables.is_empty()
+            && self.functions_only_read(statement, text, database)
+            && statement
+                .name
+                .as_ref()
+                .is_some_and(|name| contains(&self.read_only_procedures, name, text, database))
+    }
+}
+
+fn contains(names: &HashSet<Name>, name: &NameRef, text: &[u8], database: &[u8]) -> bool {
+    if names.is_empty() {
+        return false;
+    }
+    let schema = name.schema.map(|schema| schema.of(text));
+    names.has(schema, name.name.of(text), database)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Builds the catalogue: judges each routine and view by itself, then withdraws whatever leans on
+//! something that is not known to only read, until nothing changes. Looks nothing up later.
+
+use std::collections::{HashMap, HashSet};
+
+use millrace_sql::{Access, Flags, LexMode, Statement, classify};
+use millrace_topology::Family;
+
+use super::body::{self, Body, Reference, SESSION_FLAGS};
+use super::names::{self, Name};
+use super::{Catalogue, Row, TriggerEffects};
+
+/// The columns are read by position below.
+pub(super) fn queries(_family: Family) -> [&'static str; 3] {
+    // The same in both families; their own schemas hold nothing that an application calls
+    // without naming the schema, which then counts as unknown.
+    [
+        "SELECT ROUTINE_SCHEMA, ROUTINE_NAME, ROUTINE_TYPE, SQL_DATA_ACCESS, ROUTINE_BODY, \
+         ROUTINE_DEFINITION, SQL_MODE FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA \
+         NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')",
+        "SELECT TABLE_SCHEMA, TABLE_NAME, VIEW_DEFINITION FROM information_schema.VIEWS WHERE \
+         TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')",
+        "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, ACTION_STATEMENT, SQL_MODE FROM \
+         information_schema.TRIGGERS WHERE TRIGGER_SCHEMA NOT IN ('mysql', 'sys')",
+    ]
+}
+
+/// What a routine or view leans on.
+#[derive(Debug, Default)]
+struct Needs {
+    functions: Vec<Name>,
+    procedures: Vec<Name>,
+    /// Tables and views; for a routine, every name in its body.
+    tables: Vec<Name>,
+}
+
+/// Routines that only read if what they lean on does, and views in the same way.
+#[derive(Debug, Default)]
+struct Draft {
+    functions: HashMap<Name, Needs>,
+    procedures: HashMap<Name, Needs>,
+    views: HashMap<Name, Needs>,
+    unsafe_views: HashSet<Name>,
+}
+
+pub(super) fn build(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Catalogue {
+    let [routines, views, triggers] = rows;
+    let mut reader = Reader {
+        mode: lex_mode(family, version),
+        statement: Statement::default(),
+        builtins: HashMap::new(),
+    };
+    let mut draft = Draft::default();
+    for row in routines {
+        reader.routine(row, &mut draft);
+    }
+    for row in views {
+        reader.view(row, &mut draft);
+    }
+    while draft.withdraw() {}
+    let effects = triggers.iter().fold(TriggerEffects::default(), |all, row| {
+        reader.trigger(row, all)
+    });
+    draft.finish(effects)
+}
+
+fn lex_mode(family: Family, version: u32) -> LexMode {
+    let family = match family {
+        Family::MySql => millrace_sql::Family::MySql,
+        Family::MariaDb => millrace_sql::Family::MariaDb,
+    };
+    LexMode::new(family, version)
+}
+
+fn column(row: &Row, at: usize) -> &[u8] {
+    row.get(at).and_then(Option::as_deref).unwrap_or_default()
+}
+
+/// A `sql_mode` under which a body's text means something else to `body`.
+fn reads_differently(sql_mode: &[u8]) -> bool {
+    const MODES: [&[u8]; 3] = [b"ANSI_QUOTES", b"NO_BACKSLASH_ESCAPES", b"ORACLE"];
+    sql_mode.split(|byte| *byte == b',').any(|mode| {
+        MODES
+            .iter()
+            .any(|m| m.eq_ignore_ascii_case(mode.trim_ascii()))
+    })
+}
+
+struct Reader {
+    mode: LexMode,
+    statement: Statement,
+    /// Built-in functions seen so far, and whether they leave the session alone.
+    builtins: HashMap<Vec<u8>, Option<bool>>,
+}
+
+impl Reader {
+    fn routine(&mut self, row: &Row, draft: &mut Draft) {
+        let (schema, name) = (column(row, 0), column(row, 1));
+        let (kind, access, language) = (column(row, 2), column(row, 3), column(row, 4));
+        let (text, sql_mode) = (column(row, 5), column(row, 6));
+        if text.is_empty() || language != b"SQL" || reads_differently(sql_mode) {
+            return;
+        }
+        let body = body::read(text);
+        let declared = match access {
+            b"READS SQL DATA" | b"NO SQL" => true,
+            // The default, which says nothing: believed where there is no SELECT to doubt it.
+            b"CONTAINS SQL" => !body.selects,
+            _ => false,
+        };
+        if body.hazard || !declared {
+            return;
+        }
+        let Some(needs) = self.needs(&body, schema) else {
+            return;
+        };
+        let list = match kind {
+            b"FUNCTION" => &mut draft.functions,
+            b"PROCEDURE" => &mut draft.procedures,
+            _ => return,
+        };
+        list.insert(names::name(schema, name), needs);
+    }
+
+    /// What a body leans on; none where it calls a built-in function that does more than read.
+    fn needs(&mut self, body: &Body<'_>, schema: &[u8]) -> Option<Needs> {
+        let key = |r: &Reference<'_>| names::written(r.schema, r.name, schema);
+        let mut needs = Needs::default();
+        for function in &body.functions {
+            match self.builtin(function) {
+                Some(true) => {}
+                Some(false) => return None,
+                None => needs.functions.push(key(function)),
+            }
+        }
+        needs.procedures.extend(body.procedures.iter().map(key));
+        needs.tables.extend(body.names.iter().map(key));
+        Some(needs)
+    }
+
+    /// Whether a call is of a built-in function, and if so whether it leaves the session alone.
+    fn builtin(&mut self, call: &Reference<'_>) -> Option<bool> {
+        if call.schema.is_some() || call.name.first() == Some(&b'`') {
+            return None;
+        }
+        let name = call.name.to_ascii_lowercase();
+        if let Some(known) = self.builtins.get(&name) {
+            return *known;
+        }
+        let text = [b"SELECT ", &name[..], b"()"].concat();
+        classify(&text, &self.mode, &mut self.statement);
+        let statement = &self.statement;
+        let answer = statement.functions.is_empty().then(|| {
+            statement.access == Access::Read && !statement.flags.intersects(SESSION_FLAGS)
+        });
+        self.builtins.insert(name, answer);
+        answer
+    }
+
+    fn view(&mut self, row: &Row, draft: &mut Draft) {
+        let (schema, text) = (column(row, 0), column(row, 2));
+        let name = names::name(schema, column(row, 1));
+        // The server prints a view's definition in its own words, with backticks, whatever the
+        // sql_mode. Without the privilege to see it, it is empty.
+        classify(text, &self.mode, &mut self.statement);
+        let statement = &self.statement;
+        let session = SESSION_FLAGS | Flags::TRUNCATED | Flags::READS_USER_VARS;
+        if text.is_empty()
+            || statement.access != Access::Read
+            || statement.flags.intersects(session)
+        {
+            draft.unsafe_views.insert(name);
+            return;
+        }
+        let needs = Needs {
+            functions: statement
+                .functions
+                .iter()
+                .map(|f| names::written(f.schema.map(|s| s.of(text)), f.name.of(text), schema))
+                .collect(),
+            procedures: Vec::new(),
+            tables: statement
+                .tables
+                .iter()
+                .map(|t| names::written(t.schema.map(|s| s.of(text)), t.name.of(text), schema))
+                .collect(),
+        };
+        draft.views.insert(name, needs);
+    }
+
+    fn trigger(&mut self, row: &Row, mut all: TriggerEffects) -> TriggerEffects {
+        let (text, sql_mode) = (column(row, 2), column(row, 3));
+        let body = body::read(text);
+        let lower = text.to_ascii_lowercase();
+        let mentions = |word: &[u8]| lower.windows(word.len()).any(|part| part == word);
+        all.last_insert_id |= mentions(b"last_insert_id") || mentions(b"@@identity");
+        all.user_variables |= body.user_variables;
+        all.unknown |= text.is_empty()
+            || reads_differently(sql_mode)
+            || !body.procedures.is_empty()
+            || body.functions.iter().any(|f| self.builtin(f).is_none());
+        all
+    }
+}
+
+impl Draft {
+    /// Withdraws what leans on something that is not known to only read. True where there was
+    /// something.
+    fn withdraw(&mut self) -> bool {
+        let (functions, procedures) = (keys(&self.functions), keys(&self.procedures));
+        let unsafe_views = self.unsafe_views.clone();
+        let stands = |needs: &Needs| {
+            needs.functions.iter().all(|name| functions.contains(name))
+                && needs
+                    .procedures
+                    .iter()
+                    .all(|name| procedures.contains(name))
+                && !needs.tables.iter().any(|name| unsafe_views.contains(name))
+        };
+        let before = (
+            self.functions.len(),
+            self.procedures.len(),
+            self.views.len(),
+        );
+        self.functions.retain(|_, needs| stands(needs));
+        self.procedures.retain(|_, needs| stands(needs));
+        self.views.retain(|name, needs| {
+            let stays = stands(needs);
+            if !stays {
+                self.unsafe_views.insert(name.clone());
+            }
+            stays
+        });
+        before
+            != (
+                self.functions.len(),
+                self.procedures.len(),
+                self.views.len(),
+            )
+    }
+
+    fn finish(self, triggers: TriggerEffects) -> Catalogue {
+        Catalogue {
+            unsafe_beyond_ascii: self.unsafe_views.iter().any(|name| !name.is_ascii()),
+            read_only_functions: self.functions.into_keys().collect(),
+            read_only_procedures: self.procedures.into_keys().collect(),
+            unsafe_views: self.unsafe_views,
+            triggers,
+        }
+    }
+}
+
+fn keys(map: &HashMap<Name, Needs>) -> HashSet<Name> {
+    map.keys().cloned().collect()
+}
