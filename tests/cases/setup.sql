@@ -24,7 +24,6 @@
 GRANT ALL ON d_noise.* TO 't_other'@'%'
 GRANT ALL ON test.* TO 't_other'@'%'
 GRANT ALL ON base.* TO 't_other'@'%'
-GRANT SELECT ON base.small TO 't_limited'@'%'
 GRANT SELECT ON base.* TO 't_empty'@'%'
 DROP DATABASE IF EXISTS d_noise
 CREATE DATABASE d_noise CHARACTER SET utf8mb4
@@ -40,3 +39,4 @@ CREATE TABLE base.types (id INT PRIMARY KEY, t TINYINT, tu TINYINT UNSIGNED, s S
 INSERT INTO base.types VALUES (1,-128,255,-32768,-8388608,-2147483648,42,-9223372036854775808,18446744073709551615,1.5,-2.25e100,12345678901234.567891,b'1010101010',2024,'2024-02-29','2024-02-29 23:59:59','2024-02-29 23:59:59.123456','2024-02-29 12:00:00','-838:59:59','12:34:56.789','ab','varchar é','\0\1\2\3','\xff\xfe','text',x'00ff0a0d','y','a,c','{"k": [1, 2, {"n": null}]}',ST_GeomFromText('POINT(1 2)'))
 INSERT INTO base.types (id) VALUES (2)
 INSERT INTO base.types VALUES (3,0,0,0,0,0,0,0,0,0,0,0,b'0',1901,'1000-01-01','1000-01-01 00:00:00','1000-01-01 00:00:00.000001','1970-01-02 00:00:01','00:00:00','00:00:00.001','','','','','','','x','','[]',ST_GeomFromText('LINESTRING(0 0,1 1)'))
+GRANT SELECT ON base.small TO 't_limited'@'%'

@@ -24,6 +24,11 @@ static ALWAYS: LazyLock<Vec<Mask>> = LazyLock::new(|| {
             "track[variable:statement_id=N",
             "MySQL counts the statements of the whole server",
         ),
+        (
+            r"((?:statement|handler) \()\d+\)",
+            "${1}N)",
+            "MariaDB numbers statements over the whole server, and the number is only a handle",
+        ),
     ]
     .into_iter()
     .filter_map(|(regex, text, reason)| {
@@ -80,6 +85,7 @@ fn one(mut line: String, view: &View, masks: &[Mask], ids: &[(u32, u32)]) -> Str
     if view.shape {
         line = shape_of(&line);
     }
+    line = sort_variables(line);
     for mask in ALWAYS.iter().chain(masks) {
         if mask.regex.is_match(&line) {
             line = mask
@@ -89,6 +95,20 @@ fn one(mut line: String, view: &View, masks: &[Mask], ids: &[(u32, u32)]) -> Str
         }
     }
     line
+}
+
+/// Tracked variables in the order of their names: the servers report them in the order of a hash
+/// table whose keys are addresses, so it differs from one server process to the next.
+fn sort_variables(line: String) -> String {
+    const MARK: &str = " track[variable:";
+    let Some(start) = line.find(MARK) else {
+        return line;
+    };
+    let (head, tail) = line.split_at(start);
+    let mut entries: Vec<&str> = tail.split_inclusive(']').collect();
+    let variables = entries.iter().take_while(|e| e.starts_with(MARK)).count();
+    entries[..variables].sort_unstable();
+    format!("{head}{}", entries.concat())
 }
 
 /// Without what depends on the rows: the number of the packet, the length of a column.
@@ -186,6 +206,17 @@ mod tests {
         };
         let out = apply(lines(&["  3 row |17|x|170|"]), &view, &[], &[(1, 17)]);
         assert_eq!(out, ["  3 row |<connection id of 1>|...|170|"]);
+    }
+
+    #[test]
+    fn tracked_variables_are_sorted() {
+        let line =
+            "  1 OK track[variable:b=1] track[variable:a=2] track[schema:x] track[variable:0=1]";
+        let out = apply(lines(&[line]), &View::default(), &[], &[]);
+        assert_eq!(
+            out,
+            ["  1 OK track[variable:a=2] track[variable:b=1] track[schema:x] track[variable:0=1]"]
+        );
     }
 
     #[test]

@@ -368,22 +368,21 @@ impl<'a> Player<'a> {
             return Ok(no_session());
         };
         if verb == "prepare" {
-            let reply = connection.prepare(&arguments[name.len() + 1..]).await;
+            let reply = connection.prepare(after_name(arguments, &name)).await;
             if let Some(prepared) = reply.statement_id() {
                 session.statements.insert(name, prepared);
             }
             return Ok(render(&reply));
         }
         if verb == "manyprepare" {
-            return many_prepare(session, &name, &arguments[name.len() + 1..]).await;
+            return many_prepare(session, &name, after_name(arguments, &name)).await;
         }
         let id = match name.strip_prefix('#') {
             Some(number) => number.parse()?,
-            None => session
-                .statements
-                .get(&name)
-                .with_context(|| format!("{name} is not prepared"))
-                .map(|s| s.0)?,
+            None => match session.statements.get(&name) {
+                Some((id, _)) => *id,
+                None => return Ok(vec![format!("  - {name} is not prepared")]),
+            },
         };
         let word = |i: usize| {
             String::from_utf8_lossy(list.get(i).map_or(&[][..], Vec::as_slice)).into_owned()
@@ -449,6 +448,10 @@ impl<'a> Player<'a> {
         }
         Ok(login)
     }
+}
+
+fn after_name<'a>(arguments: &'a [u8], name: &str) -> &'a [u8] {
+    arguments.get(name.len() + 1..).unwrap_or_default()
 }
 
 fn no_session() -> Vec<String> {
