@@ -14,6 +14,7 @@ import os
 import pathlib
 import platform
 import shlex
+import signal
 import sys
 import time
 
@@ -29,6 +30,8 @@ SETTLE_SECONDS = 3
 
 def main():
     args = parse()
+    # SIGTERM ends a run as Ctrl-C does: what was started is stopped, what was seen is kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     places = {
         "target": args.target,
         "cache": os.environ.get("MILLRACE_CACHE", str(pathlib.Path.home() / ".cache/millrace")),

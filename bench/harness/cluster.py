@@ -5,10 +5,12 @@ Role names and accounts are the sandbox's; nothing else here knows them.
 
 import contextlib
 import json
+import select
 import shutil
 import subprocess
 import tempfile
 
+START_WITHIN_SECONDS = 120
 PRIMARY_FIRST = {"primary": 0, "replica": 1}
 
 
@@ -48,7 +50,8 @@ def sandbox(millrace, family, replicas, base_port, max_connections, buffer_pool_
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        line = process.stdout.readline()
+        started, _, _ = select.select([process.stdout], [], [], START_WITHIN_SECONDS)
+        line = process.stdout.readline() if started else None
         if not line:
             raise RuntimeError("the sandbox did not start; its own words are above")
         yield Cluster(json.loads(line))
