@@ -1,0 +1,196 @@
+//! Random observations from a seed, and what must hold after each. A seed that fails replays.
+
+use super::*;
+
+/// SplitMix64: small, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn cause(&mut self) -> Cause {
+        use Cause::*;
+        let all = [
+            Refused,
+            TimedOut,
+            Lost,
+            Resolve,
+            Denied,
+            Busy,
+            ShuttingDown,
+            Protocol,
+        ];
+        all[self.below(8) as usize]
+    }
+
+    fn report(&mut self) -> ProbeReport {
+        let mut report = match self.below(4) {
+            0 => writable(),
+            1 => read_only(),
+            _ => replica(),
+        };
+        if self.one_in(4) {
+            report.read_only = !report.read_only;
+            report.super_read_only = false;
+        }
+        report.offline_mode = self.one_in(10);
+        if let Some(status) = &mut report.replication {
+            status.source_host = format!("s{}", self.below(4)).into();
+            status.applier_running = !self.one_in(6);
+            status.lag_seconds = Some(self.below(40));
+            status.receiver = match self.below(6) {
+                0 => Receiver::Stopped,
+                1 => Receiver::Connecting,
+                _ => Receiver::Running,
+            };
+        }
+        let last = 1 + self.below(50);
+        executed(&format!("1-{last}"), report)
+    }
+
+    fn kind(&mut self) -> ObservationKind {
+        match self.below(10) {
+            0 => ObservationKind::LiveError(self.cause()),
+            1 => ObservationKind::LiveOk,
+            2 => ObservationKind::RefusedWrite,
+            3 | 4 => ObservationKind::ProbeFailed {
+                cause: self.cause(),
+                text: "".into(),
+            },
+            _ => ObservationKind::ProbeOk(Box::new(self.report())),
+        }
+    }
+}
+
+/// What each server last said that can still be believed, kept apart from the code under test.
+#[derive(Clone, Default)]
+struct Believed {
+    report: Option<ProbeReport>,
+    refused_write: bool,
+}
+
+fn believe(believed: &mut Believed, kind: &ObservationKind, health: Health) {
+    match kind {
+        ObservationKind::ProbeOk(report) => {
+            *believed = Believed {
+                report: Some((**report).clone()),
+                refused_write: false,
+            }
+        }
+        ObservationKind::RefusedWrite => believed.refused_write = true,
+        _ => {}
+    }
+    if matches!(health, Health::Down { .. }) {
+        believed.report = None;
+    }
+}
+
+fn writes_there(believed: &Believed) -> bool {
+    let report = believed.report.as_ref();
+    report.is_some_and(|report| {
+        let receives = report
+            .replication
+            .as_ref()
+            .is_some_and(|status| status.receiver != Receiver::Stopped);
+        !report.refuses_writes() && !receives && !believed.refused_write
+    })
+}
+
+fn check(snapshot: &Snapshot, believed: &[Believed], before: &Snapshot) {
+    if let Some(primary) = snapshot.primary {
+        let view = &snapshot.servers[primary.index()];
+        assert!(view.health.is_usable(), "the primary answers");
+        assert!(writes_there(&believed[primary.index()]), "and takes writes");
+        assert_eq!(view.role, Role::Primary);
+        let rivals = believed
+            .iter()
+            .zip(&snapshot.servers)
+            .filter(|(b, view)| writes_there(b) && view.id != primary);
+        for (rival, _) in rivals {
+            let follows = rival
+                .report
+                .as_ref()
+                .is_some_and(|r| r.replication.is_some());
+            assert!(
+                follows && before.primary == Some(primary),
+                "no rival but a follower"
+            );
+        }
+    }
+    assert!(snapshot.conflict.is_empty() || snapshot.primary.is_none());
+    for view in &snapshot.servers {
+        assert_eq!(
+            view.role == Role::Primary,
+            snapshot.primary == Some(view.id)
+        );
+        if view.is_fit() {
+            let report = believed[view.id.index()].report.as_ref();
+            let report = report.expect("a fit server was asked since it came up");
+            assert!(view.health.is_usable() && !report.offline_mode);
+            if let (Some(status), true) = (&report.replication, view.role == Role::Replica) {
+                assert!(status.applier_running);
+                assert!(status.lag_seconds.is_some_and(|lag| lag <= 30));
+            }
+        }
+    }
+    assert!(snapshot.generation >= before.generation);
+    let moved = u64::from(snapshot.primary != before.primary);
+    assert_eq!(snapshot.epoch, before.epoch + moved);
+}
+
+fn run(seed: u64, steps: u32) {
+    let mut random = Random(seed);
+    let servers = 2 + random.below(3) as u16;
+    let mut world = world(servers);
+    let mut believed = vec![Believed::default(); usize::from(servers)];
+    for _ in 0..steps {
+        let server = ServerId(random.below(u64::from(servers)) as u16);
+        let kind = random.kind();
+        let before = world.topology.snapshot();
+        let events = world.see(server, kind.clone());
+        let after = world.topology.snapshot();
+        believe(
+            &mut believed[server.index()],
+            &kind,
+            after.servers[server.index()].health,
+        );
+        check(&after, &believed, &before);
+        let told = events
+            .iter()
+            .any(|event| matches!(event, ChangeEvent::Primary { .. }));
+        assert_eq!(told, before.primary != after.primary, "every move is told");
+    }
+}
+
+#[test]
+fn whatever_is_seen_the_judgement_holds() {
+    for seed in 0..300 {
+        run(seed, 200);
+    }
+}
+
+#[test]
+fn the_same_observations_give_the_same_judgement() {
+    let mut worlds = [world(3), world(3)];
+    let mut random = Random(7);
+    for _ in 0..500 {
+        let server = ServerId(random.below(3) as u16);
+        let kind = random.kind();
+        let [one, two] = &mut worlds;
+        assert_eq!(one.see(server, kind.clone()), two.see(server, kind));
+    }
+}
