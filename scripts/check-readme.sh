@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Holds the documents true: every TOML block in README.md and docs/, and
+# deploy/*.toml, must be a configuration that `millrace check` accepts, and every
+# relative link must lead somewhere. Needs the release binary (or MILLRACE_BIN).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+millrace=${MILLRACE_BIN:-${CARGO_TARGET_DIR:-target}/release/millrace}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+status=0
+
+# Where a block takes a password from a variable, there must be one.
+export MILLRACE_MONITOR_PASSWORD=none
+
+documents=(README.md ARCHITECTURE.md CONTRIBUTING.md bench/README.md)
+while IFS= read -r document; do documents+=("$document"); done < <(find docs deploy -name '*.md' | sort)
+
+blocks_of() {
+    awk -v out="$work/$(tr / _ <<<"$1")" '
+        /^```toml/ { inside = 1; n++; next }
+        /^```/ { inside = 0 }
+        inside { print > (out "." n ".toml") }' "$1"
+}
+
+links_of() {
+    grep -oE '\]\([^)#: ]+' "$1" | cut -c 3- || true
+}
+
+for document in "${documents[@]}"; do
+    blocks_of "$document"
+    while IFS= read -r link; do
+        if [ -n "$link" ] && [ ! -e "$(dirname "$document")/$link" ]; then
+            printf 'readme: %s links to %s, which does not exist\n' "$document" "$link"
+            status=1
+        fi
+    done < <(links_of "$document")
+done
+
+for file in "$work"/*.toml deploy/*.toml; do
+    [ -e "$file" ] || continue
+    if "$millrace" check "$file"; then
+        printf 'readme: %s is valid\n' "${file##*/}"
+    else
+        printf 'readme: %s is not valid\n' "${file##*/}"
+        status=1
+    fi
+done
+
+# Proof that the above can fail.
+printf '[pool]\nmax_conections = 1\n' >"$work/wrong"
+if "$millrace" check "$work/wrong" >/dev/null 2>&1; then
+    printf 'readme: proof failed: a misspelt key passed\n'
+    status=1
+fi
+exit "$status"
