@@ -1,1 +1,559 @@
+use std::io;
+use std::path::PathBuf;
 
+use super::*;
+use crate::{Flags, Secret};
+
+/// Knows the files under `/etc/m` that are used below, and one variable.
+fn environment() -> Environment {
+    Environment {
+        read: Box::new(|path| match path.to_str() {
+            Some("/etc/m/secret") => Ok(b"hush\r\n".to_vec()),
+            Some("/etc/m/empty") => Ok(Vec::new()),
+            Some(path) if path.ends_with(".pem") => Ok(Vec::new()),
+            _ => Err(io::Error::new(io::ErrorKind::NotFound, "no such file")),
+        }),
+        variable: Box::new(|name| (name == "MILLRACE_MONITOR_PASSWORD").then(|| "pst".into())),
+    }
+}
+
+fn load(text: &str) -> Result<Config, Vec<ConfigError>> {
+    Config::from_toml("/etc/m/m.toml", text, &environment())
+}
+
+fn errors(text: &str) -> String {
+    match load(text) {
+        Ok(_) => String::new(),
+        Err(errors) => {
+            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            lines.join("\n").replace("/etc/m/", "")
+        }
+    }
+}
+
+const SMALL: &str = "[[listen]]\naddress = \"*:1\"\n[[server]]\naddress = \"a\"\n";
+
+/// What is added to a small right file, and the error that it makes. Lines count from 5.
+#[test]
+fn each_mistake_is_named_with_its_place_and_a_way_out() {
+    let table = [
+        (
+            "lisen = 1",
+            "unknown key `lisen` at m.toml:4; did you mean `listen`?",
+        ),
+        (
+            "[pol]",
+            "unknown key `pol` at m.toml:5; did you mean `pool`?",
+        ),
+        ("[weird]\nx = 1", "unknown key `weird` at m.toml:5"),
+        (
+            "[pool]\nmax-connections = 1",
+            "unknown key `max-connections` at m.toml:6; did you mean `max_connections`?",
+        ),
+        (
+            "[pool]\nmax_connections = 0",
+            "`max_connections` must be a number from 1 to 100000, not 0 at m.toml:6",
+        ),
+        (
+            "[pool]\nmax_connections = \"many\"",
+            "`max_connections` must be a number from 1 to 100000, not \"many\" at m.toml:6",
+        ),
+        (
+            "[pool]\nwait_timeout = 10",
+            "`wait_timeout` must be a duration such as \"500ms\", \"10s\" or \"5m\", not 10 at \
+             m.toml:6; give a unit: \"10s\" or \"10ms\"",
+        ),
+        (
+            "[pool]\nidle_timeout = \"1ms\"",
+            "`idle_timeout` must be at least 1s, not \"1ms\" at m.toml:6",
+        ),
+        (
+            "[limits]\nmax_packet = \"2GiB\"",
+            "`max_packet` must be from 1KiB to 1GiB, not \"2GiB\" at m.toml:6",
+        ),
+        (
+            "[limits]\nmax_packet = \"big\"",
+            "`max_packet` must be a size such as \"64MiB\" or \"512KiB\", not \"big\" at m.toml:6",
+        ),
+        (
+            "[routing]\nreads = \"replica\"",
+            "`reads` must be one of \"replicas\", \"all\", not \"replica\" at m.toml:6; did you \
+             mean \"replicas\"?",
+        ),
+        (
+            "[routing]\nconsistency = \"global\"",
+            "`consistency` must be one of \"session\", \"eventual\", not \"global\" at m.toml:6",
+        ),
+        (
+            "[tls]\nrequired = \"yes\"",
+            "`required` must be true or false, not \"yes\" at m.toml:6",
+        ),
+        (
+            "[tls]\ncert = \"a.pem\"",
+            "`cert` and `key` of [tls] belong together at m.toml:5",
+        ),
+        (
+            "[tls]\ncert = \"a.crt\"\nkey = \"b.pem\"",
+            "`cert` names a file that cannot be read: no such file at m.toml:6\n`cert` and `key` \
+             of [tls] belong together at m.toml:5",
+        ),
+        (
+            "[server_tls]\nmode = \"verify_ca\"",
+            "this `mode` of [server_tls] needs `ca` at m.toml:5",
+        ),
+        (
+            "[monitor]\nuser = \"m\"\npassword = \"x\"",
+            "`password` is not allowed at m.toml:7; passwords are not kept in this file: put it \
+             into a file of its own and name that with `password_file`, or into an environment \
+             variable and name that with `password_env`",
+        ),
+        (
+            "[monitor]\nuser = \"m\"\npassword_file = \"gone\"",
+            "`password_file` names a file that cannot be read: no such file at m.toml:7",
+        ),
+        (
+            "[monitor]\nuser = \"m\"\npassword_env = \"GONE\"",
+            "`password_env` names `GONE`, which is not in the environment at m.toml:7",
+        ),
+        (
+            "[monitor]\nuser = \"m\"\npassword_file = \"secret\"\npassword_env = \
+             \"MILLRACE_MONITOR_PASSWORD\"",
+            "`password_env` must not stand beside `password_file` at m.toml:8",
+        ),
+        (
+            "[monitor]\npassword_file = \"secret\"",
+            "`user` is missing at m.toml:5",
+        ),
+        (
+            "[[account]]\nname = \"app\"",
+            "`password_file` or `password_env` is missing at m.toml:5",
+        ),
+        (
+            "[[account]]\npassword_file = \"secret\"",
+            "`name` is missing at m.toml:5",
+        ),
+        (
+            "[[account]]\nname = \"app\"\npassword_file = \"secret\"\n[[account]]\nname = \
+             \"app\"\npassword_file = \"secret\"",
+            "the account `app` is there already at m.toml:8",
+        ),
+        (
+            "[[listen]]\naddress = \"127.0.0.1:1\"",
+            "the listener 127.0.0.1:1 is there already at m.toml:5",
+        ),
+        (
+            "[[listen]]\naddress = \"localhost\"",
+            "`address` is wrong: `localhost` has no port; write `localhost:3306` at m.toml:6",
+        ),
+        (
+            "[[listen]]\ntarget = \"auto\"",
+            "`address` is missing at m.toml:5",
+        ),
+        (
+            "[listen2]\n[server]\naddress = \"a\"",
+            "duplicate key at m.toml:6",
+        ),
+        (
+            "[http]\nlisten = \"*:1\"",
+            "*:1 is a listener for clients already at m.toml:5",
+        ),
+        (
+            "[[server]]\naddress = \"b\"",
+            "several servers, but no account to ask them for their roles in m.toml; add \
+             [monitor] with user and password_file or password_env",
+        ),
+        (
+            "[[pool]]\nmax_connections = 1",
+            "`pool` is one table; write [pool], not [[pool]] at m.toml:5",
+        ),
+        (
+            "[account]\nname = \"a\"",
+            "`account` is a list of tables; write [[account]] at m.toml:5",
+        ),
+        (
+            "[log]\nlevel = \"loud\"",
+            "`level` must be one of \"error\", \"warn\", \"info\", \
+             \"debug\", \"trace\", not \"loud\" at m.toml:6",
+        ),
+    ];
+    for (added, expected) in table {
+        let text = if added.starts_with('[') {
+            format!("{SMALL}{added}\n")
+        } else {
+            // A key of the root stands before the tables.
+            format!("{}\n{SMALL}", added)
+        };
+        let expected = expected.replace("m.toml:4", "m.toml:1");
+        let found = errors(&text);
+        let first_lines = |text: &str| {
+            let mut lines: Vec<&str> = text.lines().collect();
+            lines.sort_unstable();
+            lines.join("\n")
+        };
+        if expected.starts_with("duplicate") {
+            assert!(found.contains("at m.toml:"), "{added}\n{found}");
+        } else {
+            assert_eq!(first_lines(&found), first_lines(&expected), "{added}");
+        }
+    }
+}
+
+#[test]
+fn all_errors_come_at_once_in_the_order_of_lines() {
+    let text = "workers = 0\n[[listen]]\nadress = \"*:1\"\n[pool]\nmax_waiting = -1\n[log]\nformat = \
+                \"xml\"\n";
+    assert_eq!(
+        errors(text),
+        "`workers` must be \"auto\" or a number from 1 to 1024 at m.toml:1\n\
+         `address` is missing at m.toml:2\n\
+         unknown key `adress` at m.toml:3; did you mean `address`?\n\
+         `max_waiting` must be a number from 0 to 10000000, not -1 at m.toml:5\n\
+         `format` must be one of \"text\", \"json\", not \"xml\" at m.toml:7\n\
+         no server in m.toml; add [[server]] with address = \"host:3306\""
+    );
+}
+
+#[test]
+fn an_empty_file_says_what_is_needed() {
+    assert_eq!(
+        errors(""),
+        "no listener in m.toml; add [[listen]] with address = \"127.0.0.1:3306\"\n\
+         no server in m.toml; add [[server]] with address = \"host:3306\""
+    );
+}
+
+#[test]
+fn what_is_no_toml_is_an_error_with_its_line() {
+    let text = format!("{SMALL}[pool\nmax_connections = \n");
+    let found = errors(&text);
+    assert!(found.contains("m.toml:5"), "{found}");
+    assert!(found.contains("m.toml:6"), "{found}");
+}
+
+#[test]
+fn servers_are_checked_against_each_other_and_the_listeners() {
+    let server =
+        |address: &str| format!("[[server]]\naddress = \"{address}\"\nrole = \"primary\"\n");
+    let monitor = "[monitor]\nuser = \"m\"\npassword_file = \"empty\"\n";
+    let listen = "[[listen]]\naddress = \"x:3306\"\n";
+    let found = errors(&format!("{listen}{}{}{monitor}", server("a"), server("b")));
+    assert!(
+        found.starts_with("a second server with role = \"primary\" at m.toml:6;"),
+        "{found}"
+    );
+    let found = errors(&format!("{listen}{}{monitor}", server("x")));
+    assert_eq!(
+        found,
+        "the server x:3306 is a listener: it would call itself at m.toml:3"
+    );
+    let two =
+        format!("{listen}[[server]]\naddress = \"a\"\n[[server]]\naddress = \"a:3306\"\n{monitor}");
+    assert_eq!(
+        errors(&two),
+        "the server a:3306 is there already at m.toml:5"
+    );
+}
+
+#[test]
+fn every_key_is_read() {
+    let text = r#"
+workers = 3
+[[listen]]
+address = "[::1]:3306"
+target = "replicas"
+tls = "required"
+[[listen]]
+address = "/run/millrace.sock"
+[[server]]
+address = "db1"
+role = "primary"
+weight = 0
+zone = "a"
+[[server]]
+address = "/run/db2.sock"
+role = "replica"
+weight = 7
+[monitor]
+user = "m"
+password_file = "secret"
+interval = "2s"
+timeout = "500ms"
+connect_timeout = "700ms"
+fail_after = 3
+[tls]
+cert = "c.pem"
+key = "/keys/k.pem"
+ca = "ca.pem"
+required = true
+[server_tls]
+mode = "verify_identity"
+ca = "sca.pem"
+cert = "sc.pem"
+key = "sk.pem"
+[pool]
+max_connections = 5
+idle_timeout = "1m"
+connect_timeout = "1s"
+wait_timeout = "2s"
+max_waiting = 6
+max_prepared_statements = 7
+max_lifetime = 0
+[limits]
+max_clients = 8
+max_packet = "1MiB"
+login_timeout = "3s"
+max_long_data = 9
+max_prepared_statements = 10
+clients_per_address = 11
+[routing]
+reads = "all"
+consistency = "eventual"
+wait_limit = "0"
+max_lag = "12s"
+[auth]
+failure_delay = "13ms"
+failure_delay_max = "14s"
+failures_free = 15
+failure_memory = "16s"
+[[account]]
+name = "app"
+password_env = "MILLRACE_MONITOR_PASSWORD"
+[http]
+listen = "127.0.0.1:9104"
+[log]
+level = "debug"
+format = "json"
+[drain]
+timeout = "17s"
+"#;
+    let config = load(text).unwrap();
+    let s = Duration::from_secs;
+    let ms = Duration::from_millis;
+    let tcp = |host: &str, port| Address::Tcp {
+        host: host.into(),
+        port,
+    };
+    let pem = |name: &str| Some(PathBuf::from(format!("/etc/m/{name}.pem")));
+    let expected = Config {
+        listeners: vec![
+            Listener {
+                address: tcp("::1", 3306),
+                target: Target::ReplicasOnly,
+                tls: ListenerTls::Required,
+            },
+            Listener {
+                address: Address::Unix("/run/millrace.sock".into()),
+                target: Target::Auto,
+                tls: ListenerTls::Optional,
+            },
+        ],
+        servers: vec![
+            Server {
+                address: tcp("db1", 3306),
+                role: ConfiguredRole::Primary,
+                weight: 0,
+                zone: "a".into(),
+            },
+            Server {
+                address: Address::Unix("/run/db2.sock".into()),
+                role: ConfiguredRole::Replica,
+                weight: 7,
+                zone: String::new(),
+            },
+        ],
+        monitor: Monitor {
+            user: Some("m".into()),
+            password: Secret::new(b"hush".to_vec()),
+            interval: s(2),
+            timeout: ms(500),
+            connect_timeout: ms(700),
+            fail_after: 3,
+        },
+        tls: ClientTls {
+            cert: pem("c"),
+            key: Some("/keys/k.pem".into()),
+            ca: pem("ca"),
+            required: true,
+        },
+        server_tls: ServerTls {
+            mode: ServerTlsMode::VerifyIdentity,
+            ca: pem("sca"),
+            cert: pem("sc"),
+            key: pem("sk"),
+        },
+        pool: Pool {
+            max_connections: 5,
+            idle_timeout: s(60),
+            connect_timeout: s(1),
+            wait_timeout: s(2),
+            max_waiting: 6,
+            max_prepared_statements: 7,
+            max_lifetime: Duration::ZERO,
+        },
+        limits: Limits {
+            max_clients: 8,
+            max_packet: 1 << 20,
+            login_timeout: s(3),
+            max_long_data: 9,
+            max_prepared_statements: 10,
+            clients_per_address: 11,
+        },
+        routing: Routing {
+            options: millrace_routing::Options {
+                reads: Reads::All,
+                wait_limit_ms: 0,
+                ..Default::default()
+            },
+            consistency: Consistency::Eventual,
+            max_lag: s(12),
+        },
+        auth: Auth {
+            failure_delay: ms(13),
+            failure_delay_max: s(14),
+            failures_free: 15,
+            failure_memory: s(16),
+        },
+        accounts: vec![Account {
+            name: "app".into(),
+            password: Secret::new(b"pst".to_vec()),
+        }],
+        http: Some(tcp("127.0.0.1", 9104)),
+        log: Log {
+            level: LogLevel::Debug,
+            format: LogFormat::Json,
+        },
+        drain_timeout: s(17),
+        workers: Some(3),
+        warnings: Vec::new(),
+    };
+    assert_eq!(config, expected);
+    let (options, specs) = config.topology();
+    assert_eq!((options.lag_seconds_max, options.fail_after), (12, 3));
+    assert_eq!(&*specs[0].address, "db1:3306");
+    assert_eq!(&*specs[1].address, "/run/db2.sock");
+}
+
+#[test]
+fn no_secret_is_ever_shown() {
+    let text = format!(
+        "{SMALL}[monitor]\nuser = \"m\"\npassword_file = \"secret\"\n[[account]]\nname = \
+         \"a\"\npassword_env = \"MILLRACE_MONITOR_PASSWORD\"\n"
+    );
+    let config = load(&text).unwrap();
+    assert_eq!(config.monitor.password.expose(), b"hush");
+    let shown = format!("{config:?}{config:#?}");
+    assert!(!shown.contains("hush") && !shown.contains("pst"), "{shown}");
+    assert!(!shown.contains(&format!("{:?}", b"hush")), "{shown}");
+    // A password in the wrong place is not repeated either.
+    let found = errors(&format!(
+        "{SMALL}[monitor]\nuser = \"m\"\npassword = \"hush\"\n"
+    ));
+    assert!(!found.contains("hush"), "{found}");
+}
+
+const EXAMPLE: &str = include_str!("../../../../deploy/millrace.toml");
+
+#[test]
+fn the_example_is_right() {
+    let config = load(EXAMPLE).unwrap();
+    assert_eq!(config.servers.len(), 3);
+    assert!(config.warnings.is_empty());
+}
+
+#[test]
+fn the_readme_shows_what_is_right() {
+    let readme = include_str!("../../../../README.md");
+    let (_, rest) = readme.split_once("```toml\n").expect("an example");
+    let (example, _) = rest.split_once("```").expect("its end");
+    assert_eq!(errors(example), "");
+}
+
+/// Every default that the example shows in a comment is the default.
+#[test]
+fn the_example_shows_the_defaults() {
+    let shown: String = EXAMPLE
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(rest) if is_default_shown(rest) => format!("{rest}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let (with, without) = (load(&shown).unwrap(), load(EXAMPLE).unwrap());
+    let mut with = with;
+    // Shown as an example: it has no default.
+    with.servers[0].zone = String::new();
+    assert_eq!(with, without);
+    assert!(
+        shown.matches(" = ").count() > 40,
+        "the defaults were uncommented"
+    );
+}
+
+/// `key = value` that is no file name, address or further table.
+fn is_default_shown(line: &str) -> bool {
+    let is_key = line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(" = ");
+    let example = [
+        "address",
+        "target = \"primary\"",
+        "password_",
+        "cert",
+        "key",
+        "ca ",
+        "name",
+        "listen",
+    ];
+    is_key && !example.iter().any(|start| line.starts_with(start))
+}
+
+#[test]
+fn flags_alone_make_a_configuration() {
+    let flags = Flags {
+        listen: vec!["127.0.0.1:6033".into(), "/run/m.sock".into()],
+        server: vec!["a".into(), "b:3307".into()],
+        monitor_user: Some("m".into()),
+        monitor_password_file: None,
+        http: Some("127.0.0.1:9104".into()),
+    };
+    let config = Config::from_flags(&flags, &environment()).unwrap();
+    assert_eq!(config.listeners.len(), 2);
+    assert_eq!(config.servers[1].address.to_string(), "b:3307");
+    assert_eq!(config.monitor.password.expose(), b"pst");
+    let file = Flags {
+        monitor_password_file: Some("/etc/m/secret".into()),
+        ..flags
+    };
+    let config = Config::from_flags(&file, &environment()).unwrap();
+    assert_eq!(config.monitor.password.expose(), b"hush");
+}
+
+#[test]
+fn wrong_flags_are_named() {
+    let flags = Flags {
+        listen: vec!["x".into()],
+        server: vec!["a:b".into()],
+        monitor_password_file: Some("/gone".into()),
+        ..Flags::default()
+    };
+    let found: Vec<String> = Config::from_flags(&flags, &environment())
+        .unwrap_err()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "`x` has no port; write `x:3306` in --listen",
+            "`b` in `a:b` is not a port in --server",
+            "the flag names a file that cannot be read: no such file in --monitor-password-file",
+        ]
+    );
+    let found = Config::from_flags(&Flags::default(), &environment()).unwrap_err();
+    assert_eq!(
+        found[0].to_string(),
+        "no listener in the flags; give --listen ADDRESS"
+    );
+    assert_eq!(
+        found[1].to_string(),
+        "no server in the flags; give --server HOST:PORT"
+    );
+}
