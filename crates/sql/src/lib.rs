@@ -5,10 +5,19 @@
 //! and fills a [`Statement`] that the caller reuses; an ordinary statement allocates nothing.
 //! Whatever it is not sure of becomes [`Kind::Unknown`] with [`Access::Write`].
 
+mod classify;
+mod digest;
+pub mod ident;
+mod lexer;
 mod mode;
+mod parts;
 mod statement;
+mod words;
 
+pub use digest::digest;
+pub use ident::ident_eq;
 pub use mode::{Charset, Family, LexMode};
+pub use parts::{Parts, parts};
 pub use statement::{
     Access, Assignment, ExprFlags, Flags, HandlerOp, Isolation, Kill, KillTarget, Kind, NameRef,
     Scope, Show, Span, Statement, SysVarRef, TableRef, TableUse, Target, TextSource, ValueKind,
@@ -17,23 +26,11 @@ pub use statement::{
 
 /// Classifies `text` as a server in `mode` would read it and stores the answer in `out`.
 ///
-/// `out` is cleared first and keeps its capacity. Never panics, whatever the bytes.
-pub fn classify(_text: &[u8], _mode: &LexMode, out: &mut Statement) {
-    out.clear();
-}
-
-/// Iterates over the statements in `text` that `;` separates, leaving out empty ones. Each span
-/// can be classified by itself.
-pub fn parts<'t>(text: &'t [u8], _mode: &LexMode) -> impl Iterator<Item = Span> + 't {
-    std::iter::once(Span {
-        start: 0,
-        end: text.len() as u32,
-    })
-}
-
-/// Writes the statement's normalised text to `out` (cleared first): literals become `?`, lists of
-/// them `...`, comments go, blanks are single, keywords are upper case. Returns a stable hash.
-pub fn digest(_text: &[u8], _mode: &LexMode, out: &mut Vec<u8>) -> u64 {
-    out.clear();
-    0
+/// `out` is cleared first and keeps its capacity. Never panics, whatever the bytes. Spans are
+/// 32 bits wide: a text longer than 4 GiB (no server takes more than 1) is not understood.
+pub fn classify(text: &[u8], mode: &LexMode, out: &mut Statement) {
+    if u32::try_from(text.len()).is_err() {
+        return out.clear();
+    }
+    classify::Parser::new(text, mode, out).run();
 }

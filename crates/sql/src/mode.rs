@@ -13,9 +13,15 @@ pub enum Family {
 /// backslashes or letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Charset {
-    /// Trailing bytes of a character are never below 0x80: utf8mb3, utf8mb4, latin1, euckr, …
+    /// Trailing bytes of a character are never below 0x80, and no byte from 0x80 is a blank:
+    /// utf8mb3, utf8mb4, ascii, binary, ujis, euckr, …
     #[default]
     AsciiSafe,
+    /// `latin1`: as above, but the byte 0xA0 is a blank.
+    Latin1,
+    /// Other sets of one byte a character (cp1251, koi8r, …). Some have a blank at 0xA0, some a
+    /// letter: a statement with bytes from 0x80 outside quotes is not understood.
+    SingleByte,
     /// `gbk`: lead 0x81–0xFE, trail 0x40–0x7E or 0x80–0xFE.
     Gbk,
     /// `sjis` and `cp932`: lead 0x81–0x9F or 0xE0–0xFC, trail 0x40–0x7E or 0x80–0xFC.
@@ -86,9 +92,14 @@ impl LexMode {
 }
 
 impl Charset {
-    /// By the character set's name, in any case. Names that are not known are taken for
-    /// [`Charset::AsciiSafe`]; ucs2, utf16 and utf32 cannot be a client's character set.
+    /// By the character set's name, in any case. ucs2, utf16 and utf32 cannot be a client's
+    /// character set.
     pub fn from_name(name: &[u8]) -> Self {
+        const SINGLE: [&str; 23] = [
+            "armscii8", "cp1250", "cp1251", "cp1256", "cp1257", "cp850", "cp852", "cp866", "dec8",
+            "geostd8", "greek", "hebrew", "hp8", "keybcs2", "koi8r", "koi8u", "latin2", "latin5",
+            "latin7", "macce", "macroman", "swe7", "tis620",
+        ];
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         if is("gbk") {
             Charset::Gbk
@@ -98,20 +109,41 @@ impl Charset {
             Charset::Big5
         } else if is("gb18030") {
             Charset::Gb18030
+        } else if is("latin1") {
+            Charset::Latin1
+        } else if SINGLE.iter().any(|single| is(single)) {
+            Charset::SingleByte
         } else {
             Charset::AsciiSafe
         }
     }
 
     /// By a collation's number, as in the handshake and COM_CHANGE_USER. The numbers are those of
-    /// both families' `information_schema.collations`.
+    /// both families' `information_schema.collations`; MariaDB's NOPAD collations are the older
+    /// ones with 1024 added.
     pub fn from_collation_id(id: u16) -> Self {
+        let id = if (1025..2048).contains(&id) {
+            id - 1024
+        } else {
+            id
+        };
         match id {
-            1 | 84 | 1025 | 1108 => Charset::Big5,
-            13 | 88 | 95 | 96 | 1037 | 1112 | 1119 | 1120 => Charset::Sjis,
-            28 | 87 | 1052 | 1111 => Charset::Gbk,
+            1 | 84 => Charset::Big5,
+            13 | 88 | 95 | 96 => Charset::Sjis,
+            28 | 87 => Charset::Gbk,
             248..=250 => Charset::Gb18030,
+            5 | 8 | 15 | 31 | 47 | 48 | 49 | 94 => Charset::Latin1,
+            _ if is_single_byte(id) => Charset::SingleByte,
             _ => Charset::AsciiSafe,
         }
     }
+}
+
+/// The collations of character sets of one byte, but latin1, ascii and binary.
+fn is_single_byte(id: u16) -> bool {
+    matches!(
+        id,
+        2..=4 | 6 | 7 | 9 | 10 | 14 | 16 | 18 | 20..=23 | 25..=27 | 29 | 30 | 32 | 34 | 36..=44
+            | 50..=53 | 57..=59 | 64 | 66..=75 | 77..=82 | 89 | 92 | 93 | 99
+    )
 }

@@ -515,6 +515,9 @@ pub struct Statement {
     pub kind: Kind,
     /// Where it may run.
     pub access: Access,
+    /// Where it may run if every function in `functions` only reads: `access` is
+    /// [`Access::Write`] as long as that is not known.
+    pub access_if_calls_read: Access,
     /// What else is to be known.
     pub flags: Flags,
     /// How many statements the text holds. Empty ones do not count: `SELECT 1;` is one, a text of
@@ -547,6 +550,7 @@ impl Statement {
     pub fn clear(&mut self) {
         self.kind = Kind::Unknown;
         self.access = Access::Write;
+        self.access_if_calls_read = Access::Write;
         self.flags = Flags::empty();
         self.parts = 0;
         self.tables.clear();
