@@ -228,8 +228,10 @@ impl HandshakeResponse {
         writer.nul_bytes(&self.user);
         if has(Capabilities::PLUGIN_AUTH_LENENC) {
             writer.lenenc_bytes(&self.auth_response);
-        } else {
+        } else if has(Capabilities::SECURE_CONNECTION) {
             put_short(&mut writer, &self.auth_response);
+        } else {
+            writer.nul_bytes(&self.auth_response);
         }
         if has(Capabilities::CONNECT_WITH_DB) {
             writer.nul_bytes(self.database.as_deref().unwrap_or_default());
