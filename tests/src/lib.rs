@@ -4,4 +4,5 @@
 //! can judge it. It never reaches into the proxy's crates: everything is seen from a socket.
 
 pub mod differential;
+pub mod harness;
 pub mod wire;

@@ -1,0 +1,122 @@
+//! What a client sees through Millrace is what it sees on one server: several hundred cases on both families.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use millrace_sandbox::{Cluster, skip_unless};
+use millrace_tests::differential::player::Profile;
+use millrace_tests::differential::script::Family;
+use millrace_tests::differential::suite::{self, Case, Sides};
+use millrace_tests::harness::{self, ProxyOptions, Stage};
+use millrace_tests::wire::{Target, cap};
+
+fn profile(capabilities: u64) -> Profile {
+    Profile {
+        user: "t_app".to_owned(),
+        password: "app-secret".to_owned(),
+        capabilities,
+        tls: false,
+        timeout: Duration::from_secs(20),
+    }
+}
+
+fn cases(family: Family) -> anyhow::Result<Vec<Case>> {
+    let all = suite::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("cases"))?;
+    let filters: Vec<String> = std::env::var("MILLRACE_CASES")
+        .map(|list| list.split(',').map(str::to_owned).collect())
+        .unwrap_or_default();
+    suite::select(all, family, &filters)
+}
+
+/// Both clusters, set up alike; the second one's replicas are late from here on.
+async fn stages(family: Family, cases: &[Case]) -> anyhow::Result<(Cluster, Stage)> {
+    let direct = harness::cluster(family, 0).await?;
+    let stage = Stage::start(family, 2, &ProxyOptions::default()).await?;
+    for port in [direct.primary().port, stage.cluster.primary().port] {
+        suite::prepare(&harness::admin(port), family, cases).await?;
+    }
+    stage
+        .cluster
+        .wait_replicas_caught_up(Duration::from_secs(60))
+        .await?;
+    stage.delay_replicas(1).await?;
+    Ok((direct, stage))
+}
+
+async fn compare(sides: &Sides, cases: &[Case], name: &str) -> Vec<String> {
+    let started = Instant::now();
+    let noise = suite::start_noise(sides, 4);
+    let (mut failed, mut steps) = (Vec::new(), 0);
+    for case in cases {
+        let outcome = suite::run(sides, case, Some(&noise)).await;
+        steps += outcome.steps;
+        if !outcome.passed() {
+            eprintln!("{name}: {}", outcome.report());
+            failed.push(format!("{name}/{}", outcome.name));
+        }
+    }
+    eprintln!(
+        "{name}: {} cases, {steps} steps, {} failed, {} turns of noise, {:.0?}",
+        cases.len(),
+        failed.len(),
+        noise.turns(),
+        started.elapsed()
+    );
+    failed
+}
+
+async fn run(family: Family) -> anyhow::Result<()> {
+    let cases = cases(family)?;
+    let (direct, stage) = stages(family, &cases)
+        .await
+        .context("cannot set the stage")?;
+    let mut sides = Sides {
+        family,
+        direct: Target::Tcp(format!("127.0.0.1:{}", direct.primary().port)),
+        through: stage.address.clone(),
+        profile: profile(cap::MODERN),
+    };
+    let mut failed = compare(&sides, &cases, &format!("{family} modern")).await;
+
+    // The cases change their databases: a second pass needs them new.
+    stage.delay_replicas(0).await?;
+    for port in [direct.primary().port, stage.cluster.primary().port] {
+        suite::prepare(&harness::admin(port), family, &cases).await?;
+    }
+    stage
+        .cluster
+        .wait_replicas_caught_up(Duration::from_secs(60))
+        .await?;
+    sides.profile = profile(cap::LEGACY | cap::COMPRESS);
+    failed.extend(compare(&sides, &cases, &format!("{family} legacy, compressed")).await);
+
+    let errant = stage.errant_writes().await?;
+    if let Some(proxy) = stage.proxy.as_ref().filter(|_| !failed.is_empty()) {
+        eprintln!("the end of the proxy's log:\n{}", proxy.log());
+    }
+    assert!(errant.is_empty(), "writes on replicas: {errant:?}");
+    assert!(
+        failed.is_empty(),
+        "{} cases differ: {}",
+        failed.len(),
+        failed.join(" ")
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    if !skip_unless(Family::MariaDb.into(), "the differential suite") {
+        return Ok(());
+    }
+    run(Family::MariaDb).await
+}
+
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    if !skip_unless(Family::MySql.into(), "the differential suite") {
+        return Ok(());
+    }
+    run(Family::MySql).await
+}
