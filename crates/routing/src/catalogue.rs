@@ -73,14 +73,15 @@ impl Catalogue {
     /// What the statement needs, its functions, views and procedure taken into account.
     /// `database` is the session's default database, empty where there is none.
     pub fn effective_access(&self, statement: &Statement, text: &[u8], database: &[u8]) -> Access {
-        match statement.access {
-            Access::Read | Access::PrimaryRead | Access::Session
-                if self.only_reads(statement, text, database) =>
-            {
-                statement.access
-            }
-            Access::Write if self.is_read_only_call(statement, text, database) => Access::Read,
-            _ => Access::Write,
+        let base = statement.access_if_calls_read;
+        if base == Access::Write {
+            let reads = self.is_read_only_call(statement, text, database);
+            return if reads { Access::Read } else { Access::Write };
+        }
+        if self.only_reads(statement, text, database) {
+            base
+        } else {
+            Access::Write
         }
     }
 

@@ -192,22 +192,25 @@ fn rank(
     let required = demanding.then_some(session.required);
     let mut readers = Readers::new();
     for view in &world.servers {
-        if view.is_fit() && (reads == Reads::All || world.primary != Some(view.id)) {
-            let is_primary = world.primary == Some(view.id);
-            readers.push(Reader {
-                server: view.id,
-                lacks: required.map_or(0, |set| {
-                    if is_primary {
-                        0
-                    } else {
-                        lacks(view, set, load)
-                    }
-                }),
-                outstanding: load.outstanding.get(view.id.index()).copied().unwrap_or(0),
-                weight: view.weight.max(1),
-                turn: 0,
-            });
+        let is_primary = world.primary == Some(view.id);
+        if !view.is_fit() || (is_primary && reads == Reads::Replicas) {
+            continue;
         }
+        let lacks = match required {
+            Some(set) if !is_primary => lacks(view, set, load),
+            _ => 0,
+        };
+        // Without GTIDs a server cannot be asked to wait.
+        if lacks > 0 && !view.gtid {
+            continue;
+        }
+        readers.push(Reader {
+            server: view.id,
+            lacks,
+            outstanding: load.outstanding.get(view.id.index()).copied().unwrap_or(0),
+            weight: view.weight.max(1),
+            turn: 0,
+        });
     }
     if readers.len() > 1 {
         take_turns(&mut readers, load.rotation);

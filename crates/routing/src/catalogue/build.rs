@@ -166,7 +166,7 @@ impl Reader {
         let statement = &self.statement;
         let session = SESSION_FLAGS | Flags::TRUNCATED | Flags::READS_USER_VARS;
         if text.is_empty()
-            || statement.access != Access::Read
+            || statement.access_if_calls_read != Access::Read
             || statement.flags.intersects(session)
         {
             draft.unsafe_views.insert(name);

@@ -1,1 +1,201 @@
+use millrace_sql::{LexMode, classify};
 
+use super::*;
+
+const STRICT: &str = "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION";
+
+fn row(cells: &[&str]) -> Row {
+    cells
+        .iter()
+        .map(|cell| (*cell != "NULL").then(|| cell.as_bytes().to_vec()))
+        .collect()
+}
+
+/// As information_schema shows them: name, access, body.
+fn routine(kind: &str, name: &str, access: &str, body: &str) -> Row {
+    row(&["shop", name, kind, access, "SQL", body, STRICT])
+}
+
+fn rows() -> [Vec<Row>; 3] {
+    let function = |name, access, body| routine("FUNCTION", name, access, body);
+    let procedure = |name, access, body| routine("PROCEDURE", name, access, body);
+    let (reads, contains) = ("READS SQL DATA", "CONTAINS SQL");
+    let view = |name: &str, text: &str| row(&["shop", name, text]);
+    let mut ansi = function("f_ansi", reads, "RETURN 1");
+    ansi[6] = Some(b"ANSI_QUOTES,STRICT_TRANS_TABLES".to_vec());
+    let mut script = function("f_script", reads, "return 1");
+    script[4] = Some(b"EXTERNAL".to_vec());
+    let routines = vec![
+        function("f_pure", contains, "RETURN x * 2"),
+        function("f_select", contains, "RETURN (SELECT 1)"),
+        function("f_nosql", "NO SQL", "RETURN coalesce(x, 0) * 2"),
+        function("F_Reads", reads, "RETURN (SELECT count(*) FROM t)"),
+        function(
+            "f_liar",
+            reads,
+            "BEGIN INSERT INTO t VALUES (1); RETURN 1; END",
+        ),
+        function("f_writes", "MODIFIES SQL DATA", "RETURN 1"),
+        function("f_calls_reads", reads, "RETURN f_reads() + shop.f_nosql(1)"),
+        function("f_calls_liar", reads, "RETURN `f_liar`() + 1"),
+        function("f_calls_unknown", reads, "RETURN elsewhere.f(1)"),
+        function("f_calls_itself", reads, "RETURN f_calls_itself(1)"),
+        function("f_lock", reads, "RETURN get_lock('a', 0)"),
+        function("f_last", reads, "RETURN last_insert_id()"),
+        function("f_view", reads, "RETURN (SELECT max(r) FROM v_over)"),
+        function("f_hidden", reads, "NULL"),
+        ansi,
+        script,
+        procedure("p_reads", reads, "SELECT * FROM t"),
+        procedure("p_plain", contains, "SELECT * FROM t"),
+        procedure("p_writes", reads, "DELETE FROM t"),
+        procedure("p_calls", reads, "CALL p_reads()"),
+        procedure("p_calls_writes", reads, "CALL p_writes()"),
+        row(&["shop", "f_short"]),
+    ];
+    let views = vec![
+        view(
+            "v_plain",
+            "select `shop`.`t`.`a` AS `a`,ucase('x') AS `u` from `shop`.`t`",
+        ),
+        view(
+            "v_reads",
+            "select `f_reads`(`shop`.`t`.`a`) AS `r` from `shop`.`t`",
+        ),
+        view(
+            "v_liar",
+            "select `f_liar`(`shop`.`t`.`a`) AS `r` from `shop`.`t`",
+        ),
+        view("V_Over", "select `v_liar`.`r` AS `r` from `shop`.`v_liar`"),
+        view("v_last", "select last_insert_id() AS `l`"),
+        view("v_lock", "select is_free_lock('a') AS `l`"),
+        view("v_hidden", ""),
+    ];
+    [routines, views, Vec::new()]
+}
+
+fn access_in(catalogue: &Catalogue, text: &str, database: &str) -> Access {
+    let mut statement = Statement::default();
+    let mode = LexMode::new(millrace_sql::Family::MariaDb, 101100);
+    classify(text.as_bytes(), &mode, &mut statement);
+    catalogue.effective_access(&statement, text.as_bytes(), database.as_bytes())
+}
+
+#[test]
+fn functions_views_and_procedures_decide() {
+    let catalogue = Catalogue::from_rows(Family::MariaDb, 101100, &rows());
+    let (r, w) = (Access::Read, Access::Write);
+    let table = [
+        ("SELECT 1", r),
+        ("SELECT * FROM t", r),
+        ("SELECT f_pure(1)", r),
+        ("SELECT f_pure (1)", r),
+        ("SELECT F_PURE(1)", r),
+        ("SELECT `f_pure`(1), shop.f_nosql(2)", r),
+        ("SELECT f_reads(1)", r),
+        ("SELECT f_calls_reads(1)", r),
+        ("SELECT f_calls_itself(1)", r),
+        ("SELECT f_select(1)", w),
+        ("SELECT f_liar(1)", w),
+        ("SELECT f_writes(1)", w),
+        ("SELECT f_calls_liar(1)", w),
+        ("SELECT f_calls_unknown(1)", w),
+        ("SELECT f_lock()", w),
+        ("SELECT f_last()", w),
+        ("SELECT f_view()", w),
+        ("SELECT f_hidden()", w),
+        ("SELECT f_ansi()", w),
+        ("SELECT f_script()", w),
+        ("SELECT f_unheard_of()", w),
+        ("SELECT f_pure(1) + f_liar(1)", w),
+        ("SELECT other.f_pure(1)", w),
+        ("SELECT * FROM v_plain", r),
+        ("SELECT * FROM v_reads", r),
+        ("SELECT * FROM v_liar", w),
+        ("SELECT * FROM shop.V_LIAR x", w),
+        ("SELECT * FROM t JOIN v_over USING (a)", w),
+        ("SELECT * FROM `v_over`", w),
+        ("SELECT (SELECT max(l) FROM v_last)", w),
+        ("SELECT * FROM v_lock", w),
+        ("SELECT * FROM v_hidden", w),
+        ("SELECT * FROM other.v_liar", r),
+        ("CALL p_reads()", r),
+        ("CALL shop.p_reads", r),
+        ("CALL p_calls()", r),
+        ("CALL p_reads(f_pure(1))", r),
+        ("CALL p_reads(f_liar(1))", w),
+        ("CALL p_reads(@x)", w),
+        ("CALL p_reads((SELECT 1))", r),
+        ("CALL p_reads((SELECT a FROM t FOR UPDATE))", w),
+        ("CALL p_reads(get_lock('a', 0))", w),
+        ("CALL p_reads(); CALL p_reads()", w),
+        ("SELECT f_pure(1); SELECT f_reads(2)", r),
+        ("SELECT f_pure(1); SELECT f_liar(2)", w),
+        ("CALL p_plain()", w),
+        ("CALL p_writes()", w),
+        ("CALL p_calls_writes()", w),
+        ("CALL p_unheard_of()", w),
+        ("INSERT INTO t VALUES (f_pure(1))", w),
+        ("SELECT f_pure(1) FROM t FOR UPDATE", w),
+    ];
+    for (text, expected) in table {
+        assert_eq!(access_in(&catalogue, text, "shop"), expected, "{text}");
+    }
+    assert_eq!(access_in(&catalogue, "SELECT f_pure(1)", ""), w);
+    assert_eq!(access_in(&catalogue, "SELECT f_pure(1)", "other"), w);
+    assert_eq!(catalogue.counts(), (5, 2, 5));
+}
+
+#[test]
+fn without_a_catalogue_every_stored_routine_counts_as_writing() {
+    let catalogue = Catalogue::default();
+    let table = [
+        ("SELECT upper('x') FROM t", Access::Read),
+        ("SELECT f(1)", Access::Write),
+        ("CALL p()", Access::Write),
+    ];
+    for (text, expected) in table {
+        assert_eq!(access_in(&catalogue, text, "shop"), expected, "{text}");
+    }
+}
+
+#[test]
+fn an_unsafe_view_beyond_ascii_is_suspected_behind_any_such_name() {
+    let views = vec![row(&["shop", "v\u{e9}", ""])];
+    let rows = [Vec::new(), views, Vec::new()];
+    let catalogue = Catalogue::from_rows(Family::MySql, 90700, &rows);
+    let access = |text: &str| access_in(&catalogue, text, "shop");
+    assert_eq!(access("SELECT * FROM v\u{e9}"), Access::Write);
+    assert_eq!(access("SELECT * FROM v\u{ea}"), Access::Write);
+    assert_eq!(access("SELECT * FROM v"), Access::Read);
+}
+
+#[test]
+fn triggers_say_what_they_do_to_a_session() {
+    let effects = |text: &str| {
+        let triggers = vec![row(&["shop", "t", text, STRICT])];
+        Catalogue::from_rows(Family::MySql, 90700, &[Vec::new(), Vec::new(), triggers]).triggers()
+    };
+    let none = TriggerEffects::default();
+    assert_eq!(effects("SET NEW.a = upper(NEW.a)"), none);
+    let last_insert_id = TriggerEffects {
+        last_insert_id: true,
+        ..none
+    };
+    assert_eq!(
+        effects("INSERT INTO log VALUES (LAST_INSERT_ID())"),
+        last_insert_id
+    );
+    let user_variables = TriggerEffects {
+        user_variables: true,
+        ..none
+    };
+    assert_eq!(effects("SET @seen = NEW.a"), user_variables);
+    for text in ["CALL p()", "SET NEW.a = f(1)", "NULL"] {
+        let unknown = TriggerEffects {
+            unknown: true,
+            ..none
+        };
+        assert_eq!(effects(text), unknown, "{text}");
+    }
+}

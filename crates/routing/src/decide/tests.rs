@@ -250,6 +250,14 @@ fn a_read_goes_where_its_position_is() {
             "1? primary: read_after_wait",
         ),
         (
+            "without GTIDs nobody can wait",
+            |c| {
+                c.required = set("0-1-11");
+                c.world.servers[1].gtid = false;
+            },
+            "2? primary: read_after_wait",
+        ),
+        (
             "no primary: every replica waits",
             |c| {
                 c.required = set("0-1-11");
