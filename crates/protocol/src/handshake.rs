@@ -1,6 +1,8 @@
 //! Connection phase packets: greeting, client's response, authentication packets and
 //! COM_CHANGE_USER. Decides nothing about who may log in.
 
+use std::fmt;
+
 use crate::ok::{EOF, ERR, ErrPacket, OK};
 use crate::packet::{Malformed, Reader, Writer, put_lenenc_bytes};
 use crate::{Capabilities, Status};
@@ -116,8 +118,9 @@ fn lossy(bytes: &[u8]) -> String {
 /// Connection attributes, name and value.
 pub type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The client's answer to the greeting (MySQL manual, "HandshakeResponse41").
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The client's answer to the greeting (MySQL manual, "HandshakeResponse41"). Its
+/// `Debug` keeps quiet about the authentication response, which can be a password.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct HandshakeResponse {
     /// As the client sent them; what holds on the connection is what the server's
     /// greeting offered as well.
@@ -182,6 +185,21 @@ impl ClientHello {
         };
         response.read_fields(&mut reader)?;
         Ok(Self::Response(response))
+    }
+}
+
+impl fmt::Debug for HandshakeResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandshakeResponse")
+            .field("capabilities", &self.capabilities)
+            .field("max_packet", &self.max_packet)
+            .field("collation", &self.collation)
+            .field("user", &lossy(&self.user))
+            .field("database", &self.database.as_deref().map(lossy))
+            .field("plugin", &self.plugin.as_deref().map(lossy))
+            .field("attributes", &self.attributes.len())
+            .field("zstd_level", &self.zstd_level)
+            .finish_non_exhaustive()
     }
 }
 
@@ -403,8 +421,9 @@ impl<'a> ServerAuthPacket<'a> {
     }
 }
 
-/// COM_CHANGE_USER (MySQL manual, "COM_CHANGE_USER").
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// COM_CHANGE_USER (MySQL manual, "COM_CHANGE_USER"). Its `Debug` keeps quiet about
+/// the authentication response.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ChangeUser {
     pub user: Vec<u8>,
     pub auth_response: Vec<u8>,
@@ -414,6 +433,18 @@ pub struct ChangeUser {
     pub collation: Option<u16>,
     pub plugin: Option<Vec<u8>>,
     pub attributes: Attributes,
+}
+
+impl fmt::Debug for ChangeUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChangeUser")
+            .field("user", &lossy(&self.user))
+            .field("database", &lossy(&self.database))
+            .field("collation", &self.collation)
+            .field("plugin", &self.plugin.as_deref().map(lossy))
+            .field("attributes", &self.attributes.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl ChangeUser {

@@ -308,3 +308,21 @@ fn compressed_answers_of_real_servers_are_read() {
         assert!(plain.windows(7).any(|window| window == b"the end"));
     }
 }
+
+#[test]
+fn a_password_does_not_show_in_debug_output() {
+    let login = HandshakeResponse {
+        auth_response: b"hunter2".to_vec(),
+        ..HandshakeResponse::default()
+    };
+    let change = ChangeUser {
+        auth_response: b"hunter2".to_vec(),
+        ..ChangeUser::default()
+    };
+    for shown in [format!("{login:?}"), format!("{change:?}")] {
+        assert!(
+            !shown.contains("hunter2") && !shown.contains("104"),
+            "{shown}"
+        );
+    }
+}
