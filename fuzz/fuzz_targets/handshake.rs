@@ -30,7 +30,11 @@ fuzz_target!(|data: &[u8]| {
     }
     assert_eq!(auth::verify_native(data, &[1; 20], &[2; 20]), None);
     assert_eq!(auth::verify_sha2(data, &[1; 20], &[2; 32]), None);
-    assert!(!auth::verify_ed25519(data, &[1; 32], &auth::ed25519_public(b"secret")));
+    assert!(!auth::verify_ed25519(
+        data,
+        &[1; 32],
+        &auth::ed25519_public(b"secret")
+    ));
 });
 
 fn greeting(data: &[u8]) {
