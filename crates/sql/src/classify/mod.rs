@@ -26,6 +26,8 @@ pub(crate) struct Parser<'t, 'o> {
     prev: Token,
     cur: Token,
     next: Token,
+    /// How many calls the statements before this one have listed.
+    calls_before: usize,
     out: &'o mut Statement,
 }
 
@@ -41,6 +43,7 @@ impl<'t, 'o> Parser<'t, 'o> {
             prev: cur,
             cur,
             next,
+            calls_before: 0,
             out,
         }
     }
@@ -73,6 +76,8 @@ impl<'t, 'o> Parser<'t, 'o> {
             self.out.access,
             self.out.access_if_calls_read,
         );
+        let flags_before = std::mem::take(&mut self.out.flags);
+        self.calls_before = self.out.functions.len();
         let start = self.cur.start;
         self.out.kind = Kind::Unknown;
         self.statement();
@@ -80,6 +85,7 @@ impl<'t, 'o> Parser<'t, 'o> {
             start,
             end: self.cur.start.max(start),
         };
+        self.out.flags |= flags_before;
         self.out.parts = self.out.parts.saturating_add(1);
         if self.out.parts > 1 {
             self.join(before);
@@ -115,8 +121,12 @@ impl<'t, 'o> Parser<'t, 'o> {
 
     /// Makes the access that flags ask for at least `base`, and sets it.
     fn access_from(&mut self, base: Access) {
-        let calls = !self.out.functions.is_empty();
-        let least = base.max(access_of(self.out.flags));
+        self.access_from_flags(base, self.out.flags);
+    }
+
+    fn access_from_flags(&mut self, base: Access, flags: Flags) {
+        let calls = self.out.functions.len() > self.calls_before;
+        let least = base.max(access_of(flags));
         self.out.access_if_calls_read = least;
         self.out.access = if calls { Access::Write } else { least };
     }

@@ -13,12 +13,14 @@ use crate::words::Kw;
 impl Parser<'_, '_> {
     pub(super) fn set(&mut self) {
         self.bump();
+        if self.cur.is(Kw::Password) {
+            return self.set_password();
+        }
         if !self.assigns_next() {
             match self.cur.kw() {
                 Kw::Statement if self.mode.family == Family::MariaDb => {
                     return self.set_statement();
                 }
-                Kw::Password => return self.set_password(),
                 Kw::Role => return self.simple(Kind::SetRole, Access::Session),
                 Kw::Default if self.next.is(Kw::Role) => {
                     self.flag(Flags::IMPLICIT_COMMIT);
@@ -48,7 +50,8 @@ impl Parser<'_, '_> {
 
     fn finish_set(&mut self, understood: bool) {
         self.out.kind = Kind::Set;
-        self.access_from(Access::Session);
+        // That it assigns variables is what SET is for.
+        self.access_from_flags(Access::Session, self.out.flags - Flags::ASSIGNS_USER_VARS);
         if !understood || self.out.assignments.is_empty() {
             self.scan_unknown();
         }

@@ -1,0 +1,1028 @@
+//! Statements with the kind, access and flags they must get, for both families.
+
+mod common;
+
+use common::{check, mariadb, mysql};
+use millrace_sql::Access::{PrimaryRead, Read, Session, Write};
+use millrace_sql::{Flags as F, HandlerOp, Kind as K, Show, XaOp};
+
+const NONE: F = F::empty();
+const COMMITS: F = F::IMPLICIT_COMMIT;
+
+#[test]
+fn queries() {
+    let table = [
+        ("SELECT 1", K::Select, Read, NONE),
+        ("select a from t", K::Select, Read, NONE),
+        ("  \t\n/* c */ -- x\n# y\n SELECT 1", K::Select, Read, NONE),
+        ("(SELECT 1)", K::Select, Read, NONE),
+        (
+            "((SELECT 1) UNION (SELECT 2)) LIMIT 1",
+            K::Select,
+            Read,
+            F::COMPOUND_QUERY,
+        ),
+        (
+            "WITH a AS (SELECT 1) SELECT * FROM a",
+            K::Select,
+            Read,
+            F::COMPOUND_QUERY,
+        ),
+        (
+            "WITH a AS (SELECT 1) (SELECT * FROM a)",
+            K::Select,
+            Read,
+            F::COMPOUND_QUERY,
+        ),
+        (
+            "SELECT * FROM t FOR UPDATE",
+            K::Select,
+            Write,
+            F::LOCKING_READ,
+        ),
+        (
+            "SELECT * FROM t FOR SHARE SKIP LOCKED",
+            K::Select,
+            Write,
+            F::LOCKING_READ,
+        ),
+        (
+            "SELECT * FROM t FOR/**/UPDATE OF t NOWAIT",
+            K::Select,
+            Write,
+            F::LOCKING_READ,
+        ),
+        (
+            "SELECT * FROM t LOCK IN SHARE MODE",
+            K::Select,
+            Write,
+            F::LOCKING_READ,
+        ),
+        (
+            "SELECT (SELECT a FROM t FOR UPDATE)",
+            K::Select,
+            Write,
+            F::LOCKING_READ.union(F::COMPOUND_QUERY),
+        ),
+        (
+            "SELECT * FROM t INTO OUTFILE '/tmp/x'",
+            K::Select,
+            Write,
+            F::INTO_OUTFILE,
+        ),
+        (
+            "SELECT * INTO DUMPFILE '/tmp/x' FROM t",
+            K::Select,
+            Write,
+            F::INTO_OUTFILE,
+        ),
+        (
+            "SELECT 1 INTO @a",
+            K::Select,
+            PrimaryRead,
+            F::INTO_VARIABLE.union(F::ASSIGNS_USER_VARS),
+        ),
+        (
+            "SELECT 1, 2 INTO @a, @b FROM t WHERE x = @c",
+            K::Select,
+            PrimaryRead,
+            F::INTO_VARIABLE
+                .union(F::ASSIGNS_USER_VARS)
+                .union(F::READS_USER_VARS),
+        ),
+        (
+            "SELECT @a := 1",
+            K::Select,
+            PrimaryRead,
+            F::ASSIGNS_USER_VARS,
+        ),
+        (
+            "SELECT @a := @a + 1",
+            K::Select,
+            PrimaryRead,
+            F::ASSIGNS_USER_VARS.union(F::READS_USER_VARS),
+        ),
+        ("SELECT @a", K::Select, Read, F::READS_USER_VARS),
+        (
+            "SELECT @'a b', @`c`, @\"d\"",
+            K::Select,
+            Read,
+            F::READS_USER_VARS,
+        ),
+        ("SELECT@a", K::Select, Read, F::READS_USER_VARS),
+        (
+            "SELECT @@sql_mode",
+            K::Select,
+            PrimaryRead,
+            F::READS_SYSVARS,
+        ),
+        (
+            "SELECT @@global.read_only, @@session . sql_mode",
+            K::Select,
+            PrimaryRead,
+            F::READS_SYSVARS,
+        ),
+        (
+            "SELECT @@warning_count",
+            K::Diagnostics,
+            PrimaryRead,
+            F::READS_SYSVARS.union(F::USES_WARNING_COUNT),
+        ),
+        (
+            "SELECT @@`error_count`",
+            K::Diagnostics,
+            PrimaryRead,
+            F::READS_SYSVARS.union(F::USES_WARNING_COUNT),
+        ),
+        (
+            "SELECT @@warning_count FROM t",
+            K::Select,
+            PrimaryRead,
+            F::READS_SYSVARS.union(F::USES_WARNING_COUNT),
+        ),
+        (
+            "SELECT @@last_insert_id",
+            K::Select,
+            PrimaryRead,
+            F::READS_SYSVARS.union(F::USES_LAST_INSERT_ID),
+        ),
+        (
+            "SELECT @@IDENTITY",
+            K::Select,
+            PrimaryRead,
+            F::READS_SYSVARS.union(F::USES_LAST_INSERT_ID),
+        ),
+        (
+            "SELECT LAST_INSERT_ID()",
+            K::Select,
+            Read,
+            F::USES_LAST_INSERT_ID.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT LAST_INSERT_ID( )",
+            K::Select,
+            Read,
+            F::USES_LAST_INSERT_ID.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT LAST_INSERT_ID(7)",
+            K::Select,
+            PrimaryRead,
+            F::SETS_LAST_INSERT_ID.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT SQL_CALC_FOUND_ROWS * FROM t LIMIT 1",
+            K::Select,
+            Read,
+            F::CALC_FOUND_ROWS,
+        ),
+        (
+            "SELECT FOUND_ROWS()",
+            K::Select,
+            PrimaryRead,
+            F::USES_FOUND_ROWS.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT ROW_COUNT()",
+            K::Select,
+            PrimaryRead,
+            F::USES_ROW_COUNT.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT CONNECTION_ID()",
+            K::Select,
+            PrimaryRead,
+            F::USES_CONNECTION_ID.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT GET_LOCK('a', 1)",
+            K::Select,
+            Write,
+            F::ACQUIRES_USER_LOCK.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT get_lock ('a', 1)",
+            K::Select,
+            Write,
+            F::ACQUIRES_USER_LOCK.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT `GET_LOCK`('a', 1)",
+            K::Select,
+            Write,
+            F::ACQUIRES_USER_LOCK.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT release_lock('a')",
+            K::Select,
+            Write,
+            F::RELEASES_USER_LOCK.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT release_all_locks()",
+            K::Select,
+            Write,
+            F::RELEASES_ALL_USER_LOCKS.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT IS_FREE_LOCK('a')",
+            K::Select,
+            PrimaryRead,
+            F::USES_USER_LOCK_STATE.union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SELECT LOAD_FILE('/x')",
+            K::Select,
+            PrimaryRead,
+            F::LOAD_FILE.union(F::NONDETERMINISTIC),
+        ),
+        ("SELECT NOW()", K::Select, Read, F::NONDETERMINISTIC),
+        (
+            "SELECT CURRENT_TIMESTAMP",
+            K::Select,
+            Read,
+            F::NONDETERMINISTIC,
+        ),
+        ("SELECT SLEEP(1)", K::Select, Read, F::NONDETERMINISTIC),
+        (
+            "SELECT UUID_SHORT()",
+            K::Select,
+            Read,
+            F::UUID_SHORT.union(F::NONDETERMINISTIC),
+        ),
+        ("SELECT VERSION()", K::Select, PrimaryRead, F::SERVER_LOCAL),
+        (
+            "SELECT MASTER_POS_WAIT('f', 4)",
+            K::Select,
+            PrimaryRead,
+            F::WAITS,
+        ),
+        ("SELECT ?", K::Select, Read, F::PARAMETERS),
+        (
+            "SELECT * FROM performance_schema.threads",
+            K::Select,
+            PrimaryRead,
+            F::SYSTEM_SCHEMA.union(F::SERVER_LOCAL),
+        ),
+        (
+            "SELECT * FROM `Performance_Schema` . session_variables",
+            K::Select,
+            PrimaryRead,
+            F::SYSTEM_SCHEMA
+                .union(F::SERVER_LOCAL)
+                .union(F::SHOWS_VARIABLES),
+        ),
+        (
+            "SELECT * FROM information_schema.tables",
+            K::Select,
+            Read,
+            F::SYSTEM_SCHEMA,
+        ),
+        (
+            "SELECT * FROM INFORMATION_SCHEMA.PROCESSLIST",
+            K::Select,
+            PrimaryRead,
+            F::SYSTEM_SCHEMA.union(F::SERVER_LOCAL),
+        ),
+        (
+            "SELECT 'FOR UPDATE', \"into outfile 'x'\", `for update` FROM t",
+            K::Select,
+            Read,
+            NONE,
+        ),
+        ("SELECT a.for, b.update FROM a, b", K::Select, Read, NONE),
+        ("SELECT 1; ", K::Select, Read, NONE),
+        ("SELECT 1;;; -- done", K::Select, Read, NONE),
+        ("SELECT \"a;b\", ';', `;` FROM t", K::Select, Read, NONE),
+        (
+            "SELECT EXTRACT(DAY FROM d), TRIM(LEADING 'x' FROM s) FROM t",
+            K::Select,
+            Read,
+            NONE,
+        ),
+        ("SELECT f.a FROM f", K::Select, Read, NONE),
+        (
+            "SELECT 'session_track_gtids'",
+            K::Select,
+            Read,
+            F::MENTIONS_SESSION_TRACK,
+        ),
+        ("DO 1", K::Do, Read, NONE),
+        (
+            "DO GET_LOCK('a', 1)",
+            K::Do,
+            Write,
+            F::ACQUIRES_USER_LOCK.union(F::NONDETERMINISTIC),
+        ),
+        ("HELP 'select'", K::Help, Read, NONE),
+    ];
+    check(&mysql(), &table);
+    check(&mariadb(), &table);
+}
+
+#[test]
+fn queries_of_mysql() {
+    check(
+        &mysql(),
+        &[
+            ("TABLE t", K::Select, Read, NONE),
+            (
+                "TABLE t INTO OUTFILE '/x'",
+                K::Select,
+                Write,
+                F::INTO_OUTFILE,
+            ),
+            ("VALUES ROW(1), ROW(2)", K::Select, Read, NONE),
+            (
+                "SELECT /*+ SET_VAR(sort_buffer_size=1M) */ 1",
+                K::Select,
+                Read,
+                F::HINT_SET_VAR,
+            ),
+            ("SELECT $$a;b$$", K::Select, Read, NONE),
+            (
+                "SELECT WAIT_FOR_EXECUTED_GTID_SET('x')",
+                K::Select,
+                PrimaryRead,
+                F::WAITS,
+            ),
+            ("SELECT nextval", K::Select, Read, NONE),
+            (
+                "WITH a AS (SELECT 1) UPDATE t, a SET t.x = 1",
+                K::Update,
+                Write,
+                NONE,
+            ),
+            ("WITH a AS (SELECT 1) DELETE FROM t", K::Delete, Write, NONE),
+            (
+                "EXPLAIN ANALYZE SELECT 1",
+                K::Explain {
+                    analyze: true,
+                    connection: false,
+                },
+                Read,
+                NONE,
+            ),
+            (
+                "EXPLAIN FORMAT=JSON INTO @x SELECT 1",
+                K::Explain {
+                    analyze: false,
+                    connection: false,
+                },
+                PrimaryRead,
+                F::INTO_VARIABLE.union(F::ASSIGNS_USER_VARS),
+            ),
+            (
+                "EXPLAIN FOR CONNECTION 5",
+                K::Explain {
+                    analyze: false,
+                    connection: true,
+                },
+                PrimaryRead,
+                F::SERVER_LOCAL,
+            ),
+            (
+                "BEGIN NOT ATOMIC SELECT 1; END",
+                K::Unknown,
+                Write,
+                F::IMPLICIT_COMMIT,
+            ),
+            (
+                "SHOW REPLICA STATUS",
+                K::Show(Show::Replica),
+                PrimaryRead,
+                F::SERVER_LOCAL,
+            ),
+            (
+                "SHOW BINARY LOG STATUS",
+                K::Show(Show::Binlog),
+                PrimaryRead,
+                F::SERVER_LOCAL,
+            ),
+            ("SET PERSIST x = 1", K::Set, Write, F::SETS_GLOBAL),
+            ("SET RESOURCE GROUP rg", K::SetResourceGroup, Write, NONE),
+            ("LOCK INSTANCE FOR BACKUP", K::LockTables, Write, NONE),
+            ("CLONE LOCAL DATA DIRECTORY = '/x'", K::Admin, Write, NONE),
+            ("START GROUP_REPLICATION", K::Admin, Write, NONE),
+            ("SELECT md5 ('a')", K::Select, Write, NONE),
+        ],
+    );
+}
+
+#[test]
+fn queries_of_mariadb() {
+    check(
+        &mariadb(),
+        &[
+            ("VALUES (1), (2)", K::Select, Read, NONE),
+            (
+                "SELECT NEXTVAL(s)",
+                K::Select,
+                Write,
+                F::SEQUENCE.union(F::NONDETERMINISTIC),
+            ),
+            ("SELECT NEXT VALUE FOR s", K::Select, Write, F::SEQUENCE),
+            ("SELECT PREVIOUS VALUE FOR s", K::Select, Write, F::SEQUENCE),
+            (
+                "SELECT SETVAL(s, 10)",
+                K::Select,
+                Write,
+                F::SEQUENCE.union(F::NONDETERMINISTIC),
+            ),
+            ("SELECT next FROM t", K::Select, Read, NONE),
+            (
+                "SELECT * FROM t PROCEDURE ANALYSE()",
+                K::Select,
+                Write,
+                F::PROCEDURE_CLAUSE,
+            ),
+            (
+                "SELECT MASTER_GTID_WAIT('0-1-2', 1)",
+                K::Select,
+                PrimaryRead,
+                F::WAITS,
+            ),
+            (
+                "INSERT INTO t VALUES (1) RETURNING id",
+                K::Insert,
+                Write,
+                F::RETURNING,
+            ),
+            ("DELETE FROM t RETURNING *", K::Delete, Write, F::RETURNING),
+            (
+                "ANALYZE SELECT 1",
+                K::Explain {
+                    analyze: true,
+                    connection: false,
+                },
+                Read,
+                NONE,
+            ),
+            (
+                "ANALYZE FORMAT=JSON UPDATE t SET a = 1",
+                K::Explain {
+                    analyze: true,
+                    connection: false,
+                },
+                Write,
+                NONE,
+            ),
+            (
+                "ANALYZE TABLE t PERSISTENT FOR ALL",
+                K::Admin,
+                Write,
+                COMMITS,
+            ),
+            (
+                "BEGIN NOT ATOMIC SELECT 1; SELECT 2; END",
+                K::Unknown,
+                Write,
+                NONE,
+            ),
+            ("IF 1 THEN SELECT 1; END IF", K::Unknown, Write, NONE),
+            ("l: LOOP LEAVE l; END LOOP", K::Unknown, Write, NONE),
+            (
+                "FOR i IN 1..3 DO SELECT i; END FOR",
+                K::Unknown,
+                Write,
+                NONE,
+            ),
+            (
+                "SET STATEMENT max_statement_time=1 FOR SELECT 1",
+                K::Select,
+                Read,
+                F::SET_STATEMENT,
+            ),
+            (
+                "SET STATEMENT a=1, b='x' FOR UPDATE t SET a = 2",
+                K::Update,
+                Write,
+                F::SET_STATEMENT,
+            ),
+            (
+                "SET STATEMENT a=(SELECT f(1)) FOR SELECT 1",
+                K::Select,
+                Write,
+                F::SET_STATEMENT.union(F::SET_SUBQUERY_OR_CALL),
+            ),
+            (
+                "EXECUTE IMMEDIATE 'SELECT 1'",
+                K::Execute { immediate: true },
+                Write,
+                NONE,
+            ),
+            (
+                "SHOW SLAVE HOSTS",
+                K::Show(Show::Replica),
+                PrimaryRead,
+                F::SERVER_LOCAL,
+            ),
+            (
+                "SHOW ALL SLAVES STATUS",
+                K::Show(Show::Replica),
+                PrimaryRead,
+                F::SERVER_LOCAL,
+            ),
+            (
+                "SHOW MASTER STATUS",
+                K::Show(Show::Binlog),
+                PrimaryRead,
+                F::SERVER_LOCAL,
+            ),
+            ("BACKUP STAGE START", K::LockTables, Write, NONE),
+            ("BACKUP UNLOCK", K::UnlockTables, Write, NONE),
+            ("SELECT \\N", K::Select, Read, NONE),
+            ("CREATE SEQUENCE s", K::Ddl, Write, COMMITS),
+            ("SELECT $$a", K::Select, Read, NONE),
+            (
+                "SELECT * FROM t FOR SYSTEM_TIME AS OF TIMESTAMP '2020-01-01', u",
+                K::Select,
+                Read,
+                NONE,
+            ),
+        ],
+    );
+}
+
+#[test]
+fn writes() {
+    let temp = F::CREATES_TEMP_TABLE;
+    let table = [
+        ("INSERT INTO t VALUES (1)", K::Insert, Write, NONE),
+        (
+            "INSERT LOW_PRIORITY IGNORE t (a, b) VALUES (1, 2), (3, 4)",
+            K::Insert,
+            Write,
+            NONE,
+        ),
+        (
+            "INSERT INTO t SET a = 1 ON DUPLICATE KEY UPDATE a = VALUES(a)",
+            K::Insert,
+            Write,
+            NONE,
+        ),
+        ("INSERT INTO t SELECT * FROM u", K::Insert, Write, NONE),
+        ("REPLACE INTO t VALUES (1)", K::Replace, Write, NONE),
+        ("UPDATE t SET a = 1", K::Update, Write, NONE),
+        (
+            "UPDATE t SET a = LAST_INSERT_ID(a + 1)",
+            K::Update,
+            Write,
+            F::SETS_LAST_INSERT_ID.union(F::NONDETERMINISTIC),
+        ),
+        ("DELETE FROM t", K::Delete, Write, NONE),
+        ("CALL p()", K::Call, Write, NONE),
+        (
+            "CALL db.p(1, @a)",
+            K::Call,
+            Write,
+            F::ASSIGNS_USER_VARS.union(F::READS_USER_VARS),
+        ),
+        (
+            "LOAD DATA INFILE 'x' INTO TABLE t",
+            K::LoadData { local: false },
+            Write,
+            NONE,
+        ),
+        (
+            "LOAD DATA LOW_PRIORITY LOCAL INFILE 'x' REPLACE INTO TABLE t (a, @b) SET c = @b",
+            K::LoadData { local: true },
+            Write,
+            F::ASSIGNS_USER_VARS.union(F::READS_USER_VARS),
+        ),
+        (
+            "LOAD XML LOCAL INFILE 'x' INTO TABLE t",
+            K::LoadData { local: true },
+            Write,
+            NONE,
+        ),
+        ("LOAD INDEX INTO CACHE t", K::Admin, Write, COMMITS),
+        ("CREATE TABLE t (a INT, KEY k (a))", K::Ddl, Write, COMMITS),
+        ("CREATE TEMPORARY TABLE t (a INT)", K::Ddl, Write, temp),
+        (
+            "CREATE TEMPORARY TABLE IF NOT EXISTS t SELECT 1",
+            K::Ddl,
+            Write,
+            temp,
+        ),
+        ("DROP TEMPORARY TABLE t", K::Ddl, Write, F::DROPS_TEMP_TABLE),
+        (
+            "DROP TABLE IF EXISTS t, u",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::DROPS_TABLE),
+        ),
+        (
+            "CREATE VIEW v AS SELECT 1",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
+        (
+            "CREATE OR REPLACE DEFINER=`a`@`b` SQL SECURITY INVOKER VIEW v AS SELECT 1",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
+        ("ALTER TABLE t ADD COLUMN b INT", K::Ddl, Write, COMMITS),
+        ("RENAME TABLE a TO b, c TO d", K::Ddl, Write, COMMITS),
+        ("TRUNCATE TABLE t", K::Ddl, Write, COMMITS),
+        ("TRUNCATE `t`", K::Ddl, Write, COMMITS),
+        ("CREATE UNIQUE INDEX i ON t (a)", K::Ddl, Write, COMMITS),
+        ("CREATE DATABASE d", K::Ddl, Write, COMMITS),
+        ("DROP DATABASE d", K::Ddl, Write, COMMITS),
+        (
+            "CREATE PROCEDURE p() BEGIN SELECT 1; SELECT 2; END",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
+        (
+            "CREATE DEFINER=root@localhost TRIGGER tr BEFORE INSERT ON t FOR EACH ROW SET NEW.a = 1",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
+        (
+            "CREATE TRIGGER tr BEFORE INSERT ON t FOR EACH ROW IF (NEW.a > 1) THEN SET NEW.a = 1; END IF",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
+        (
+            "CREATE FUNCTION f() RETURNS INT RETURN CASE WHEN 1 THEN 2 ELSE 3 END",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
+        (
+            "CREATE PROCEDURE IF NOT EXISTS p() l: BEGIN IF 1 THEN SELECT 1; END IF; CASE 1 WHEN 1 THEN SELECT 1; END CASE; END l;",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
+        (
+            "CREATE PROCEDURE p() SELECT 1; SELECT GET_LOCK('a', 1)",
+            K::Multi,
+            Write,
+            COMMITS
+                .union(F::STORED_CODE)
+                .union(F::ACQUIRES_USER_LOCK)
+                .union(F::NONDETERMINISTIC),
+        ),
+        (
+            "CREATE PROCEDURE p() BEGIN SELECT 1; SELECT 2",
+            K::Unknown,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
+        (
+            "CREATE USER u@'%' IDENTIFIED BY 'x'",
+            K::Account,
+            Write,
+            COMMITS,
+        ),
+        (
+            "CREATE USER IF NOT EXISTS 'u'@'h'",
+            K::Account,
+            Write,
+            COMMITS,
+        ),
+        ("DROP ROLE r", K::Account, Write, COMMITS),
+        ("RENAME USER a TO b", K::Account, Write, COMMITS),
+        ("GRANT ALL ON *.* TO u", K::Account, Write, COMMITS),
+        ("REVOKE ALL ON *.* FROM u", K::Account, Write, COMMITS),
+        ("OPTIMIZE TABLE t", K::Admin, Write, COMMITS),
+        ("CHECKSUM TABLE t", K::Admin, Write, NONE),
+        ("SHUTDOWN", K::Admin, Write, NONE),
+        (
+            "FLUSH TABLES",
+            K::Flush { read_lock: false },
+            Write,
+            COMMITS,
+        ),
+        (
+            "FLUSH TABLES WITH READ LOCK",
+            K::Flush { read_lock: true },
+            Write,
+            COMMITS,
+        ),
+        (
+            "FLUSH TABLES t FOR EXPORT",
+            K::Flush { read_lock: true },
+            Write,
+            COMMITS,
+        ),
+        ("XYZ", K::Unknown, Write, NONE),
+        ("1", K::Unknown, Write, NONE),
+        ("(UPDATE t SET a = 1)", K::Unknown, Write, NONE),
+    ];
+    check(&mysql(), &table);
+    check(&mariadb(), &table);
+}
+
+#[test]
+fn session_statements() {
+    let table = [
+        ("", K::Empty, Session, NONE),
+        (" ;; /* nothing */ # at all", K::Empty, Session, NONE),
+        ("BEGIN", K::Begin, Session, COMMITS),
+        ("BEGIN WORK;", K::Begin, Session, COMMITS),
+        ("START TRANSACTION", K::Begin, Session, COMMITS),
+        (
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
+            K::Begin,
+            Session,
+            COMMITS.union(F::CONSISTENT_SNAPSHOT).union(F::TX_READ_ONLY),
+        ),
+        (
+            "START TRANSACTION READ WRITE",
+            K::Begin,
+            Session,
+            COMMITS.union(F::TX_READ_WRITE),
+        ),
+        ("START SLAVE", K::Admin, Write, NONE),
+        ("COMMIT", K::Commit, Session, NONE),
+        (
+            "COMMIT WORK AND CHAIN NO RELEASE",
+            K::Commit,
+            Session,
+            F::CHAIN.union(F::NO_RELEASE),
+        ),
+        (
+            "COMMIT AND NO CHAIN RELEASE",
+            K::Commit,
+            Session,
+            F::NO_CHAIN.union(F::RELEASE),
+        ),
+        ("ROLLBACK", K::Rollback, Session, NONE),
+        ("ROLLBACK TO SAVEPOINT a", K::RollbackTo, Session, NONE),
+        ("ROLLBACK WORK TO a", K::RollbackTo, Session, NONE),
+        ("SAVEPOINT a", K::Savepoint, Session, NONE),
+        ("RELEASE SAVEPOINT a", K::ReleaseSavepoint, Session, NONE),
+        ("USE db", K::Use, Session, NONE),
+        ("USE `d b`;", K::Use, Session, NONE),
+        ("SET NAMES utf8mb4", K::Set, Session, NONE),
+        (
+            "SET NAMES 'utf8mb4' COLLATE utf8mb4_bin, autocommit = 0",
+            K::Set,
+            Session,
+            NONE,
+        ),
+        ("SET CHARACTER SET latin1", K::Set, Session, NONE),
+        (
+            "SET @a = 1, @b := 'x'",
+            K::Set,
+            Session,
+            F::ASSIGNS_USER_VARS,
+        ),
+        (
+            "SET @a = @b",
+            K::Set,
+            Session,
+            F::ASSIGNS_USER_VARS.union(F::READS_USER_VARS),
+        ),
+        (
+            "SET @a = (SELECT 1)",
+            K::Set,
+            Write,
+            F::ASSIGNS_USER_VARS.union(F::SET_SUBQUERY_OR_CALL),
+        ),
+        (
+            "SET @a = f(1)",
+            K::Set,
+            Write,
+            F::ASSIGNS_USER_VARS.union(F::SET_SUBQUERY_OR_CALL),
+        ),
+        (
+            "SET @a = GET_LOCK('x', 1)",
+            K::Set,
+            Write,
+            F::ASSIGNS_USER_VARS
+                .union(F::ACQUIRES_USER_LOCK)
+                .union(F::NONDETERMINISTIC),
+        ),
+        (
+            "SET sql_mode = CONCAT(@@sql_mode, ',ANSI')",
+            K::Set,
+            PrimaryRead,
+            F::READS_SYSVARS,
+        ),
+        (
+            "SET @@session.sql_mode = 'ANSI', @@local.x = 1, @@y = 2, LOCAL z = 3",
+            K::Set,
+            Session,
+            NONE,
+        ),
+        ("SET GLOBAL x = 1", K::Set, Write, F::SETS_GLOBAL),
+        ("SET @@global.x = 1", K::Set, Write, F::SETS_GLOBAL),
+        (
+            "SET session_track_gtids = OWN_GTID",
+            K::Set,
+            Session,
+            F::MENTIONS_SESSION_TRACK,
+        ),
+        (
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            K::SetTransaction,
+            Session,
+            F::TX_ONE_SHOT,
+        ),
+        (
+            "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY",
+            K::SetTransaction,
+            Session,
+            F::TX_READ_ONLY,
+        ),
+        (
+            "SET GLOBAL TRANSACTION READ WRITE",
+            K::SetTransaction,
+            Write,
+            F::SETS_GLOBAL.union(F::TX_READ_WRITE),
+        ),
+        (
+            "SET @@transaction_isolation = 'SERIALIZABLE'",
+            K::Set,
+            Session,
+            F::TX_ONE_SHOT,
+        ),
+        (
+            "SET transaction_isolation = 'SERIALIZABLE'",
+            K::Set,
+            Session,
+            NONE,
+        ),
+        ("SET PASSWORD = 'x'", K::SetPassword, Write, COMMITS),
+        ("SET PASSWORD FOR u@h = 'x'", K::SetPassword, Write, COMMITS),
+        ("SET ROLE r", K::SetRole, Session, NONE),
+        ("SET DEFAULT ROLE r TO u", K::SetDefaultRole, Write, COMMITS),
+        ("SET x", K::Unknown, Write, NONE),
+        ("SET", K::Unknown, Write, NONE),
+        (
+            "LOCK TABLES t READ, u AS v WRITE",
+            K::LockTables,
+            Write,
+            COMMITS,
+        ),
+        ("UNLOCK TABLES", K::UnlockTables, Write, NONE),
+        ("PREPARE s FROM 'SELECT 1'", K::Prepare, Session, NONE),
+        ("PREPARE s FROM @a", K::Prepare, Session, F::READS_USER_VARS),
+        (
+            "EXECUTE s USING @a, @b",
+            K::Execute { immediate: false },
+            Write,
+            F::READS_USER_VARS,
+        ),
+        ("DEALLOCATE PREPARE s", K::Deallocate, Session, NONE),
+        ("DROP PREPARE s", K::Deallocate, Session, NONE),
+        (
+            "HANDLER t OPEN AS h",
+            K::Handler(HandlerOp::Open),
+            Write,
+            NONE,
+        ),
+        (
+            "HANDLER h READ FIRST",
+            K::Handler(HandlerOp::Read),
+            Write,
+            NONE,
+        ),
+        ("HANDLER h CLOSE", K::Handler(HandlerOp::Close), Write, NONE),
+        ("XA START 'x'", K::Xa(XaOp::Start), Write, NONE),
+        ("XA BEGIN 'x'", K::Xa(XaOp::Start), Write, NONE),
+        (
+            "XA COMMIT 'x' ONE PHASE",
+            K::Xa(XaOp::Commit { one_phase: true }),
+            Write,
+            NONE,
+        ),
+        ("XA RECOVER", K::Xa(XaOp::Recover), Write, NONE),
+        (
+            "GET DIAGNOSTICS @n = NUMBER",
+            K::Diagnostics,
+            PrimaryRead,
+            F::ASSIGNS_USER_VARS,
+        ),
+        (
+            "GET CURRENT DIAGNOSTICS CONDITION @c @m = MESSAGE_TEXT",
+            K::Diagnostics,
+            PrimaryRead,
+            F::ASSIGNS_USER_VARS.union(F::READS_USER_VARS),
+        ),
+        ("SIGNAL SQLSTATE '45000'", K::Signal, Session, NONE),
+        ("KILL 5", K::Kill, Write, NONE),
+    ];
+    check(&mysql(), &table);
+    check(&mariadb(), &table);
+}
+
+#[test]
+fn shows_and_explains() {
+    let plain = K::Explain {
+        analyze: false,
+        connection: false,
+    };
+    let table = [
+        ("SHOW TABLES", K::Show(Show::Metadata), Read, NONE),
+        (
+            "SHOW FULL COLUMNS FROM t FROM d LIKE 'a%'",
+            K::Show(Show::Metadata),
+            Read,
+            NONE,
+        ),
+        ("SHOW CREATE TABLE t", K::Show(Show::Create), Read, NONE),
+        (
+            "SHOW CREATE USER u@h",
+            K::Show(Show::Grants),
+            PrimaryRead,
+            NONE,
+        ),
+        (
+            "SHOW GRANTS FOR u@h",
+            K::Show(Show::Grants),
+            PrimaryRead,
+            NONE,
+        ),
+        (
+            "SHOW VARIABLES LIKE 'x'",
+            K::Show(Show::Variables),
+            PrimaryRead,
+            F::SHOWS_VARIABLES,
+        ),
+        (
+            "SHOW SESSION VARIABLES LIKE 'session_track_x'",
+            K::Show(Show::Variables),
+            PrimaryRead,
+            F::SHOWS_VARIABLES.union(F::MENTIONS_SESSION_TRACK),
+        ),
+        (
+            "SHOW GLOBAL STATUS",
+            K::Show(Show::Status),
+            PrimaryRead,
+            F::SERVER_LOCAL,
+        ),
+        (
+            "SHOW FULL PROCESSLIST",
+            K::Show(Show::Processlist),
+            PrimaryRead,
+            F::SERVER_LOCAL,
+        ),
+        (
+            "SHOW ENGINE INNODB STATUS",
+            K::Show(Show::Engine),
+            PrimaryRead,
+            F::SERVER_LOCAL,
+        ),
+        (
+            "SHOW ENGINES",
+            K::Show(Show::Other),
+            PrimaryRead,
+            F::SERVER_LOCAL,
+        ),
+        ("SHOW WARNINGS LIMIT 1", K::Diagnostics, PrimaryRead, NONE),
+        ("SHOW ERRORS", K::Diagnostics, PrimaryRead, NONE),
+        ("SHOW COUNT(*) WARNINGS", K::Diagnostics, PrimaryRead, NONE),
+        ("EXPLAIN SELECT 1", plain, Read, NONE),
+        ("EXPLAIN FORMAT=JSON SELECT 1", plain, Read, NONE),
+        ("DESC t", plain, Read, NONE),
+        ("DESCRIBE d.t a", plain, Read, NONE),
+        ("EXPLAIN UPDATE t SET a = 1", plain, PrimaryRead, NONE),
+        (
+            "EXPLAIN SELECT * FROM t FOR UPDATE",
+            plain,
+            Write,
+            F::LOCKING_READ,
+        ),
+    ];
+    check(&mysql(), &table);
+    check(&mariadb(), &table);
+}
+
+#[test]
+fn several_statements() {
+    let table = [
+        ("SELECT 1; SELECT 2", K::Multi, Read, NONE),
+        (
+            "SELECT 1; SELECT @@x",
+            K::Multi,
+            PrimaryRead,
+            F::READS_SYSVARS,
+        ),
+        ("SELECT 1; UPDATE t SET a = 1", K::Multi, Write, NONE),
+        (
+            "SET @a = 1; SELECT @a",
+            K::Multi,
+            Write,
+            F::ASSIGNS_USER_VARS.union(F::READS_USER_VARS),
+        ),
+        ("SELECT 1; what", K::Unknown, Write, NONE),
+        (
+            "INSERT INTO t VALUES (1); SELECT LAST_INSERT_ID();",
+            K::Multi,
+            Write,
+            F::USES_LAST_INSERT_ID.union(F::NONDETERMINISTIC),
+        ),
+    ];
+    check(&mysql(), &table);
+    check(&mariadb(), &table);
+}
