@@ -25,6 +25,19 @@ fi
 mapfile -t targets < <(cargo +nightly fuzz list)
 [ ${#targets[@]} -gt 0 ] || { printf 'fuzz: there is no target in fuzz/\n'; exit 1; }
 
+# Prints libFuzzer's closing line only, and everything when something was found.
+run_target() {
+    local target=$1 log=$2.log
+    shift
+    if ! cargo +nightly fuzz run "$target" "$@" -- -max_total_time="$seconds" \
+        -rss_limit_mb=2048 -timeout=10 >"$log" 2>&1; then
+        tail -n 100 "$log"
+        printf 'fuzz: %s FAILED; the input is in fuzz/artifacts/%s\n' "$target" "$target"
+        return 1
+    fi
+    grep '^Done' "$log"
+}
+
 # Found inputs go to a folder of their own, so that a run leaves the tree clean.
 found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT
@@ -36,8 +49,6 @@ for target in "${targets[@]}"; do
     seeds=()
     [ -d "fuzz/corpus/$target" ] && seeds=("fuzz/corpus/$target")
     [ -d "fuzz/seeds/$target" ] && seeds+=("fuzz/seeds/$target")
-    cargo +nightly fuzz run "$target" "$found/$target" "${seeds[@]}" -- \
-        -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 2>&1 |
-        grep -vE '^#[0-9]+[[:space:]]+(NEW|REDUCE|RELOAD|pulse)' | tail -n 25
+    run_target "$target" "$found/$target" "${seeds[@]}"
 done
 printf 'fuzz: %d targets, no crash\n' ${#targets[@]}
