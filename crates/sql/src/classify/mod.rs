@@ -305,8 +305,9 @@ impl<'t, 'o> Parser<'t, 'o> {
         if self.mode.family != Family::MariaDb {
             return false;
         }
-        let labelled = self.next.tok == Tok::Op && self.bytes(self.next) == b":"
-            || self.bytes(self.cur).starts_with(b"<<");
+        let labelled =
+            !self.cur.is(Kw::Select) && self.next.tok == Tok::Op && self.bytes(self.next) == b":"
+                || self.bytes(self.cur).starts_with(b"<<");
         labelled
             || match self.cur.kw() {
                 Kw::Begin => self.next.is(Kw::Not) || (self.mode.oracle_mode && !self.begins_tx()),

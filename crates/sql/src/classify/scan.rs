@@ -300,6 +300,7 @@ impl Parser<'_, '_> {
         if scan.place.has(Place::TABLE_NEXT) && !self.scan_call_as_table() {
             return self.scan_table(scan);
         }
+        scan.place.remove(Place::TABLE_NEXT);
         self.scan_reference(scan);
     }
 
@@ -405,7 +406,8 @@ impl Parser<'_, '_> {
 
     /// An unquoted word: keywords first.
     fn scan_word(&mut self, scan: &mut Scan) {
-        if scan.place.has(Place::TABLE_NEXT) && !leads_to_table(self.cur.kw()) {
+        let due = Place::TABLE_NEXT | Place::WITH_NEXT;
+        if scan.place.has(due) && !leads_to_table(self.cur.kw()) {
             return self.scan_name(scan);
         }
         match self.cur.kw() {
@@ -561,6 +563,7 @@ impl Parser<'_, '_> {
     fn scan_with(&mut self, scan: &mut Scan) {
         self.bump();
         scan.recursive = self.eat(Kw::Recursive);
+        scan.place.remove(Place::TABLES | Place::TABLE_NEXT);
         scan.place.add(Place::WITH | Place::WITH_NEXT);
         if !self.cur.is_name() {
             scan.place.remove(Place::WITH | Place::WITH_NEXT);
