@@ -13,6 +13,7 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.SQLIntegrityConstraintViolationException;
 import java.sql.SQLTimeoutException;
+import java.sql.SQLWarning;
 import java.sql.Savepoint;
 import java.sql.Statement;
 import java.sql.Timestamp;
@@ -340,23 +341,25 @@ public final class Main {
                 s.setMaxRows(0);
                 Check.equal(rows(s.executeQuery("SELECT n FROM nums")).size(), 1000);
                 s.execute("DROP TABLE IF EXISTS not_there_at_all");
-                Check.isTrue(s.getWarnings() != null, "a warning");
-                Check.equal(s.getWarnings().getErrorCode(), 1051);
+                SQLWarning warning = s.getWarnings();
+                Check.equal(warning == null ? 0 : warning.getErrorCode(), 1051);
             }
         }
     }
 
     static void statements(Driver d) throws Exception {
+        // Connector/J keeps the columns of a prepared SELECT * and trips over another one.
+        boolean star = !(d.oracle() && d.prepares());
         try (Connection c = d.open(DB)) {
             run(c, "CREATE TABLE prep (id INT PRIMARY KEY, v VARCHAR(20))");
             try (PreparedStatement put = c.prepareStatement("INSERT INTO prep (id, v) VALUES (?, ?)");
-                    PreparedStatement get = c.prepareStatement("SELECT * FROM prep WHERE id = ?")) {
+                    PreparedStatement get = c.prepareStatement((star ? "SELECT *" : "SELECT id, v") + " FROM prep WHERE id = ?")) {
                 for (int i = 0; i < 40; i++) {
                     bind(put, i, "v" + i).executeUpdate();
                     Check.equal(rows(bind(get, i).executeQuery()), List.of(i + "|v" + i));
                 }
                 run(c, "ALTER TABLE prep ADD COLUMN w INT DEFAULT 7");
-                Check.equal(rows(bind(get, 3).executeQuery()), List.of("3|v3|7"));
+                Check.equal(rows(bind(get, 3).executeQuery()), List.of(star ? "3|v3|7" : "3|v3"));
                 bind(put, 100, "late").executeUpdate();
                 run(c, "ALTER TABLE prep DROP COLUMN w, MODIFY v VARCHAR(100) CHARACTER SET latin1");
                 Check.equal(rows(bind(get, 100).executeQuery()), List.of("100|late"));
@@ -472,11 +475,15 @@ public final class Main {
             for (int i = 0; i < 256; i++) {
                 every[i] = (byte) i;
             }
-            LocalDateTime at = LocalDateTime.of(2024, 2, 29, 23, 59, 59, 123_456_000);
-            Timestamp ts = Timestamp.valueOf("2024-06-01 12:00:00.5");
+            // Connector/J takes MariaDB for a server too old to have fractions of seconds.
+            boolean fractions = MYSQL || !d.oracle();
+            LocalDateTime at = LocalDateTime.of(2024, 2, 29, 23, 59, 59, fractions ? 123_456_000 : 0);
+            Timestamp ts = Timestamp.valueOf("2024-06-01 12:00:00" + (fractions ? ".5" : ""));
             String text = "naïve 日本語 😀 \\ ' \" \0";
+            // MySQL finds MariaDB's binary DATE malformed.
+            Object day = MYSQL && !d.oracle() && d.prepares() ? "1000-01-01" : LocalDate.of(1000, 1, 1);
             run(c, "INSERT INTO types VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)", 1, true, Long.MIN_VALUE, new BigDecimal("18446744073709551615"), 1e300,
-                    new BigDecimal("-123456789012345678901234567890.0123456789"), LocalDate.of(1000, 1, 1), at, ts, "23:59:58", "b", every,
+                    new BigDecimal("-123456789012345678901234567890.0123456789"), day, at, ts, "23:59:58", "b", every,
                     "{\"a\": [1, null, \"é\"]}", text);
             try (PreparedStatement s = bind(c.prepareStatement("SELECT * FROM types WHERE id = ?"), 1); ResultSet r = s.executeQuery()) {
                 Check.isTrue(r.next(), "a row");
@@ -542,7 +549,7 @@ public final class Main {
                 s.setBinaryStream(2, new ByteArrayInputStream(blob, 0, 3 << 20), 3 << 20);
                 s.executeUpdate();
             }
-            Check.equal(one(c, "SELECT LENGTH(b), MD5(b) = MD5((SELECT SUBSTRING(b, 1, 3145728) FROM blobs WHERE id = ?)) FROM blobs WHERE id = 7", size), "3145728|1");
+            Check.equal(one(c, "SELECT LENGTH(b), SHA2(b, 256) = SHA2((SELECT SUBSTRING(b, 1, 3145728) FROM blobs WHERE id = ?), 256) FROM blobs WHERE id = 7", size), "3145728|1");
             if (size < 20 << 20) {
                 throw new Check.Skip("blobs up to " + size + " bytes only: max_allowed_packet is " + limit);
             }
