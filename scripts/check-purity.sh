@@ -13,8 +13,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-pure=(protocol sql topology routing)
-[ -d crates/cache ] && pure+=(cache)
+pure=(protocol sql topology routing metrics)
+[ ! -d crates/cache ] || pure+=(cache)
 
 # Runtimes and I/O, random sources, clocks and time zones, and our own upper crates.
 banned='tokio|tokio-.*|mio|socket2|async-std|async-io|smol|polling|io-uring|rustix|nix|hyper|axum|rustls|rustls-.*'

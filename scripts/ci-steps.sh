@@ -73,7 +73,7 @@ suites() {
         [ -e "$file" ] || continue
         file=${file##*/}
         printf 'suite-%s|1200|%s\n' "${file%.rs}" \
-            "$(sed -n 's|^//! *||p;/^[^/]/q' "tests/tests/$file" | head -n 1)"
+            "$(awk '/^\/\/! / { print substr($0, 5); exit }' "tests/tests/$file")"
     done
 }
 
@@ -105,7 +105,8 @@ run_step() {
 rows_named() {
     local name row
     for name in "$@"; do
-        row=$(plan_of test | grep -m 1 "^$name|") || {
+        row=$(plan_of test | awk -F'|' -v name="$name" '$1 == name')
+        [ -n "$row" ] || {
             printf "no step '%s'; there are: %s\n" "$name" \
                 "$(plan_of test | cut -d'|' -f1 | tr '\n' ' ')" >&2
             return 2
