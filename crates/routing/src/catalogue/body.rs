@@ -548,4 +548,26 @@ mod tests {
         assert!(show(&body.names).contains(&"d.`v`".to_owned()));
         assert!(body.selects);
     }
+
+    /// Pieces that open, close, quote, escape and comment, to be put together at random.
+    const PIECES: &[&str] = &[
+        "'", "\"", "`", "\\", "/*", "/*!50000", "/*M!", "*/", "-- ", "#", "\n", "@", ".", "(", ")",
+        ",", ";", "=", "SET", "DECLARE", "a", "b", "INSERT", "CALL", "1", "\u{e9}", "",
+    ];
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics(pieces in proptest::collection::vec(0..PIECES.len(), 0..40)) {
+            let text: String = pieces.iter().map(|at| PIECES[*at]).collect();
+            // What is appended outside of quotes and comments is always seen.
+            let open = tokens(text.as_bytes()).contains(&Token::Broken);
+            let more = format!("{text}\n; DELETE FROM t");
+            proptest::prop_assert!(open || read(more.as_bytes()).hazard);
+        }
+
+        #[test]
+        fn takes_any_bytes(text in proptest::collection::vec(0_u8..=255, 0..60)) {
+            read(&text);
+        }
+    }
 }
