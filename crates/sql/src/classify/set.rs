@@ -66,7 +66,8 @@ impl Parser<'_, '_> {
     /// SET STATEMENT a = 1, b = 2 FOR statement.
     fn set_statement(&mut self) {
         self.bump();
-        let understood = self.assignments(|p, depth| depth == 0 && p.cur.is(Kw::For));
+        let nested = self.out.flags.contains(Flags::SET_STATEMENT);
+        let understood = !nested && self.assignments(|p, depth| depth == 0 && p.cur.is(Kw::For));
         self.flag(Flags::SET_STATEMENT);
         if !understood || !self.eat(Kw::For) || self.at_end() {
             return self.scan_unknown();
