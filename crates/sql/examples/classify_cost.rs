@@ -1,6 +1,12 @@
 //! Prints what classifying one statement costs. Run with `--release`; further statements can be
 //! given as arguments.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "an example measures and prints; the crate does neither"
+)]
+
 use millrace_sql::{Family, LexMode, Statement, classify};
 use std::hint::black_box;
 use std::time::Instant;

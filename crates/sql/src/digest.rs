@@ -201,14 +201,19 @@ impl<'t> Writer<'t, '_> {
     fn close(&mut self) {
         let (class, text) = match (self.class(1), self.class(0)) {
             (Some(Class::Open), Some(Class::Value)) => match self.class(2) {
-                Some(Class::In) => (Class::Rows, &b"(...)"[..]),
+                Some(Class::In) => (Class::Operand, &b"(...)"[..]),
                 _ => (Class::Row, &b"(?)"[..]),
             },
-            (Some(Class::Open), Some(Class::Values)) => (Class::Rows, &b"(...)"[..]),
+            (Some(Class::Open), Some(Class::Values)) => match self.class(2) {
+                Some(Class::In) => (Class::Operand, &b"(...)"[..]),
+                _ => (Class::Rows, &b"(...)"[..]),
+            },
             _ => return self.put(Class::Operand, b")"),
         };
         self.take_back(2);
-        let repeated = self.class(0) == Some(Class::Comma) && self.class(1) == Some(class);
+        let repeated = class != Class::Operand
+            && self.class(0) == Some(Class::Comma)
+            && self.class(1) == Some(class);
         if !repeated {
             return self.put(class, text);
         }

@@ -22,6 +22,7 @@ pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
 fn quote_of(written: &[u8]) -> Option<u8> {
     match written {
         [first @ (b'`' | b'"' | b'\''), .., last] if first == last => Some(*first),
+        [b'[', .., last @ b']'] => Some(*last),
         _ => None,
     }
 }

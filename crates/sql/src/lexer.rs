@@ -190,6 +190,7 @@ impl<'t> Lexer<'t> {
             b'\'' => self.string(start, 0),
             b'"' if !self.mode.ansi_quotes => self.string(start, 0),
             b'"' | b'`' => self.quoted(start, byte),
+            b'[' if self.mode.bracket_quotes => self.quoted(start, b']'),
             b'@' => self.variable(start),
             b'.' => self.dot(start),
             b':' if self.peek(1) == b'=' => self.simple(Tok::Assign, start, 2),

@@ -52,6 +52,8 @@ pub struct LexMode {
     pub ignore_space: bool,
     /// MariaDB's `sql_mode` has ORACLE.
     pub oracle_mode: bool,
+    /// MariaDB's `sql_mode` has MSSQL: `[x]` is an identifier.
+    pub bracket_quotes: bool,
 }
 
 impl LexMode {
@@ -65,6 +67,7 @@ impl LexMode {
             no_backslash_escapes: false,
             ignore_space: false,
             oracle_mode: false,
+            bracket_quotes: false,
         }
     }
 
@@ -75,6 +78,7 @@ impl LexMode {
         self.no_backslash_escapes = false;
         self.ignore_space = false;
         self.oracle_mode = false;
+        self.bracket_quotes = false;
         for word in value.split(|b| *b == b',') {
             self.add_sql_mode(word.trim_ascii());
         }
@@ -87,7 +91,9 @@ impl LexMode {
         self.ansi_quotes |= is("ANSI_QUOTES") || combined;
         self.ignore_space |= is("IGNORE_SPACE") || combined;
         self.no_backslash_escapes |= is("NO_BACKSLASH_ESCAPES");
-        self.oracle_mode |= is("ORACLE") && self.family == Family::MariaDb;
+        let maria = self.family == Family::MariaDb;
+        self.oracle_mode |= is("ORACLE") && maria;
+        self.bracket_quotes |= is("MSSQL") && maria;
     }
 }
 
@@ -146,4 +152,43 @@ fn is_single_byte(id: u16) -> bool {
         2..=4 | 6 | 7 | 9 | 10 | 14 | 16 | 18 | 20..=23 | 25..=27 | 29 | 30 | 32 | 34 | 36..=44
             | 50..=53 | 57..=59 | 64 | 66..=75 | 77..=82 | 89 | 92 | 93 | 99
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sql_modes_are_taken_over() {
+        let mut mode = LexMode::new(Family::MariaDb, 101119);
+        mode.set_sql_mode(b"STRICT_TRANS_TABLES,ansi_quotes, NO_BACKSLASH_ESCAPES");
+        assert!(mode.ansi_quotes && mode.no_backslash_escapes && !mode.ignore_space);
+        mode.set_sql_mode(b"PIPES_AS_CONCAT,IGNORE_SPACE,ORACLE");
+        assert!(mode.oracle_mode && mode.ignore_space && !mode.no_backslash_escapes);
+        mode.set_sql_mode(b"");
+        assert_eq!(mode, LexMode::new(Family::MariaDb, 101119));
+    }
+
+    #[test]
+    fn character_sets_by_name_and_number() {
+        assert_eq!(Charset::from_name(b"GBK"), Charset::Gbk);
+        assert_eq!(Charset::from_name(b"utf8mb4"), Charset::AsciiSafe);
+        assert_eq!(Charset::from_name(b"cp1251"), Charset::SingleByte);
+        for (id, charset) in [
+            (28, Charset::Gbk),
+            (1111, Charset::Gbk),
+            (95, Charset::Sjis),
+            (1, Charset::Big5),
+            (250, Charset::Gb18030),
+            (8, Charset::Latin1),
+            (1071, Charset::Latin1),
+            (51, Charset::SingleByte),
+            (255, Charset::AsciiSafe),
+            (45, Charset::AsciiSafe),
+            (33, Charset::AsciiSafe),
+            (2304, Charset::AsciiSafe),
+        ] {
+            assert_eq!(Charset::from_collation_id(id), charset, "{id}");
+        }
+    }
 }

@@ -153,6 +153,15 @@ fn strings() {
 }
 
 #[test]
+fn bracket_quotes() {
+    let mut mode = mariadb();
+    mode.set_sql_mode(b"MSSQL");
+    assert!(!locks("SELECT [a FOR UPDATE], [b]]c;] FROM [t]", &mode));
+    assert_eq!(read("SELECT 1 FROM [t]", &mode).tables.len(), 1);
+    assert!(unknown("SELECT [a", &mode));
+}
+
+#[test]
 fn dollar_quotes() {
     assert!(!locks("SELECT $$ FOR UPDATE $$", &mysql()));
     assert!(!locks("SELECT $a$ $$ FOR UPDATE ' $a$", &mysql()));

@@ -133,6 +133,7 @@ fn tables_are_found() {
         tables("SELECT * FROM a, qualify, b", &mariadb()),
         ["a", "qualify", "b"]
     );
+    assert_eq!(tables("SELECT * FROM a window, b", &mariadb()), ["a", "b"]);
     assert_eq!(
         tables("SELECT * FROM a FOR SYSTEM_TIME AS OF NOW(), b", &mariadb()),
         ["a", "b"]

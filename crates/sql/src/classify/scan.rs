@@ -297,16 +297,14 @@ impl Parser<'_, '_> {
         if scan.place.has(Place::WITH_NEXT) {
             return self.scan_cte_name(scan);
         }
-        if scan.place.has(Place::TABLE_NEXT) && !self.scan_call_as_table() {
-            return self.scan_table(scan);
+        if !scan.place.has(Place::TABLE_NEXT) {
+            return self.scan_reference(scan);
         }
-        scan.place.remove(Place::TABLE_NEXT);
-        self.scan_reference(scan);
-    }
-
-    /// JSON_TABLE( and its like stand where tables do.
-    fn scan_call_as_table(&self) -> bool {
-        self.next.tok == Tok::Open && self.cur.is(Kw::JsonTable)
+        if self.cur.is(Kw::JsonTable) && self.next.tok == Tok::Open {
+            scan.place.remove(Place::TABLE_NEXT);
+            return self.bump();
+        }
+        self.scan_table(scan);
     }
 
     fn scan_table(&mut self, scan: &mut Scan) {
@@ -407,7 +405,7 @@ impl Parser<'_, '_> {
     /// An unquoted word: keywords first.
     fn scan_word(&mut self, scan: &mut Scan) {
         let due = Place::TABLE_NEXT | Place::WITH_NEXT;
-        if scan.place.has(due) && !leads_to_table(self.cur.kw()) {
+        if scan.place.has(due) && !leads_to_table(self.cur.kw(), self.mode.family) {
             return self.scan_name(scan);
         }
         match self.cur.kw() {
@@ -421,7 +419,10 @@ impl Parser<'_, '_> {
                 scan.place.add(Place::TABLE_NEXT);
             }
             Kw::Order | Kw::Group if self.prev.is(Kw::For) => {}
-            Kw::Qualify if self.mode.family == Family::MariaDb => return self.scan_name(scan),
+            // No keywords there, or not reserved: they can be aliases in a list of tables.
+            Kw::Qualify | Kw::Window if self.mode.family == Family::MariaDb => {
+                return self.scan_name(scan);
+            }
             Kw::Where
             | Kw::Group
             | Kw::Having
@@ -462,7 +463,7 @@ impl Parser<'_, '_> {
                 self.flag(Flags::RETURNING);
             }
             Kw::Next | Kw::Previous if self.next.is(Kw::Value) => self.flag(Flags::SEQUENCE),
-            Kw::Lateral => {}
+            Kw::Lateral if self.mode.family == Family::MySql => {}
             Kw::Dual => scan.place.remove(Place::TABLE_NEXT),
             Kw::As if scan.place.has(Place::WITH) => {
                 if let Some(cte) = scan.ctes.last_mut() {
@@ -572,17 +573,13 @@ impl Parser<'_, '_> {
 }
 
 /// The words that may stand where a table's name is due and are none themselves.
-fn leads_to_table(word: Kw) -> bool {
+fn leads_to_table(word: Kw, family: Family) -> bool {
+    if word == Kw::Lateral {
+        return family == Family::MySql;
+    }
     matches!(
         word,
-        Kw::Select
-            | Kw::With
-            | Kw::Values
-            | Kw::Table
-            | Kw::Lateral
-            | Kw::Dual
-            | Kw::From
-            | Kw::Set
+        Kw::Select | Kw::With | Kw::Values | Kw::Table | Kw::Dual | Kw::From | Kw::Set
     )
 }
 

@@ -23,11 +23,14 @@ struct Meaning {
     callee: Callee,
     /// Known only with `(` right behind it.
     adjacent: bool,
+    /// Known only without quotes.
+    unquoted: bool,
 }
 
 const PLAIN: Meaning = Meaning {
     callee: Callee::Stored,
     adjacent: false,
+    unquoted: false,
 };
 
 #[derive(Clone, Copy)]
@@ -74,14 +77,15 @@ impl WordId {
         let meaning = match mode.family {
             Family::MySql if slot.old && mode.version < 90600 => Meaning {
                 callee: Callee::Builtin,
-                adjacent: false,
+                ..PLAIN
             },
             Family::MySql => slot.mysql,
             Family::MariaDb => slot.mariadb,
         };
         match meaning.callee {
             Callee::Keyword if quoted => Callee::Stored,
-            Callee::Builtin if meaning.adjacent && (quoted || !glued) => Callee::Stored,
+            Callee::Builtin if quoted && (meaning.adjacent || meaning.unquoted) => Callee::Stored,
+            Callee::Builtin if !glued && meaning.adjacent => Callee::Stored,
             callee => callee,
         }
     }
@@ -182,7 +186,28 @@ const fn build() -> [Slot; SIZE] {
         Some(Callee::Builtin),
     );
     fill_with(&mut table, lists::BUILTIN_MYSQL_OLD, Mark::Old);
-    fill_with(&mut table, lists::ADJACENT, Mark::Adjacent);
+    fill_with(&mut table, lists::ADJACENT_BOTH, Mark::Adjacent(true, true));
+    fill_with(
+        &mut table,
+        lists::ADJACENT_MYSQL,
+        Mark::Adjacent(true, false),
+    );
+    fill_with(
+        &mut table,
+        lists::ADJACENT_MARIADB,
+        Mark::Adjacent(false, true),
+    );
+    fill_with(&mut table, lists::UNQUOTED_BOTH, Mark::Unquoted(true, true));
+    fill_with(
+        &mut table,
+        lists::UNQUOTED_MYSQL,
+        Mark::Unquoted(true, false),
+    );
+    fill_with(
+        &mut table,
+        lists::UNQUOTED_MARIADB,
+        Mark::Unquoted(false, true),
+    );
     let mut i = 0;
     while i < EFFECTS.len() {
         fill_with(&mut table, EFFECTS[i].0, Mark::Effect(EFFECTS[i].1));
@@ -203,7 +228,8 @@ const fn fill(
 #[derive(Clone, Copy)]
 enum Mark {
     Callee(Option<Callee>, Option<Callee>),
-    Adjacent,
+    Adjacent(bool, bool),
+    Unquoted(bool, bool),
     Old,
     Effect(Flags),
 }
@@ -238,9 +264,13 @@ const fn apply(slot: &mut Slot, mark: Mark) {
                 slot.mariadb.callee = callee;
             }
         }
-        Mark::Adjacent => {
-            slot.mysql.adjacent = true;
-            slot.mariadb.adjacent = true;
+        Mark::Adjacent(mysql, mariadb) => {
+            slot.mysql.adjacent |= mysql;
+            slot.mariadb.adjacent |= mariadb;
+        }
+        Mark::Unquoted(mysql, mariadb) => {
+            slot.mysql.unquoted |= mysql;
+            slot.mariadb.unquoted |= mariadb;
         }
         Mark::Old => slot.old = true,
         Mark::Effect(flags) => slot.effect = slot.effect.union(flags),
