@@ -16,6 +16,8 @@
 --mariadb: CREATE USER IF NOT EXISTS 't_limited'@'%' IDENTIFIED VIA mysql_native_password USING PASSWORD('limited-secret')
 --mariadb: CREATE USER IF NOT EXISTS 't_empty'@'%' IDENTIFIED VIA mysql_native_password USING PASSWORD('')
 --mariadb: CREATE USER IF NOT EXISTS 't_locked'@'%' IDENTIFIED VIA mysql_native_password USING PASSWORD('locked-secret') ACCOUNT LOCK
+--mariadb: CREATE USER IF NOT EXISTS 't_ed25519'@'%' IDENTIFIED VIA ed25519 USING PASSWORD('ed25519-secret')
+--mariadb: GRANT SELECT ON base.* TO 't_ed25519'@'%'
 --mariadb: CREATE USER IF NOT EXISTS 't_expired'@'%' IDENTIFIED VIA mysql_native_password USING PASSWORD('expired-secret') PASSWORD EXPIRE
 --mariadb: GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, RELOAD, PROCESS, REFERENCES, INDEX, ALTER, SHOW DATABASES, CREATE TEMPORARY TABLES, LOCK TABLES, EXECUTE, CREATE VIEW, SHOW VIEW, CREATE ROUTINE, ALTER ROUTINE, EVENT, TRIGGER, BINLOG MONITOR, DELETE HISTORY, FILE ON *.* TO 't_app'@'%'
 --mariadb: SET GLOBAL log_bin_trust_function_creators=1

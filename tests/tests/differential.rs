@@ -78,6 +78,11 @@ async fn run(family: Family) -> anyhow::Result<()> {
         profile: profile(cap::MODERN),
     };
     let mut failed = compare(&sides, &cases, &format!("{family} modern")).await;
+    let small: Vec<Case> = cases
+        .iter()
+        .filter(|c| !c.file.contains("big"))
+        .cloned()
+        .collect();
 
     // The cases change their databases: a second pass needs them new.
     stage.delay_replicas(0).await?;
@@ -89,7 +94,7 @@ async fn run(family: Family) -> anyhow::Result<()> {
         .wait_replicas_caught_up(Duration::from_secs(60))
         .await?;
     sides.profile = profile(cap::LEGACY | cap::COMPRESS);
-    failed.extend(compare(&sides, &cases, &format!("{family} legacy, compressed")).await);
+    failed.extend(compare(&sides, &small, &format!("{family} legacy, compressed")).await);
 
     let errant = stage.errant_writes().await?;
     if let Some(proxy) = stage.proxy.as_ref().filter(|_| !failed.is_empty()) {

@@ -82,6 +82,9 @@ fn one(mut line: String, view: &View, masks: &[Mask], ids: &[(u32, u32)]) -> Str
             line = drop_columns(&line, &view.columns);
         }
     }
+    if line.contains(" ERROR ") {
+        line = replace_ids_in_error(&line, ids);
+    }
     if view.shape {
         line = shape_of(&line);
     }
@@ -142,6 +145,19 @@ fn replace_ids(line: &str, ids: &[(u32, u32)]) -> String {
         }
     }
     format!("{head}|{}|", cells.join("|"))
+}
+
+/// "Unknown thread id: 17" names a connection: it must be the one that the client knows.
+fn replace_ids_in_error(line: &str, ids: &[(u32, u32)]) -> String {
+    let named = |word: &str| {
+        let (session, _) = ids.iter().find(|(_, id)| word == id.to_string())?;
+        Some(format!("<connection id of {session}>"))
+    };
+    let words: Vec<String> = line
+        .split(' ')
+        .map(|word| named(word).unwrap_or_else(|| word.to_owned()))
+        .collect();
+    words.join(" ")
 }
 
 fn drop_columns(line: &str, columns: &[usize]) -> String {

@@ -153,7 +153,7 @@ fn parse_track(block: &[u8]) -> Option<Vec<(u8, String)>> {
                 }
                 pairs.join(",")
             }
-            1 | 2 | 4 | 5 => printable(d.lenenc_bytes()?),
+            1 | 4 | 5 => printable(d.lenenc_bytes()?),
             3 => {
                 d.u8()?;
                 printable(d.lenenc_bytes()?)
