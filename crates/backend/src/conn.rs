@@ -101,6 +101,8 @@ pub struct Conn {
     pub private_version: u64,
     /// The session that used it last.
     pub last_user: SessionUid,
+    /// Which of that session's statements it ran last.
+    pub last_seq: u64,
     /// The value that LAST_INSERT_ID() has, where that is known.
     pub last_insert_id: Option<u64>,
     /// What the last user might still ask about.
@@ -138,6 +140,7 @@ impl Conn {
             private_of: 0,
             private_version: 0,
             last_user: 0,
+            last_seq: 0,
             last_insert_id: Some(0),
             residue: Residue::default(),
             prepared: Prepared::default(),

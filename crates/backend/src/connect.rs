@@ -9,7 +9,7 @@ use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket, encode_ssl_request};
 use millrace_protocol::ok::{ErrPacket, OkPacket};
 use millrace_protocol::{Capabilities, Status};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use zeroize::Zeroizing;
 
 use crate::error::{BackendError, ServerError};
@@ -32,7 +32,7 @@ pub const BASE: Capabilities = Capabilities::PROTOCOL_41
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// Host name or IP address.
+    /// Host name or IP address; or the absolute path of a Unix socket.
     pub host: String,
     /// TCP port.
     pub port: u16,
@@ -40,7 +40,9 @@ pub struct Address {
 
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.host.contains(':') {
+        if self.host.starts_with('/') {
+            f.write_str(&self.host)
+        } else if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
         } else {
             write!(f, "{}:{}", self.host, self.port)
@@ -83,9 +85,13 @@ pub struct Opened {
 /// Connects without logging in: socket, greeting, nothing else.
 pub async fn dial(address: &Address, timeout: Duration) -> Result<(Stream, Greeting, Vec<u8>), BackendError> {
     let dialing = async {
-        let socket = TcpStream::connect((address.host.as_str(), address.port)).await?;
-        socket.set_nodelay(true)?;
-        let mut stream = Stream::Plain(Plain::Tcp(socket));
+        let mut stream = Stream::Plain(if address.host.starts_with('/') {
+            Plain::Unix(UnixStream::connect(&address.host).await?)
+        } else {
+            let socket = TcpStream::connect((address.host.as_str(), address.port)).await?;
+            socket.set_nodelay(true)?;
+            Plain::Tcp(socket)
+        });
         let mut buffer = Vec::new();
         let (_, payload) = read_packet(&mut stream, &mut buffer, LOGIN_PACKET_MAX).await?;
         match Greeting::parse(&payload)? {

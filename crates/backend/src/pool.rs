@@ -497,12 +497,14 @@ impl Pool {
         }
     }
 
-    /// The idle connection that `uid` used last, if nobody else has used it since.
-    pub fn try_take_own(self: &Rc<Self>, uid: SessionUid) -> Option<Lease> {
+    /// The idle connection that ran statement `seq` of `uid`, if nothing was run on it since.
+    pub fn try_take_own(self: &Rc<Self>, uid: SessionUid, seq: u64) -> Option<Lease> {
         let server = self.server.upgrade()?;
         let mut conn = {
             let mut idle = self.idle.borrow_mut();
-            let at = idle.iter().rposition(|conn| conn.last_user == uid)?;
+            let at = idle
+                .iter()
+                .rposition(|conn| conn.last_user == uid && conn.last_seq == seq)?;
             idle.swap_remove(at)
         };
         if conn.stream.is_quiet() {
@@ -655,6 +657,11 @@ impl Lease {
     /// The pool it came from.
     pub fn pool(&self) -> &Rc<Pool> {
         &self.pool
+    }
+
+    /// The facts of its server.
+    pub fn server_facts(&self) -> Arc<ServerFacts> {
+        self.server.facts()
     }
 
     /// The pools of its server.

@@ -224,6 +224,7 @@ impl ServerTls {
             &mut self.mode,
             choice(&[
                 ("disabled", ServerTlsMode::Disabled),
+                ("as_client", ServerTlsMode::AsClient),
                 ("preferred", ServerTlsMode::Preferred),
                 ("required", ServerTlsMode::Required),
                 ("verify_ca", ServerTlsMode::VerifyCa),

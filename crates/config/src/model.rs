@@ -174,7 +174,7 @@ pub struct ClientTls {
 /// `[server_tls]`, towards servers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerTls {
-    /// `mode`, as in MySQL's clients. Default `"preferred"`.
+    /// `mode`: `"as_client"` (default), or as in MySQL's clients.
     pub mode: ServerTlsMode,
     /// `ca`: the authorities, PEM; needed for the verify modes.
     pub ca: Option<PathBuf>,
@@ -189,8 +189,11 @@ pub struct ServerTls {
 pub enum ServerTlsMode {
     /// Never.
     Disabled,
-    /// Where the server offers it; not verified.
+    /// Where the client's own connection is encrypted and the server offers it: the way to the
+    /// server is as private as without Millrace. Not verified.
     #[default]
+    AsClient,
+    /// Where the server offers it; not verified.
     Preferred,
     /// Always; not verified.
     Required,

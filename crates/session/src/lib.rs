@@ -1,1 +1,28 @@
-//! The client's side: handshake, command loop, relay, session state.
+//! The client's side: login, the command loop, the relay of answers, and what a session has set.
+//! [`run`] tells the story of a command and alone calls sideways; every other module answers
+//! one question for it.
+
+mod accounts;
+mod commands;
+mod effects;
+mod failure;
+mod kill;
+mod lease;
+mod local;
+mod login;
+mod options;
+mod pins;
+mod prepared;
+mod registry;
+mod relay;
+mod relayed;
+mod run;
+mod session;
+mod variables;
+mod verify;
+mod worker;
+
+pub use accounts::Accounts;
+pub use options::{Options, ServerKey};
+pub use registry::Registry;
+pub use worker::{ListenerTls, Message, Shared, Worker};

@@ -1,0 +1,170 @@
+//! Listeners: accept clients and hand each to the worker with the fewest.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use millrace_config::{Address, Listener, ListenerTls};
+use millrace_metrics::Metrics;
+use millrace_routing::Target;
+use millrace_session::Message;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::{info, warn};
+
+/// Clients that wait to be accepted; beyond it the kernel lets them try again.
+const BACKLOG: i32 = 4096;
+
+/// A bound socket with what is configured for it.
+pub(crate) struct Bound {
+    socket: Bindable,
+    target: Target,
+    tls: millrace_session::ListenerTls,
+}
+
+enum Bindable {
+    Tcp(Vec<TcpListener>),
+    Unix(UnixListener, PathBuf),
+}
+
+/// Binds a listener.
+pub(crate) async fn bind(listener: &Listener) -> anyhow::Result<Bound> {
+    let socket = match &listener.address {
+        Address::Tcp { host, port } => Bindable::Tcp(
+            bind_tcp(host, *port)
+                .await
+                .with_context(|| format!("cannot listen on {}", listener.address))?,
+        ),
+        Address::Unix(path) => {
+            let bound = bind_unix(path).await;
+            Bindable::Unix(
+                bound.with_context(|| format!("cannot listen on {}", path.display()))?,
+                path.clone(),
+            )
+        }
+    };
+    info!(address = %listener.address, "listening");
+    Ok(Bound {
+        socket,
+        target: listener.target,
+        tls: match listener.tls {
+            ListenerTls::Optional => millrace_session::ListenerTls::Optional,
+            ListenerTls::Required => millrace_session::ListenerTls::Required,
+            ListenerTls::Off => millrace_session::ListenerTls::Off,
+        },
+    })
+}
+
+async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<TcpListener>> {
+    if host == "*" {
+        // One socket for both families where there is IPv6.
+        return match bind_one(&format!("[::]:{port}").parse().map_err(io::Error::other)?) {
+            Ok(listener) => Ok(vec![listener]),
+            Err(_) => Ok(vec![bind_one(
+                &format!("0.0.0.0:{port}").parse().map_err(io::Error::other)?,
+            )?]),
+        };
+    }
+    tokio::net::lookup_host((host, port))
+        .await?
+        .map(|address| bind_one(&address))
+        .collect()
+}
+
+fn bind_one(address: &std::net::SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified())?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&(*address).into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Replaces a socket file that nobody listens on any more.
+async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).await.is_err() {
+        std::fs::remove_file(path)?;
+    }
+    UnixListener::bind(path)
+}
+
+/// Accepts until the task is ended.
+pub(crate) async fn accept(
+    bound: Bound,
+    mailboxes: Arc<Vec<UnboundedSender<Message>>>,
+    metrics: Arc<Metrics>,
+) {
+    let (target, tls) = (bound.target, bound.tls);
+    match bound.socket {
+        Bindable::Tcp(listeners) => {
+            let mut tasks = tokio::task::JoinSet::new();
+            for listener in listeners {
+                let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
+                tasks.spawn(async move {
+                    loop {
+                        match listener.accept().await {
+                            Ok((stream, _)) => {
+                                if let Ok(plain) = stream.into_std() {
+                                    let message = Message::Client { plain, target, tls };
+                                    send(&mailboxes, &metrics, message);
+                                }
+                            }
+                            Err(error) => rest(&error).await,
+                        }
+                    }
+                });
+            }
+            while tasks.join_next().await.is_some() {}
+        }
+        Bindable::Unix(listener, path) => {
+            let _remove = Remove(path);
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        if let Ok(plain) = stream.into_std() {
+                            send(&mailboxes, &metrics, Message::UnixClient { plain, target });
+                        }
+                    }
+                    Err(error) => rest(&error).await,
+                }
+            }
+        }
+    }
+}
+
+fn send(mailboxes: &[UnboundedSender<Message>], metrics: &Metrics, message: Message) {
+    let least = (0..mailboxes.len()).min_by_key(|worker| metrics.clients_of(*worker));
+    if let Some(mailbox) = least.and_then(|worker| mailboxes.get(worker)) {
+        // A closed mailbox is a worker that ends: the client is dropped.
+        let _ = mailbox.send(message);
+    }
+}
+
+/// Out of file descriptors or the like: accepting again at once would only burn the CPU.
+async fn rest(error: &io::Error) {
+    let client_left = matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    );
+    if !client_left {
+        warn!(%error, "cannot accept a client; raise the limit of open files");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Removes a socket file in the end.
+struct Remove(PathBuf);
+
+impl Drop for Remove {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

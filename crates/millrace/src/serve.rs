@@ -1,0 +1,323 @@
+//! `millrace serve`: builds everything from the configuration, starts the threads, and ends them
+//! in order.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use millrace_admin::{HttpListener, Readiness};
+use millrace_backend::connect::{Address, SharedTls};
+use millrace_backend::monitor::{Monitor, MonitorOptions, World};
+use millrace_backend::pool::{PoolOptions, ServerCount};
+use millrace_backend::secret::Secret;
+use millrace_config::{Config, Environment, Flags};
+use millrace_metrics::{Metrics, ServerState};
+use millrace_routing::Catalogue;
+use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::drain::{Signals, drain};
+use crate::{check, listen, logging, tls};
+
+/// How to serve: a file, or flags alone.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration file; takes the place of the flags for listeners and servers.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server", "monitor_user", "monitor_password_file", "http"])]
+    config: Option<PathBuf>,
+    /// Where to listen: HOST:PORT, [V6]:PORT, *:PORT or the path of a Unix socket. Repeatable.
+    #[arg(long, value_name = "ADDR")]
+    listen: Vec<String>,
+    /// A server: HOST or HOST:PORT. Repeatable.
+    #[arg(long, value_name = "HOST:PORT")]
+    server: Vec<String>,
+    /// The account that asks the servers for their roles and positions. Its password is taken
+    /// from MILLRACE_MONITOR_PASSWORD or a file.
+    #[arg(long, value_name = "NAME")]
+    monitor_user: Option<String>,
+    /// A file that holds the monitor's password.
+    #[arg(long, value_name = "FILE")]
+    monitor_password_file: Option<PathBuf>,
+    /// Where to serve metrics and health over HTTP.
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+    /// Threads that serve clients; as many as CPUs where not given.
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+}
+
+pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<i32> {
+    let Some(config) = configuration(args)? else {
+        return Ok(1);
+    };
+    logging::start(config.log);
+    for warning in &config.warnings {
+        warn!("{warning}");
+    }
+    prepare_process();
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(config))?;
+    Ok(0)
+}
+
+fn configuration(args: &ServeArgs) -> anyhow::Result<Option<Config>> {
+    let mut config = match &args.config {
+        Some(file) => match check::load(file)? {
+            Some(config) => config,
+            None => return Ok(None),
+        },
+        None => {
+            let flags = Flags {
+                listen: args.listen.clone(),
+                server: args.server.clone(),
+                monitor_user: args.monitor_user.clone(),
+                monitor_password_file: args.monitor_password_file.clone(),
+                http: args.http.clone(),
+            };
+            match Config::from_flags(&flags, &Environment::process()) {
+                Ok(config) => config,
+                Err(errors) => {
+                    for error in errors {
+                        eprintln!("millrace: {error}");
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+    };
+    if args.workers.is_some() {
+        config.workers = args.workers;
+    }
+    Ok(Some(config))
+}
+
+/// As many open files as allowed, and no core file: it would hold passwords.
+fn prepare_process() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let files = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: files.maximum,
+        maximum: files.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        warn!(%error, "cannot raise the limit of open files");
+    }
+    let none = Rlimit {
+        current: Some(0),
+        maximum: getrlimit(Resource::Core).maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Core, none) {
+        warn!(%error, "cannot forbid core files, which would hold passwords");
+    }
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    let workers = config
+        .workers
+        .or_else(|| std::thread::available_parallelism().ok().map(usize::from))
+        .unwrap_or(1);
+    let addresses: Vec<Address> = config.servers.iter().map(|server| address(&server.address)).collect();
+    let names = addresses.iter().map(ToString::to_string).collect();
+    let metrics = Arc::new(Metrics::new(workers, names));
+    let server_tls: SharedTls = Arc::new(tls::towards_servers(&config.server_tls)?);
+    let (topology, specs) = config.topology();
+    let monitor_options = Arc::new(MonitorOptions {
+        user: config.monitor.user.clone().unwrap_or_default(),
+        password: Secret::new(config.monitor.password.expose().to_vec()),
+        interval: config.monitor.interval,
+        timeout: config.monitor.timeout,
+        catalogue_interval: Duration::from_secs(5),
+        catalogue_queries: Catalogue::queries,
+        topology,
+    });
+    let monitor = Monitor::new(&monitor_options, specs, &addresses);
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
+    let mailboxes = Arc::new(senders);
+    let registry = Arc::new(Registry::default());
+    let accounts = Arc::new(Accounts::default());
+    for account in &config.accounts {
+        accounts.learn(account.name.as_bytes(), Secret::new(account.password.expose().to_vec()));
+    }
+    let shared = Shared {
+        options: Arc::new(options(&config)),
+        pool: Arc::new(pool_options(&config)),
+        counts: Arc::new(addresses.iter().map(|_| Arc::new(ServerCount::default())).collect()),
+        accounts,
+        registry: registry.clone(),
+        key: Arc::new(ServerKey::generate().context("cannot make an RSA key")?),
+        tls: Some(tls::acceptor(&config.tls)?),
+        server_tls: server_tls.clone(),
+        metrics: metrics.clone(),
+        monitor: monitor.clone(),
+        mailboxes: mailboxes.clone(),
+    };
+    let mut listeners = Vec::new();
+    for listener in &config.listeners {
+        listeners.push(listen::bind(listener).await?);
+    }
+    start_monitor(&monitor, monitor_options, server_tls)?;
+    let threads = start_workers(&shared, receivers)?;
+    tokio::spawn(publish_servers(monitor.watch().clone(), metrics.clone()));
+    if let Some(http) = &config.http {
+        let listener = HttpListener::bind(&http.to_string())
+            .await
+            .with_context(|| format!("cannot listen on {http} for HTTP"))?;
+        info!(address = %http, "serving metrics and health");
+        let world = monitor.watch();
+        let ready = move || readiness(&world.borrow());
+        tokio::spawn(millrace_admin::serve(listener, metrics.clone(), ready, std::future::pending()));
+    }
+    let mut accepting = tokio::task::JoinSet::new();
+    for bound in listeners {
+        accepting.spawn(listen::accept(bound, mailboxes.clone(), metrics.clone()));
+    }
+    signals.next().await;
+    accepting.shutdown().await;
+    drain(mailboxes, registry, config.drain_timeout, &mut signals).await;
+    for thread in threads {
+        let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+    }
+    info!("stopped");
+    Ok(())
+}
+
+fn address(address: &millrace_config::Address) -> Address {
+    match address {
+        millrace_config::Address::Tcp { host, port } => Address {
+            host: host.clone(),
+            port: *port,
+        },
+        millrace_config::Address::Unix(path) => Address {
+            host: path.display().to_string(),
+            port: 0,
+        },
+    }
+}
+
+fn options(config: &Config) -> Options {
+    let limits = &config.limits;
+    Options {
+        clients_max: limits.max_clients as usize,
+        clients_per_address: limits.clients_per_address as usize,
+        packet_max: usize::try_from(limits.max_packet).unwrap_or(usize::MAX),
+        login_timeout: limits.login_timeout,
+        long_data_max: usize::try_from(limits.max_long_data).unwrap_or(usize::MAX),
+        statements_max: limits.max_prepared_statements as usize,
+        consistency: config.routing.consistency,
+        routing: config.routing.options.clone(),
+        failure_delay: config.auth.failure_delay,
+        failure_delay_max: config.auth.failure_delay_max,
+        failures_free: config.auth.failures_free,
+        failure_memory: config.auth.failure_memory,
+    }
+}
+
+fn pool_options(config: &Config) -> PoolOptions {
+    let pool = &config.pool;
+    PoolOptions {
+        max_connections: pool.max_connections as usize,
+        idle_timeout: pool.idle_timeout,
+        max_lifetime: if pool.max_lifetime.is_zero() {
+            Duration::MAX
+        } else {
+            pool.max_lifetime
+        },
+        connect_timeout: pool.connect_timeout,
+        wait_timeout: pool.wait_timeout,
+        max_waiting: pool.max_waiting as usize,
+        max_prepared_statements: pool.max_prepared_statements as usize,
+    }
+}
+
+fn start_monitor(monitor: &Arc<Monitor>, options: Arc<MonitorOptions>, tls: SharedTls) -> anyhow::Result<()> {
+    let monitor = monitor.clone();
+    std::thread::Builder::new()
+        .name("monitor".to_owned())
+        .spawn(move || {
+            if let Ok(runtime) = Builder::new_current_thread()
+                .enable_all()
+                .build_local(LocalOptions::default())
+            {
+                runtime.block_on(monitor.run(options, tls));
+            }
+        })
+        .context("cannot start the monitor's thread")?;
+    Ok(())
+}
+
+fn start_workers(
+    shared: &Shared,
+    receivers: Vec<mpsc::UnboundedReceiver<Message>>,
+) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    receivers
+        .into_iter()
+        .enumerate()
+        .map(|(index, mailbox)| {
+            let shared = shared.clone();
+            std::thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(move || {
+                    let runtime = Builder::new_current_thread()
+                        .enable_all()
+                        .build_local(LocalOptions::default());
+                    match runtime {
+                        Ok(runtime) => {
+                            runtime.block_on(async {
+                                Worker::new(index, shared).run(mailbox).await;
+                            });
+                        }
+                        Err(error) => warn!(%error, "a worker cannot start"),
+                    }
+                })
+                .context("cannot start a worker's thread")
+        })
+        .collect()
+}
+
+/// Keeps what the metrics say of the servers up to date.
+async fn publish_servers(
+    mut world: tokio::sync::watch::Receiver<Arc<World>>,
+    metrics: Arc<Metrics>,
+) {
+    loop {
+        let states = {
+            let world = world.borrow_and_update();
+            let snapshot = &world.snapshot;
+            let views = snapshot.servers.iter();
+            views
+                .map(|view| ServerState {
+                    name: view.address.to_string(),
+                    up: view.health.is_usable(),
+                    fit: view.is_fit(),
+                    primary: snapshot.primary == Some(view.id),
+                    lag_seconds: view.lag_seconds,
+                })
+                .collect()
+        };
+        metrics.set_servers(states);
+        if world.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Ready: somebody can take writes, or at least reads.
+fn readiness(world: &World) -> Readiness {
+    let snapshot = &world.snapshot;
+    let primary = snapshot.primary_view();
+    let replicas = snapshot.fit_replicas().count();
+    let detail = match primary {
+        Some(view) => format!("primary {}, {replicas} replicas take reads", view.address),
+        None => format!("no primary, {replicas} replicas take reads"),
+    };
+    Readiness {
+        ready: world.greeting.is_some() && (primary.is_some() || replicas > 0),
+        detail,
+    }
+}

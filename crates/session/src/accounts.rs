@@ -1,0 +1,177 @@
+//! Accounts whose password is known, and addresses whose logins failed; in memory only.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use millrace_backend::account::Account;
+use millrace_backend::secret::Secret;
+
+use crate::options::Options;
+
+/// Passwords kept per name: the same name can stand for several accounts (by host), and a
+/// password that is being changed is in use together with the old one.
+const PASSWORDS_PER_NAME: usize = 4;
+/// Names kept; the first to be dropped are those not used for longest.
+const NAMES_MAX: usize = 10_000;
+/// Addresses whose failures are remembered.
+const ADDRESSES_MAX: usize = 10_000;
+
+/// Shared by all workers; used by logins only.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    next_id: AtomicU64,
+    known: Mutex<HashMap<Box<[u8]>, Name>>,
+    failures: Mutex<HashMap<IpAddr, Failures>>,
+    /// Clients that cannot show their password: name and address.
+    mute: Mutex<HashMap<(Box<[u8]>, Option<IpAddr>), Instant>>,
+}
+
+#[derive(Debug)]
+struct Name {
+    accounts: Vec<Arc<Account>>,
+    used: Instant,
+}
+
+#[derive(Debug)]
+struct Failures {
+    count: u32,
+    last: Instant,
+}
+
+impl Accounts {
+    /// The accounts known under a name, the latest first.
+    pub(crate) fn find(&self, user: &[u8]) -> Vec<Arc<Account>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get_mut(user) {
+            Some(name) => {
+                name.used = Instant::now();
+                name.accounts.clone()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Keeps a password that a server accepted, or that the configuration gives.
+    pub fn learn(&self, user: &[u8], password: Secret) -> Arc<Account> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(name) = known.get(user)
+            && let Some(same) = name
+                .accounts
+                .iter()
+                .find(|account| account.password.bytes() == password.bytes())
+        {
+            return same.clone();
+        }
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let account = Arc::new(Account::new(id, user, password));
+        if known.len() >= NAMES_MAX && !known.contains_key(user) {
+            let oldest = known.iter().min_by_key(|(_, name)| name.used);
+            if let Some(oldest) = oldest.map(|(user, _)| user.clone()) {
+                known.remove(&oldest);
+            }
+        }
+        let name = known.entry(user.into()).or_insert_with(|| Name {
+            accounts: Vec::new(),
+            used: Instant::now(),
+        });
+        name.accounts.insert(0, account.clone());
+        name.accounts.truncate(PASSWORDS_PER_NAME);
+        account
+    }
+
+    /// A server refused the password: it is not offered again.
+    pub(crate) fn forget(&self, account: &Account) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(name) = known.get_mut(&account.user) {
+            name.accounts.retain(|other| other.id != account.id);
+            if name.accounts.is_empty() {
+                known.remove(&account.user);
+            }
+        }
+    }
+
+    /// Whether a client refused to show its password lately.
+    pub(crate) fn is_mute(&self, user: &[u8], address: Option<IpAddr>) -> bool {
+        let mute = self.mute.lock().unwrap_or_else(PoisonError::into_inner);
+        mute.get(&(user.into(), address))
+            .is_some_and(|since| since.elapsed() < Duration::from_secs(3600))
+    }
+
+    /// A client broke off when it was asked to show its password.
+    pub(crate) fn set_mute(&self, user: &[u8], address: Option<IpAddr>) {
+        let mut mute = self.mute.lock().unwrap_or_else(PoisonError::into_inner);
+        if mute.len() >= ADDRESSES_MAX {
+            mute.clear();
+        }
+        mute.insert((user.into(), address), Instant::now());
+    }
+
+    /// A login of the address failed; answers how long the refusal is to be held back.
+    pub(crate) fn failed(&self, address: Option<IpAddr>, options: &Options) -> Duration {
+        let Some(address) = address else {
+            return Duration::ZERO;
+        };
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if failures.len() >= ADDRESSES_MAX {
+            failures.retain(|_, failed| failed.last.elapsed() < options.failure_memory);
+        }
+        let failed = failures.entry(address).or_insert(Failures {
+            count: 0,
+            last: Instant::now(),
+        });
+        if failed.last.elapsed() >= options.failure_memory {
+            failed.count = 0;
+        }
+        failed.last = Instant::now();
+        failed.count = failed.count.saturating_add(1);
+        let Some(slowed) = failed.count.checked_sub(options.failures_free + 1) else {
+            return Duration::ZERO;
+        };
+        options
+            .failure_delay
+            .saturating_mul(1 << slowed.min(16))
+            .min(options.failure_delay_max)
+    }
+
+    /// A login of the address succeeded.
+    pub(crate) fn succeeded(&self, address: Option<IpAddr>) {
+        let Some(address) = address else { return };
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        if !failures.is_empty() {
+            failures.remove(&address);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_learnt_once_and_forgotten() {
+        let accounts = Accounts::default();
+        let a = accounts.learn(b"app", Secret::new(b"x".to_vec()));
+        let b = accounts.learn(b"app", Secret::new(b"x".to_vec()));
+        assert_eq!(a.id, b.id);
+        let c = accounts.learn(b"app", Secret::new(b"y".to_vec()));
+        assert_eq!(accounts.find(b"app").len(), 2);
+        accounts.forget(&a);
+        assert_eq!(accounts.find(b"app")[0].id, c.id);
+    }
+
+    #[test]
+    fn failures_are_slowed_down_and_forgiven() {
+        let (accounts, options) = (Accounts::default(), Options::default());
+        let address = Some(IpAddr::from([127, 0, 0, 9]));
+        let delays: Vec<_> = (0..12)
+            .map(|_| accounts.failed(address, &options).as_millis())
+            .collect();
+        assert_eq!(delays[..6], [0, 0, 0, 100, 200, 400]);
+        assert_eq!(delays[11], 5000);
+        accounts.succeeded(address);
+        assert_eq!(accounts.failed(address, &options), Duration::ZERO);
+    }
+}

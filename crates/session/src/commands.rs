@@ -1,0 +1,453 @@
+//! The commands around statements: prepared statements, COM_RESET_CONNECTION, COM_CHANGE_USER.
+
+use std::rc::Rc;
+
+use millrace_backend::state::SessionState;
+use millrace_metrics::{PinReason, RetryKind};
+use millrace_protocol::Status;
+use millrace_protocol::auth::Plugin;
+use millrace_protocol::command::{StmtExecute, execute_with_types};
+use millrace_protocol::handshake::{ChangeUser, HandshakeResponse};
+use millrace_protocol::ok::OkFields;
+use millrace_protocol::packet;
+use millrace_protocol::response::Expect;
+use millrace_sql::{Access, Kind, classify};
+
+use crate::failure::{Answer, Failure};
+use crate::lease::{Main, Request};
+use crate::login::{Claim, Entrance, Proof};
+use crate::prepared::ClientStatement;
+use crate::session::{Session, Transaction};
+
+fn unknown_statement(id: u32, command: &str) -> Failure {
+    let text = format!("Unknown prepared statement handler ({id}) given to {command}");
+    Answer::client(1243, b"HY000", text).into()
+}
+
+impl Session {
+    /// COM_STMT_PREPARE.
+    pub(crate) async fn prepare(&mut self, packet: &[u8], text: &[u8]) -> Result<(), Failure> {
+        let limit = self.worker.options().statements_max;
+        if self.statements.len() >= limit {
+            let text = format!(
+                "Can't create more than max_prepared_stmt_count statements \
+                 (current value: {limit}; Millrace: limits.max_prepared_statements)"
+            );
+            return Err(Answer::client(1461, b"42000", text).into());
+        }
+        let mut class = self.worker.take_statement();
+        classify(text, &self.lex, &mut class);
+        let id = self.statements.next_id();
+        // Preparing runs nothing, so that nothing follows for the session: it is only sent
+        // where the statement will run.
+        let mut preparing = self.worker.take_statement();
+        preparing.clear();
+        preparing.kind = Kind::Help;
+        preparing.access = class.access;
+        let access = self.access(&class, text);
+        let access = if access == Access::Session { Access::Read } else { access };
+        let request = Request {
+            main: Main::Packet(packet),
+            class: &preparing,
+            inner: None,
+            access,
+            expect: Expect::Prepare,
+            prepare: Some(id),
+        };
+        let ran = self.run_somewhere(&request).await;
+        let ended = match ran {
+            Ok((mut lease, mut outcome)) => {
+                if let Some((server_id, _, params)) = outcome.prepared {
+                    let uid = self.worker.next_statement_uid();
+                    self.hold_prepared(&mut lease, uid, server_id).await;
+                    self.statements.add(
+                        id,
+                        ClientStatement {
+                            uid,
+                            text: text.into(),
+                            class: Rc::new((*class).clone()),
+                            context: self.state.clone(),
+                            params,
+                            types: Box::default(),
+                            long_data: Vec::new(),
+                            cursor: false,
+                        },
+                    );
+                }
+                if outcome.error.is_none() {
+                    // The answer has no status flags.
+                    outcome.status = self.status;
+                }
+                self.conclude(lease, outcome, &request, b"").await
+            }
+            Err(failure) => Err(failure),
+        };
+        self.worker.put_statement(preparing);
+        self.worker.put_statement(class);
+        ended
+    }
+
+    /// COM_STMT_EXECUTE.
+    pub(crate) async fn execute(
+        &mut self,
+        packet: &[u8],
+        payload: &[u8],
+        execute: StmtExecute<'_>,
+    ) -> Result<(), Failure> {
+        let capabilities = self.capabilities;
+        let id = self.statements.real(execute.id);
+        let Some(statement) = self.statements.get_mut(id) else {
+            return Err(unknown_statement(execute.id, "mysqld_stmt_execute"));
+        };
+        let class = statement.class.clone();
+        let text = statement.text.clone();
+        let mut rebuilt = Vec::new();
+        if statement.params > 0 || capabilities.contains(millrace_protocol::Capabilities::QUERY_ATTRIBUTES) {
+            let params = execute.params(usize::from(statement.params), capabilities);
+            let Ok(params) = params else {
+                return Err(Answer::client(1210, b"HY000", "Incorrect arguments to mysqld_stmt_execute").into());
+            };
+            if params.new_params_bound {
+                if *statement.types != *params.types {
+                    statement.types = params.types.into();
+                }
+            } else if params.count > 0 && !statement.types.is_empty() {
+                let types = statement.types.clone();
+                execute_with_types(&mut rebuilt, id, &execute, &params, &types, capabilities);
+            }
+        }
+        let wants_cursor = execute.wants_cursor();
+        if statement.cursor {
+            statement.cursor = false;
+            self.unpin_cursor();
+        }
+        let _ = payload;
+        let request = Request {
+            main: Main::Execute {
+                packet: if rebuilt.is_empty() { packet } else { &rebuilt },
+                id,
+            },
+            class: &class,
+            inner: None,
+            access: self.access(&class, &text),
+            expect: Expect::Execute,
+            prepare: None,
+        };
+        let begun = std::time::Instant::now();
+        let ran = self.run_prepared(&request, id).await;
+        self.statements.clear_long_data(id);
+        let (lease, outcome) = ran?;
+        if wants_cursor
+            && outcome.status.contains(Status::CURSOR_EXISTS)
+            && let Some(statement) = self.statements.get_mut(id)
+        {
+            statement.cursor = true;
+            self.pin(PinReason::Cursor);
+        }
+        let server = lease.server;
+        self.conclude(lease, outcome, &request, &text).await?;
+        let kind = crate::run::metric_kind(class.kind);
+        let metrics = self.worker.metrics();
+        metrics.statement(Some(server.index()), kind, begun.elapsed());
+        Ok(())
+    }
+
+    async fn run_prepared(
+        &mut self,
+        request: &Request<'_>,
+        id: u32,
+    ) -> Result<(millrace_backend::pool::Lease, crate::relay::Outcome), Failure> {
+        let (lease, outcome) = Box::pin(self.run_somewhere(request)).await?;
+        // The server forgot the statement, or it must be prepared anew, and said so in time:
+        // the client has the error already, the next execution prepares again.
+        if let Some(error) = &outcome.error
+            && matches!(error.code, 1243 | 1615)
+            && let Some(statement) = self.statements.get(id)
+        {
+            let uid = statement.uid;
+            self.worker.metrics().retry(RetryKind::Reprepare);
+            let mut lease = lease;
+            lease.prepared.remove(uid);
+            return Ok((lease, outcome));
+        }
+        Ok((lease, outcome))
+    }
+
+    fn unpin_cursor(&mut self) {
+        self.unpin(PinReason::Cursor);
+    }
+
+    /// COM_STMT_BULK_EXECUTE of MariaDB.
+    pub(crate) async fn bulk_execute(
+        &mut self,
+        packet: &[u8],
+        id: u32,
+        flags: u16,
+    ) -> Result<(), Failure> {
+        let id = self.statements.real(id);
+        let Some(statement) = self.statements.get(id) else {
+            return Err(unknown_statement(id, "mysqld_stmt_bulk_execute"));
+        };
+        let _ = flags;
+        let (class, text) = (statement.class.clone(), statement.text.clone());
+        let request = Request {
+            main: Main::Execute { packet, id },
+            class: &class,
+            inner: None,
+            access: self.access(&class, &text),
+            expect: Expect::Execute,
+            prepare: None,
+        };
+        let (lease, outcome) = self.run_somewhere(&request).await?;
+        self.conclude(lease, outcome, &request, &text).await
+    }
+
+    /// COM_STMT_SEND_LONG_DATA: kept until the execution; there is no answer.
+    pub(crate) fn keep_long_data(&mut self, id: u32, param: u16, data: &[u8]) -> Result<(), Failure> {
+        let limit = self.worker.options().long_data_max;
+        if self.statements.long_data + data.len() > limit {
+            let text = format!(
+                "Parameter of prepared statement which is set through mysql_send_long_data() is longer \
+                 than 'max_long_data_size' bytes (Millrace: limits.max_long_data is {limit})"
+            );
+            return Err(Failure::Fatal(Answer::client(1153, b"08S01", text)));
+        }
+        if let Some(statement) = self.statements.get_mut(id) {
+            match statement.long_data.last_mut() {
+                Some((last, bytes)) if *last == param && bytes.len() + data.len() < packet::MAX_PAYLOAD - 16 => {
+                    bytes.extend_from_slice(data);
+                }
+                _ => statement.long_data.push((param, data.to_vec())),
+            }
+            self.statements.long_data += data.len();
+        }
+        Ok(())
+    }
+
+    /// COM_STMT_CLOSE: no answer. The server's statement goes when its connection has too many.
+    pub(crate) async fn close_statement(&mut self, id: u32) -> Result<(), Failure> {
+        let Some(statement) = self.statements.remove(id) else {
+            return Ok(());
+        };
+        if let Some(lease) = &mut self.lease
+            && let Some(server_id) = lease.prepared.remove(statement.uid)
+        {
+            let id = server_id.to_le_bytes();
+            let close = [5, 0, 0, 0, 0x19, id[0], id[1], id[2], id[3]];
+            lease.broken |= lease.stream.send(&close).await.is_err();
+        }
+        if statement.cursor {
+            self.unpin_cursor();
+            self.let_go();
+        }
+        Ok(())
+    }
+
+    /// Gives the kept connection back where nothing keeps it any more.
+    fn let_go(&mut self) {
+        if self.pins.is_empty()
+            && let Some(lease) = self.lease.take()
+        {
+            self.part(lease);
+        }
+    }
+
+    /// COM_STMT_RESET: forgets long data and closes the cursor.
+    pub(crate) async fn reset_statement(&mut self, packet: &[u8], id: u32) -> Result<(), Failure> {
+        let id = self.statements.real(id);
+        self.statements.clear_long_data(id);
+        let Some(statement) = self.statements.get_mut(id) else {
+            return Err(unknown_statement(id, "mysqld_stmt_reset"));
+        };
+        if !std::mem::take(&mut statement.cursor) {
+            return self.ok(OkFields::default()).await;
+        }
+        let mut class = self.worker.take_statement();
+        class.clear();
+        class.kind = Kind::Help;
+        let request = Request {
+            main: Main::Execute { packet, id },
+            class: &class,
+            inner: None,
+            access: Access::Read,
+            expect: Expect::Simple,
+            prepare: None,
+        };
+        let ran = self.run_somewhere(&request).await;
+        self.unpin_cursor();
+        let ended = match ran {
+            Ok((lease, outcome)) => self.conclude(lease, outcome, &request, b"").await,
+            Err(failure) => Err(failure),
+        };
+        self.worker.put_statement(class);
+        ended
+    }
+
+    /// COM_STMT_FETCH.
+    pub(crate) async fn fetch(&mut self, packet: &[u8], id: u32) -> Result<(), Failure> {
+        let id = self.statements.real(id);
+        let Some(statement) = self.statements.get(id) else {
+            return Err(unknown_statement(id, "mysqld_stmt_fetch"));
+        };
+        if !statement.cursor {
+            let text = format!("The statement ({id}) has no open cursor.");
+            return Err(Answer::client(1421, b"HY000", text).into());
+        }
+        let mut class = self.worker.take_statement();
+        class.clear();
+        class.kind = Kind::Help;
+        let request = Request {
+            main: Main::Execute { packet, id },
+            class: &class,
+            inner: None,
+            access: Access::Read,
+            expect: Expect::Fetch,
+            prepare: None,
+        };
+        let ended = match self.run_somewhere(&request).await {
+            Ok((lease, outcome)) => {
+                let done = outcome.error.is_some() || outcome.status.contains(Status::LAST_ROW_SENT);
+                if done {
+                    if let Some(statement) = self.statements.get_mut(id) {
+                        statement.cursor = false;
+                    }
+                    self.unpin_cursor();
+                }
+                self.conclude(lease, outcome, &request, b"").await
+            }
+            Err(failure) => Err(failure),
+        };
+        self.worker.put_statement(class);
+        ended
+    }
+
+    /// COM_RESET_CONNECTION: the session is as after the login, but for the character set, which
+    /// becomes the server's default (observed on both families), and the database, which stays.
+    pub(crate) async fn reset_connection(&mut self, packet: &[u8]) -> Result<(), Failure> {
+        let _ = packet;
+        self.release_everything();
+        let database = self.state.database.clone();
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let primary = primary.ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
+        let state = self.state.clone();
+        let pool = self.pool(primary);
+        let mut lease = pool.take(self.handle.uid, &state).await.map_err(Answer::backend)?;
+        let track = lease.server_facts().track.clone();
+        match lease.reset(&track).await {
+            Ok(state) => {
+                lease.state = self.worker.states.share(state.clone());
+                let state = SessionState {
+                    database,
+                    multi_statements: self.capabilities.contains(millrace_protocol::Capabilities::MULTI_STATEMENTS),
+                    ..state
+                };
+                lease.last_user = 0;
+                lease.give_back();
+                let state = self.worker.states.share(state);
+                self.set_state(state);
+            }
+            Err(error) => {
+                lease.broken = true;
+                lease.give_back();
+                return Err(Answer::backend(error).into());
+            }
+        }
+        self.ok(OkFields::default()).await
+    }
+
+    /// Ends all that the session has on servers, except its account.
+    fn release_everything(&mut self) {
+        if let Some(mut lease) = self.lease.take() {
+            // Whatever lived on it ends with it.
+            lease.broken = true;
+            self.put_back(lease);
+        }
+        self.unpin_all();
+        self.handle.on.set(None);
+        self.statements.clear();
+        self.private.clear();
+        self.transaction = Transaction::None;
+        self.one_shot.clear();
+        self.insert_id_at = None;
+        self.last_insert_id = 0;
+        self.last_server = None;
+        self.has_diagnostics = false;
+        self.row_count = 0;
+        self.seq += 1;
+        self.status = Status::AUTOCOMMIT;
+        self.tracks = crate::session::Tracks::new(self.family);
+    }
+
+    /// COM_CHANGE_USER: a login on the same connection.
+    pub(crate) async fn change_user(&mut self, body: &[u8]) -> Result<(), Failure> {
+        let Ok(change) = ChangeUser::parse(body, self.capabilities) else {
+            return Err(Failure::Fatal(Answer::client(1047, b"08S01", "Unknown command")));
+        };
+        self.release_everything();
+        let collation = change.collation.and_then(|id| u8::try_from(id).ok());
+        let collation = collation.filter(|id| *id != 0).unwrap_or(self.identity.collation);
+        let claim = Claim {
+            user: change.user.clone(),
+            database: change.database.clone(),
+            // The proof was made for a nonce that is used up: ask for another.
+            response: if change.auth_response.is_empty() { Vec::new() } else { vec![0] },
+            collation,
+            plugin: if change.auth_response.is_empty() {
+                Plugin::CachingSha2
+            } else {
+                Plugin::Other("millrace_change_user".to_owned())
+            },
+        };
+        let worker = self.worker.clone();
+        let client = std::mem::replace(&mut self.client, millrace_backend::stream::Stream::Gone);
+        let address = None;
+        let mut entrance = Entrance {
+            worker: &worker,
+            stream: client,
+            buffer: std::mem::take(&mut self.inbuf),
+            sequence: 1,
+            nonce: crate::login::random_nonce(),
+            address,
+            hello: HandshakeResponse {
+                attributes: change.attributes,
+                ..HandshakeResponse::default()
+            },
+            capabilities: self.capabilities,
+        };
+        let proof = entrance.prove(&claim).await;
+        let sequence = entrance.sequence;
+        self.client = entrance.stream;
+        self.inbuf = entrance.buffer;
+        match proof? {
+            Proof::Account(account) => {
+                *self.handle.user.borrow_mut() = account.user.clone();
+                self.identity.account = account;
+                self.identity.collation = collation;
+                self.forget_pools();
+                if let Some(base) = self.worker.base(collation) {
+                    self.base = base;
+                }
+                self.begin(&claim.database);
+                let mut out = Vec::new();
+                let fields = OkFields {
+                    status: Status::AUTOCOMMIT,
+                    ..OkFields::default()
+                };
+                millrace_protocol::ok::encode_ok(&mut out, sequence, self.capabilities, &fields);
+                self.send(&out).await
+            }
+            Proof::Denied(answer) => {
+                let mut out = Vec::new();
+                crate::login::error_packet(&answer).encode(&mut out, sequence);
+                self.send(&out).await?;
+                // As the servers do after a failed change of user.
+                Err(Failure::Ended)
+            }
+            Proof::Relay => Err(Failure::Fatal(Answer::client(
+                1045,
+                b"28000",
+                "Millrace: the password cannot be learnt in COM_CHANGE_USER; connect anew",
+            ))),
+        }
+    }
+}

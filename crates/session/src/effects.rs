@@ -1,0 +1,652 @@
+//! After a statement: takes in what it changed, as far as the server said so and the statement's
+//! text lets expect, and gives the connection back or keeps it, with the reason.
+
+use millrace_backend::conn::Residue;
+use millrace_backend::pool::Lease;
+use millrace_backend::state::{SessionState, Value};
+use millrace_metrics::PinReason;
+use millrace_protocol::resultset::ColumnDef;
+use millrace_protocol::{Capabilities, Status};
+use millrace_sql::{
+    Access, Family, Flags, HandlerOp, Kind, Scope, Statement, TableUse, Target, TextSource,
+    ValueKind, XaOp, classify, parts,
+};
+
+use crate::failure::Failure;
+use crate::lease::Request;
+use crate::relay::Outcome;
+use crate::session::{Session, Transaction};
+use crate::variables::{self, Named};
+
+/// Variables that are no state to restore: positions, what follows from others, and what has a
+/// place of its own.
+const NOT_STATE: &[&str] = &[
+    "last_gtid",
+    "statement_id",
+    "warning_count",
+    "error_count",
+    "last_insert_id",
+    "identity",
+    "character_set_connection",
+    "character_set_database",
+    "collation_database",
+    "in_transaction",
+    "rand_seed1",
+    "rand_seed2",
+    "insert_id",
+    "gtid_next",
+    "gtid_seq_no",
+    "pseudo_thread_id",
+    "pseudo_slave_mode",
+    "pseudo_replica_mode",
+    "session_track_gtids",
+    "session_track_schema",
+    "session_track_state_change",
+    "session_track_system_variables",
+];
+
+/// Variables that are used up by a later statement or mean something on one connection only.
+const KEEPS_CONNECTION: &[&str] = &[
+    "rand_seed1",
+    "rand_seed2",
+    "insert_id",
+    "gtid_next",
+    "gtid_seq_no",
+    "pseudo_thread_id",
+    "pseudo_slave_mode",
+    "pseudo_replica_mode",
+    "debug",
+    "debug_sync",
+    "profiling",
+];
+
+impl Session {
+    /// Takes in an answered statement and parts with its connection, or keeps it.
+    pub(crate) async fn conclude(
+        &mut self,
+        mut lease: Lease,
+        outcome: Outcome,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Result<(), Failure> {
+        let class = request.class;
+        let failed = outcome.error.is_some();
+        let began = !matches!(self.transaction, Transaction::None);
+        if self.opens_transaction(class) {
+            self.one_shot.clear();
+        }
+        self.transaction = Transaction::None;
+        self.note_results(&mut lease, &outcome, class);
+        self.note_transaction(&outcome, class, began);
+        if !outcome.variables.is_empty() || outcome.schema.is_some() || !class.assignments.is_empty() {
+            self.fold_state(&mut lease, &outcome, class, text);
+        }
+        if !failed || class.kind == Kind::Multi {
+            self.note_effects(&mut lease, class, text);
+            if let Some((inner, body)) = request.inner {
+                self.note_effects(&mut lease, inner, body);
+            }
+        }
+        // From here on what ran counts, not the EXECUTE that ran it.
+        let (class, text) = request.inner.unwrap_or((class, text));
+        self.note_surprises(&outcome, class);
+        self.note_position(&outcome, request);
+        if self.has_epilogue(class, &outcome, request) {
+            // The client need not wait for what is only for our records.
+            self.flush().await?;
+            Box::pin(self.epilogue(&mut lease, class, text, &outcome, request)).await;
+        }
+        self.part(lease);
+        if let Some(error) = &outcome.error {
+            let class = millrace_metrics::ErrorClass::from_sqlstate(&error.state);
+            self.worker.metrics().error(millrace_metrics::Side::Server, class);
+        }
+        Ok(())
+    }
+
+    /// Gives the connection back, or keeps it where something lives on it.
+    pub(crate) fn part(&mut self, lease: Lease) {
+        if lease.broken && self.pins.is_empty() {
+            self.put_back(lease);
+        } else if self.pins.is_empty() {
+            if self.handle.tainted.get() {
+                self.put_back(lease);
+            } else {
+                self.handle.on.set(None);
+                lease.give_back();
+            }
+        } else {
+            self.lease = Some(lease);
+        }
+    }
+
+    /// Numbers and messages that the next statement may ask for.
+    fn note_results(&mut self, lease: &mut Lease, outcome: &Outcome, class: &Statement) {
+        let uid = self.handle.uid;
+        let holds_insert_id = self
+            .insert_id_at
+            .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
+        if self.handle.saved.borrow().is_some() {
+            self.collect_saved();
+            *self.handle.saved.borrow_mut() = None;
+        }
+        self.seq += 1;
+        if !holds_insert_id || lease.last_user != uid {
+            lease.residue = Residue::default();
+        }
+        lease.last_user = uid;
+        lease.last_seq = self.seq;
+        if holds_insert_id {
+            self.insert_id_at = Some((lease.server, self.seq));
+        }
+        self.last_server = Some(lease.server);
+        let may_set_insert_id = outcome.insert_id != 0
+            || class.flags.contains(Flags::SETS_LAST_INSERT_ID)
+            || matches!(
+                class.kind,
+                Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. }
+            )
+            || class.assignments.iter().any(|assignment| {
+                matches!(assignment.target, Target::System { .. })
+            }) && class.flags.contains(Flags::USES_LAST_INSERT_ID);
+        if may_set_insert_id {
+            lease.last_insert_id = None;
+            lease.residue.insert_id = true;
+            self.insert_id_at = Some((lease.server, self.seq));
+            if outcome.insert_id != 0 {
+                self.last_insert_id = outcome.insert_id;
+            }
+        }
+        let failed = outcome.error.is_some();
+        self.has_diagnostics = failed || outcome.warnings > 0;
+        lease.residue.diagnostics = self.has_diagnostics;
+        lease.residue.found_rows = class.flags.contains(Flags::CALC_FOUND_ROWS);
+        self.row_count = match outcome.ended_ok && !failed {
+            true => i64::try_from(outcome.affected_rows).unwrap_or(i64::MAX),
+            false => -1,
+        };
+        if outcome.result_sets > 0 {
+            self.found_rows = outcome.rows;
+        }
+    }
+
+    /// Whether a transaction is open now.
+    fn note_transaction(&mut self, outcome: &Outcome, class: &Statement, began: bool) {
+        if outcome.error.is_none() {
+            self.status = outcome.status;
+            if outcome.status.contains(Status::IN_TRANS) {
+                self.pin(PinReason::Transaction);
+            } else {
+                self.unpin(PinReason::Transaction);
+            }
+            return;
+        }
+        // An error does not say. Statements that cannot have begun a transaction leave things as
+        // they were; after the others the connection is kept until the next status.
+        let may_have_begun = began
+            || self.autocommit_off()
+            || matches!(
+                class.kind,
+                Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } | Kind::Begin
+            );
+        if may_have_begun {
+            self.pin(PinReason::Transaction);
+        }
+    }
+
+    /// Session variables and the default database.
+    fn fold_state(&mut self, lease: &mut Lease, outcome: &Outcome, class: &Statement, text: &[u8]) {
+        let mut state = SessionState::clone(&self.state);
+        for (name, value) in &outcome.variables {
+            if NOT_STATE.contains(&&**name) {
+                continue;
+            }
+            let value = if &**name == "character_set_results" && value.is_empty() {
+                Value::Null
+            } else {
+                Value::Reported(value.clone())
+            };
+            state.set(name, value);
+        }
+        if let Some(schema) = &outcome.schema {
+            state.database = schema.clone();
+        }
+        // MariaDB's SET STATEMENT changes nothing for later.
+        if outcome.error.is_none() && !class.flags.contains(Flags::SET_STATEMENT) {
+            for assignment in &class.assignments {
+                self.fold_assignment(&mut state, outcome, assignment, text);
+            }
+        }
+        let state = self.worker.states.share(state);
+        lease.state = state.clone();
+        self.set_state(state);
+    }
+
+    fn fold_assignment(
+        &mut self,
+        state: &mut SessionState,
+        outcome: &Outcome,
+        assignment: &millrace_sql::Assignment,
+        text: &[u8],
+    ) {
+        let Target::System {
+            scope: Scope::Session,
+            name,
+        } = assignment.target
+        else {
+            return;
+        };
+        let name = String::from_utf8_lossy(&variables::variable_name(name.of(text))).into_owned();
+        if KEEPS_CONNECTION.contains(&&*name) {
+            self.pin(PinReason::SessionState);
+            return;
+        }
+        if name == "sql_log_bin" {
+            self.position_unknown = true;
+        }
+        let value = assignment.value.of(text);
+        if NOT_STATE.contains(&&*name) {
+            return;
+        }
+        if assignment.kind == ValueKind::Default || (name == "timestamp" && value == b"0") {
+            state.unset(&name);
+            return;
+        }
+        if outcome.variables.iter().any(|(reported, _)| **reported == *name) {
+            return;
+        }
+        match assignment.kind {
+            ValueKind::Number | ValueKind::String | ValueKind::Word => {
+                state.set(&name, Value::Literal(value.into()));
+            }
+            _ => self.pin(PinReason::SessionState),
+        }
+    }
+
+    /// What the statement's kind says about the session.
+    fn note_effects(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
+        if class.kind == Kind::Multi {
+            let mut part = self.worker.take_statement();
+            let mode = self.lex;
+            for span in parts(text, &mode) {
+                let text = span.of(text);
+                classify(text, &self.lex, &mut part);
+                self.note_effects(lease, &part, text);
+            }
+            self.worker.put_statement(part);
+            return;
+        }
+        match class.kind {
+            Kind::Unknown if !text.is_empty() => self.pin(PinReason::NotUnderstood),
+            Kind::LockTables => self.pin(PinReason::LockTables),
+            Kind::Flush { read_lock: true } => self.pin(PinReason::LockTables),
+            Kind::UnlockTables => self.unpin(PinReason::LockTables),
+            Kind::Handler(HandlerOp::Open) => {
+                self.handlers += 1;
+                self.pin(PinReason::Handler);
+            }
+            Kind::Handler(HandlerOp::Close) => {
+                self.handlers = self.handlers.saturating_sub(1);
+                if self.handlers == 0 {
+                    self.unpin(PinReason::Handler);
+                }
+            }
+            Kind::Xa(XaOp::Start) => self.pin(PinReason::Xa),
+            Kind::Xa(XaOp::Commit { .. } | XaOp::Rollback) => self.unpin(PinReason::Xa),
+            Kind::SetRole | Kind::SetResourceGroup => self.pin(PinReason::SessionState),
+            Kind::Prepare => self.note_prepare(lease, class, text),
+            Kind::Deallocate => {
+                if let Some(name) = class.name {
+                    let holds = lease.private_version == self.private.version;
+                    self.private.deallocate(&variables::variable_name(name.name.of(text)));
+                    if holds {
+                        lease.private_version = self.private.version;
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.note_tables(class, text);
+        if class.flags.contains(Flags::ACQUIRES_USER_LOCK) {
+            self.pin(PinReason::UserLock);
+        } else if class.flags.contains(Flags::RELEASES_ALL_USER_LOCKS) {
+            self.unpin(PinReason::UserLock);
+        }
+        if class.flags.contains(Flags::USES_CONNECTION_ID) {
+            // The client has seen the connection's number and may use it.
+            self.pin(PinReason::SessionState);
+        }
+        if class.kind == Kind::Ddl && class.flags.contains(Flags::STORED_CODE) {
+            self.worker.shared.monitor.catalogue_changed();
+        }
+    }
+
+    fn note_tables(&mut self, class: &Statement, text: &[u8]) {
+        let drops = Flags::DROPS_TEMP_TABLE | Flags::DROPS_TABLE;
+        if class.flags.contains(Flags::CREATES_TEMP_TABLE) {
+            for table in class.tables.iter().filter(|table| table.usage == TableUse::Define) {
+                let name = variables::variable_name(table.name.of(text));
+                if !self.temporary_tables.contains(&name) {
+                    self.temporary_tables.push(name);
+                }
+            }
+            self.pin(PinReason::TemporaryTable);
+        } else if class.flags.intersects(drops) && !self.temporary_tables.is_empty() {
+            for table in &class.tables {
+                let name = variables::variable_name(table.name.of(text));
+                self.temporary_tables.retain(|other| *other != name);
+            }
+            if self.temporary_tables.is_empty() {
+                self.unpin(PinReason::TemporaryTable);
+            }
+        }
+    }
+
+    fn note_prepare(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
+        let (Some(name), Some(TextSource::Literal(source))) = (class.name, class.source) else {
+            self.pin(PinReason::SessionState);
+            return;
+        };
+        let body = millrace_sql::ident::unquote_string(source.of(text), !self.lex.no_backslash_escapes);
+        let holds = lease.private_of == 0
+            || (lease.private_of == self.handle.uid && lease.private_version == self.private.version);
+        self.private.prepare(Named {
+            name: variables::variable_name(name.name.of(text)),
+            text: text.into(),
+            context: self.state.clone(),
+            body: body.as_ref().into(),
+        });
+        if holds {
+            lease.private_of = self.handle.uid;
+            lease.private_version = self.private.version;
+        }
+    }
+
+    /// The server says that state changed, and nothing in the text explains it.
+    fn note_surprises(&mut self, outcome: &Outcome, class: &Statement) {
+        if !outcome.state_changed || !outcome.variables.is_empty() || outcome.schema.is_some() {
+            return;
+        }
+        let temporary = Flags::CREATES_TEMP_TABLE | Flags::DROPS_TEMP_TABLE | Flags::DROPS_TABLE;
+        let explained = matches!(
+            class.kind,
+            Kind::Set
+                | Kind::SetTransaction
+                | Kind::SetRole
+                | Kind::Use
+                | Kind::Prepare
+                | Kind::Deallocate
+                | Kind::Begin
+                | Kind::Commit
+                | Kind::Rollback
+        ) || class.flags.intersects(temporary | Flags::ASSIGNS_USER_VARS);
+        if !explained {
+            self.pin(PinReason::SessionState);
+        }
+    }
+
+    /// Whether reads can still be held to what the session has written.
+    fn note_position(&mut self, outcome: &Outcome, request: &Request<'_>) {
+        if outcome.positioned {
+            self.position.coalesce(8);
+        }
+        if request.access != Access::Write || outcome.positioned {
+            return;
+        }
+        let tracked = self.worker.with_world(|world| {
+            world.snapshot.primary_view().is_none_or(|view| view.gtid)
+        });
+        if !tracked {
+            self.position_unknown = true;
+        }
+    }
+
+    /// A write may have committed without saying where: its answer ended with rows, or with an
+    /// error after parts of it were done.
+    fn hides_position(&self, outcome: &Outcome, request: &Request<'_>) -> bool {
+        if request.access != Access::Write || outcome.positioned || self.position_unknown {
+            return false;
+        }
+        if self.pins.has(PinReason::Transaction) && outcome.error.is_none() {
+            return false;
+        }
+        if outcome.error.is_some() {
+            return matches!(
+                request.class.kind,
+                Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } | Kind::Ddl
+            ) || self.autocommit_off();
+        }
+        !outcome.ended_ok
+            && outcome.result_sets > 0
+            && !self.capabilities.contains(Capabilities::DEPRECATE_EOF)
+    }
+
+    fn has_epilogue(&self, class: &Statement, outcome: &Outcome, request: &Request<'_>) -> bool {
+        class.flags.contains(Flags::ASSIGNS_USER_VARS)
+            || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK) && !class.assignments.is_empty())
+            || self.hides_position(outcome, request)
+    }
+
+    /// Reads back what the statement may have changed and the server does not report.
+    async fn epilogue(
+        &mut self,
+        lease: &mut Lease,
+        class: &Statement,
+        text: &[u8],
+        outcome: &Outcome,
+        request: &Request<'_>,
+    ) {
+        if self.pins.has(PinReason::UserVariable) && !self.hides_position(outcome, request) {
+            return;
+        }
+        if class.flags.contains(Flags::ASSIGNS_USER_VARS) && !self.keep_numbers(lease, class, text) {
+            self.save_own_diagnostics(lease).await;
+            if !self.read_user_variables(lease, class, text).await {
+                self.pin(PinReason::UserVariable);
+            }
+        }
+        if class.flags.contains(Flags::MENTIONS_SESSION_TRACK) && !class.assignments.is_empty() {
+            self.read_tracking(lease).await;
+        }
+        if self.hides_position(outcome, request) {
+            self.save_own_diagnostics(lease).await;
+            self.read_position(lease).await;
+        }
+    }
+
+    /// `SET @a = 1` and the like need not be read back.
+    fn keep_numbers(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) -> bool {
+        let plain = class.kind == Kind::Set
+            && class.assignments.iter().all(|assignment| {
+                matches!(assignment.target, Target::UserVar(_)) && assignment.kind == ValueKind::Number
+            });
+        if !plain {
+            return false;
+        }
+        let holds = self.holds_private(lease);
+        for assignment in &class.assignments {
+            if let Target::UserVar(name) = assignment.target {
+                let name = variables::variable_name(name.of(text));
+                self.private.set(&name, assignment.value.of(text).into());
+            }
+        }
+        self.note_private(lease, holds);
+        true
+    }
+
+    fn holds_private(&self, lease: &Lease) -> bool {
+        (lease.private_of == 0 && self.private.is_empty())
+            || (lease.private_of == self.handle.uid && lease.private_version == self.private.version)
+    }
+
+    fn note_private(&self, lease: &mut Lease, holds: bool) {
+        lease.private_of = self.handle.uid;
+        lease.private_version = if holds { self.private.version } else { u64::MAX };
+    }
+
+    /// Warnings would be cleared by what follows: they are saved as another session would.
+    async fn save_own_diagnostics(&mut self, lease: &mut Lease) {
+        if self.has_diagnostics
+            && self.saved_warnings().is_none()
+            && let Ok(rows) = lease.query("SHOW WARNINGS").await
+        {
+            let warnings = rows
+                .into_iter()
+                .map(|row| {
+                    let mut cells = row.into_iter().map(|cell| cell.unwrap_or_default());
+                    [(); 3].map(|()| cells.next().unwrap_or_default().into())
+                })
+                .collect();
+            *self.handle.saved.borrow_mut() = Some(variables::Diagnostics {
+                seq: self.seq,
+                warnings: Some(warnings),
+                ..variables::Diagnostics::default()
+            });
+        }
+        // What the connection says about its last statement is no longer the session's.
+        lease.residue.diagnostics = false;
+        lease.last_seq = 0;
+        if let Some((server, seq)) = self.insert_id_at
+            && server == lease.server
+            && seq == self.seq
+        {
+            lease.last_seq = u64::MAX;
+            self.insert_id_at = Some((server, u64::MAX));
+        }
+    }
+
+    /// False where a value cannot be learnt.
+    async fn read_user_variables(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) -> bool {
+        if class.user_vars_assigned.is_empty()
+            || class.flags.contains(Flags::TRUNCATED)
+            || matches!(class.kind, Kind::Call | Kind::Unknown | Kind::Multi)
+        {
+            return false;
+        }
+        let names: Vec<_> = class
+            .user_vars_assigned
+            .iter()
+            .map(|span| variables::variable_name(span.of(text)))
+            .collect();
+        if !names.iter().all(|name| name.is_ascii()) {
+            return false;
+        }
+        let mut query = b"SELECT ".to_vec();
+        for (at, name) in names.iter().enumerate() {
+            if at > 0 {
+                query.push(b',');
+            }
+            let mut variable = Vec::new();
+            variables::write_variable(&mut variable, name);
+            query.extend_from_slice(&variable);
+            for function in ["HEX", "CHARSET", "COLLATION"] {
+                query.extend_from_slice(b",");
+                query.extend_from_slice(function.as_bytes());
+                query.push(b'(');
+                query.extend_from_slice(&variable);
+                query.push(b')');
+            }
+        }
+        let Ok(query) = String::from_utf8(query) else {
+            return false;
+        };
+        let Ok(Some(rows)) = lease.query_named(&query).await else {
+            return false;
+        };
+        let Some(row) = rows.rows.first() else {
+            return false;
+        };
+        let holds = self.holds_private(lease);
+        for (at, name) in names.iter().enumerate() {
+            let (Some(column), Some([value, hex, charset, collation])) =
+                (rows.columns.get(4 * at), row.get(4 * at..4 * at + 4))
+            else {
+                return false;
+            };
+            let Some(literal) = user_value(column, value, hex, charset, collation) else {
+                return false;
+            };
+            self.private.set(name, literal);
+        }
+        self.note_private(lease, holds);
+        true
+    }
+
+    /// The client has changed what it wants to be told: notes it; the connection is given
+    /// Millrace's settings again before its next use.
+    async fn read_tracking(&mut self, lease: &mut Lease) {
+        lease.tracking_foreign = true;
+        let query = match lease.family {
+            Family::MySql => {
+                "SELECT @@session_track_schema,@@session_track_state_change,\
+                 @@session_track_system_variables,@@session_track_gtids"
+            }
+            Family::MariaDb => {
+                "SELECT @@session_track_schema,@@session_track_state_change,\
+                 @@session_track_system_variables,'OFF'"
+            }
+        };
+        let Ok(rows) = lease.query(query).await else {
+            self.pin(PinReason::SessionState);
+            return;
+        };
+        let mut cells = rows.into_iter().next().unwrap_or_default().into_iter().flatten();
+        let mut next = || cells.next().unwrap_or_default();
+        self.tracks.schema = next() == b"1";
+        self.tracks.state_change = next() == b"1";
+        self.tracks.variables = String::from_utf8_lossy(&next()).to_ascii_lowercase().into();
+        self.tracks.gtids_value = next().into();
+        self.tracks.gtids = !self.tracks.gtids_value.eq_ignore_ascii_case(b"OFF");
+        self.tracks.changed = true;
+    }
+
+    async fn read_position(&mut self, lease: &mut Lease) {
+        let query = match lease.family {
+            Family::MySql => "SELECT @@GLOBAL.gtid_executed",
+            Family::MariaDb => "SELECT @@GLOBAL.gtid_binlog_pos",
+        };
+        let rows = lease.query(query).await;
+        let position = rows
+            .ok()
+            .and_then(|rows| rows.into_iter().next()?.into_iter().next()?);
+        let known = position.is_some_and(|text| {
+            let text: Vec<u8> = text.into_iter().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            self.position.insert_text(&text).is_ok()
+        });
+        self.position_unknown |= !known;
+    }
+}
+
+fn user_value(
+    column: &ColumnDef,
+    value: &Option<Vec<u8>>,
+    hex: &Option<Vec<u8>>,
+    charset: &Option<Vec<u8>>,
+    collation: &Option<Vec<u8>>,
+) -> Option<Box<[u8]>> {
+    use millrace_protocol::types::column_type as kind;
+    let numeric = [
+        kind::LONGLONG,
+        kind::LONG,
+        kind::NEWDECIMAL,
+        kind::DOUBLE,
+        kind::FLOAT,
+    ];
+    if value.is_none() || numeric.contains(&column.kind) {
+        return Some(variables::literal(column, value.as_deref()));
+    }
+    let bytes = unhex(hex.as_deref()?)?;
+    let charset = String::from_utf8(charset.clone()?).ok()?;
+    let collation = String::from_utf8(collation.clone()?).ok()?;
+    Some(variables::string_literal(&charset, &collation, &bytes))
+}
+
+fn unhex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    text.chunks(2)
+        .map(|pair| match pair {
+            [high, low] => u8::try_from(digit(*high)? << 4 | digit(*low)?).ok(),
+            _ => None,
+        })
+        .collect()
+}

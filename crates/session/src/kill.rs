@@ -1,0 +1,204 @@
+//! KILL: finds the session that a number means, wherever it runs, and has the server judge
+//! whether the killer may. Never touches another session than the one named.
+
+use millrace_metrics::{ErrorClass, PinReason};
+use millrace_protocol::ok::OkFields;
+use millrace_protocol::response::Expect;
+use millrace_sql::{Access, KillTarget, Kind};
+use tokio::sync::oneshot;
+
+use crate::failure::{Answer, Failure};
+use crate::lease::{Attempt, Main, Request};
+use crate::registry::{Entry, FIRST_ID};
+use crate::session::Session;
+use crate::worker::{Message, Running};
+
+impl Session {
+    /// The KILL statement.
+    pub(crate) async fn kill(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
+        let (id, query) = match request.class.kill.map(|kill| kill.target) {
+            Some(KillTarget::Connection(id)) => (id, false),
+            Some(KillTarget::Query(id)) => (id, true),
+            // By user, by statement, by expression: the server's own matter.
+            _ => return self.statement(request, text).await,
+        };
+        match self.find(id) {
+            Some(entry) => self.kill_client(u32::try_from(id).unwrap_or(0), &entry, query).await,
+            None => self.statement(request, text).await,
+        }
+    }
+
+    /// COM_PROCESS_KILL.
+    pub(crate) async fn kill_connection(
+        &mut self,
+        packet: &[u8],
+        id: u64,
+        expect: Expect,
+    ) -> Result<(), Failure> {
+        if let Some(entry) = self.find(id) {
+            return self.kill_client(u32::try_from(id).unwrap_or(0), &entry, false).await;
+        }
+        let mut class = self.worker.take_statement();
+        class.clear();
+        class.kind = Kind::Kill;
+        let request = Request {
+            main: Main::Packet(packet),
+            class: &class,
+            inner: None,
+            access: Access::Write,
+            expect,
+            prepare: None,
+        };
+        let ran = self.statement(&request, b"").await;
+        self.worker.put_statement(class);
+        ran
+    }
+
+    /// The client with this number; others are servers' own connections.
+    fn find(&self, id: u64) -> Option<Entry> {
+        let id = u32::try_from(id).ok().filter(|id| *id >= FIRST_ID)?;
+        self.worker.shared.registry.find(id)
+    }
+
+    async fn kill_client(&mut self, id: u32, entry: &Entry, query: bool) -> Result<(), Failure> {
+        if id == self.id {
+            return self.kill_self(query).await;
+        }
+        let (reply, answer) = oneshot::channel();
+        let mailboxes = self.worker.shared.mailboxes.clone();
+        let ask = Message::Ask {
+            uid: entry.uid,
+            reply,
+        };
+        let _ = mailboxes[entry.worker].send(ask);
+        let Ok(Some(running)) = answer.await else {
+            let text = format!("Unknown thread id: {id}");
+            return Err(Answer::client(1094, b"HY000", text).into());
+        };
+        match running.on {
+            Some((server, thread)) => self.kill_on_server(server, thread, query).await?,
+            None => self.check_right(id, &running).await?,
+        }
+        if !query {
+            let _ = mailboxes[entry.worker].send(Message::End(entry.uid));
+        }
+        self.ok(OkFields::default()).await
+    }
+
+    /// As a server answers one that kills itself.
+    async fn kill_self(&mut self, query: bool) -> Result<(), Failure> {
+        let answer = Answer::client(1317, b"70100", "Query execution was interrupted");
+        if query {
+            Err(Failure::Answer(answer))
+        } else {
+            Err(Failure::Fatal(answer))
+        }
+    }
+
+    /// KILL on the server that runs the session's statement, with the killer's own rights.
+    async fn kill_on_server(
+        &mut self,
+        server: millrace_topology::ServerId,
+        thread: u32,
+        query: bool,
+    ) -> Result<(), Failure> {
+        let pool = self.pool(server);
+        let state = self.state.clone();
+        let taken = pool.take(self.handle.uid, &state).await;
+        let mut lease = taken.map_err(Answer::backend)?;
+        let what = if query { "QUERY" } else { "CONNECTION" };
+        let text = format!("KILL {what} {thread}");
+        let killed = lease.query(&text).await;
+        lease.last_seq = 0;
+        lease.give_back();
+        match killed {
+            Ok(_) => Ok(()),
+            // The statement ended in between; its connection is not used again.
+            Err(millrace_backend::error::BackendError::Server(error)) if error.code == 1094 => Ok(()),
+            Err(error) => Err(Answer::backend(error).into()),
+        }
+    }
+
+    /// An idle session has no connection for the server to judge by: the owner may end it, and
+    /// who may end anybody's.
+    async fn check_right(&mut self, id: u32, running: &Running) -> Result<(), Failure> {
+        if running.user == self.identity.account.user {
+            return Ok(());
+        }
+        let Some(primary) = self.worker.with_world(|world| world.snapshot.primary) else {
+            let text = "Millrace: no primary is available to judge the right to kill";
+            return Err(Answer::proxy(ErrorClass::NoServer, 1105, b"HY000", text).into());
+        };
+        let state = self.state.clone();
+        let taken = self.pool(primary).take(self.handle.uid, &state).await;
+        let mut lease = taken.map_err(Answer::backend)?;
+        let rows = lease.query("SHOW GRANTS").await;
+        lease.last_seq = 0;
+        lease.give_back();
+        let rows = rows.map_err(Answer::backend)?;
+        let may = rows.into_iter().flatten().flatten().any(|grant| {
+            let grant = String::from_utf8_lossy(&grant).to_ascii_uppercase();
+            let global = grant.contains(" ON *.* ");
+            global
+                && ["ALL PRIVILEGES", "SUPER", "CONNECTION_ADMIN", "CONNECTION ADMIN"]
+                    .iter()
+                    .any(|right| grant.contains(right))
+        });
+        if may {
+            Ok(())
+        } else {
+            let text = format!("You are not owner of thread {id}");
+            Err(Answer::client(1095, b"HY000", text).into())
+        }
+    }
+
+    /// Replication commands: the client gets a connection to the primary for good.
+    pub(crate) async fn replicate(&mut self, packet: &[u8]) -> Result<(), Failure> {
+        let lease = match self.lease.take() {
+            Some(lease) => lease,
+            None => {
+                let primary = self.worker.with_world(|world| world.snapshot.primary);
+                let primary = primary
+                    .ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
+                let state = self.state.clone();
+                let taken = self.pool(primary).take(self.handle.uid, &state).await;
+                taken.map_err(Answer::backend)?
+            }
+        };
+        let mut lease = lease;
+        // Settings that a replica made (@source_binlog_checksum and its kin) must be there.
+        let mut class = self.worker.take_statement();
+        class.clear();
+        class.kind = Kind::Execute { immediate: false };
+        let request = Request {
+            main: Main::Packet(packet),
+            class: &class,
+            inner: None,
+            access: Access::PrimaryRead,
+            expect: Expect::Simple,
+            prepare: None,
+        };
+        let is_register = packet.get(4) == Some(&millrace_protocol::command::COM_REGISTER_SLAVE);
+        if is_register {
+            let registered = self.attempt(&mut lease, &request, false).await;
+            self.worker.put_statement(class);
+            self.pin(PinReason::Replication);
+            self.lease = Some(lease);
+            return match registered? {
+                Attempt::Done(_) => Ok(()),
+                Attempt::Elsewhere(answer) => Err(Failure::Answer(answer)),
+            };
+        }
+        let prepared = self.prepare_connection(&mut lease, &request).await;
+        self.worker.put_statement(class);
+        prepared?;
+        let Some(conn) = lease.detach() else {
+            return Err(Failure::Ended);
+        };
+        self.pin(PinReason::Replication);
+        let client = std::mem::replace(&mut self.client, millrace_backend::stream::Stream::Gone);
+        let handle = self.handle.clone();
+        crate::relayed::exchange(client, conn.stream, packet.to_vec(), Vec::new(), &handle).await;
+        Err(Failure::Ended)
+    }
+}

@@ -1,0 +1,677 @@
+//! One statement on one server connection: makes the connection the session's own for the
+//! moment (in the same write as the statement), sends the statement, relays the answer.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+
+use millrace_backend::error::BackendError;
+use millrace_backend::pool::Lease;
+use millrace_backend::state::{self, SessionState};
+use millrace_metrics::{PositionWait, RetryKind};
+use millrace_protocol::command::{COM_STMT_CLOSE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA};
+use millrace_protocol::packet;
+use millrace_protocol::response::{Expect, Tracker};
+use millrace_topology::ServerId;
+use millrace_sql::{Access, Family, Flags, Kind, Statement};
+
+use crate::failure::{Answer, Failure};
+use crate::relay::{Ended, Outcome, Plan, refused_here};
+use crate::session::{Session, Transaction};
+use crate::variables::Diagnostics;
+use crate::worker::Handle;
+
+/// What is sent to the server.
+pub(crate) enum Main<'a> {
+    /// The client's packet as it is.
+    Packet(&'a [u8]),
+    /// COM_STMT_EXECUTE or COM_STMT_BULK_EXECUTE: a packet in which the statement's number is
+    /// to be replaced by the connection's.
+    Execute {
+        /// The whole packet, framed.
+        packet: &'a [u8],
+        /// The client's number.
+        id: u32,
+    },
+}
+
+/// A statement on its way to a server.
+pub(crate) struct Request<'a> {
+    pub(crate) main: Main<'a>,
+    pub(crate) class: &'a Statement,
+    /// For EXECUTE: the prepared statement's own class and text.
+    pub(crate) inner: Option<(&'a Statement, &'a [u8])>,
+    /// What it needs after stored routines and views were looked at.
+    pub(crate) access: Access,
+    pub(crate) expect: Expect,
+    /// The number that the client will know a new prepared statement by.
+    pub(crate) prepare: Option<u32>,
+}
+
+/// What came of a statement on one server.
+pub(crate) enum Attempt {
+    /// Answered, and the answer is with the client.
+    Done(Outcome),
+    /// Nothing was run or shown; another server may be tried. The error is for the case that
+    /// there is none.
+    Elsewhere(Answer),
+}
+
+/// A command of Millrace's own ahead of the statement, by how its answer is used.
+enum Step {
+    /// An answer without interest.
+    Plain(Expect),
+    /// SHOW WARNINGS for the session that used the connection before.
+    SaveWarnings(Rc<Handle>, u64),
+    /// LAST_INSERT_ID() and FOUND_ROWS() for that session.
+    SaveNumbers(Rc<Handle>, u64),
+    /// The wait for a position.
+    Wait,
+}
+
+/// Commands ahead of the statement.
+#[derive(Default)]
+struct Prelude {
+    bytes: Vec<u8>,
+    steps: Vec<Step>,
+    /// One of them can fail, and then a statement that writes must not follow.
+    doubtful: bool,
+    /// What is proven not to fail on the server once the steps have succeeded.
+    proofs: Vec<u64>,
+}
+
+impl Session {
+    /// Runs the request on the leased connection.
+    pub(crate) async fn attempt(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<Attempt, Failure> {
+        let mut statement_id = 0;
+        if let Main::Execute { id, .. } = request.main {
+            match self.ensure_prepared(lease, id).await? {
+                Ok(server_id) => statement_id = server_id,
+                Err(answer) => return Ok(Attempt::Elsewhere(answer)),
+            }
+        }
+        let mut prelude = match self.prelude(lease, request, wait).await {
+            Ok(prelude) => prelude,
+            Err(error) => {
+                lease.broken = true;
+                return Ok(Attempt::Elsewhere(Answer::backend(error)));
+            }
+        };
+        let writes = request.access >= Access::PrimaryRead;
+        if prelude.doubtful && writes {
+            if let Err(answer) = self.confirm(lease, &mut prelude).await? {
+                return Ok(Attempt::Elsewhere(answer));
+            }
+        }
+        let sent = match request.main {
+            Main::Packet(packet) if prelude.bytes.is_empty() => lease.stream.send(packet).await,
+            Main::Packet(packet) => {
+                prelude.bytes.extend_from_slice(packet);
+                lease.stream.send(&prelude.bytes).await
+            }
+            Main::Execute { packet, id } => {
+                self.append_long_data(id, statement_id, &mut prelude.bytes);
+                let at = prelude.bytes.len() + packet::HEADER + 1;
+                prelude.bytes.extend_from_slice(packet);
+                prelude.bytes[at..at + 4].copy_from_slice(&statement_id.to_le_bytes());
+                lease.stream.send(&prelude.bytes).await
+            }
+        };
+        if let Err(error) = sent {
+            lease.broken = true;
+            return self.broken(request, lease, BackendError::Io(error));
+        }
+        for step in std::mem::take(&mut prelude.steps) {
+            if let Err(answer) = self.settle(lease, step).await {
+                // The statement was sent all the same: its answer is not wanted.
+                self.discard(lease, request).await;
+                return Ok(Attempt::Elsewhere(answer));
+            }
+        }
+        self.worker.prove(prelude.proofs);
+        let is_read = request.access <= Access::Read;
+        let plan = Plan {
+            hold: is_read.then_some(refused_here as fn(u16) -> bool),
+            statement: request.prepare,
+            discard: false,
+        };
+        let tracker = Tracker::new(request.expect, lease.capabilities);
+        match self.relay(lease, tracker, &plan).await? {
+            Ended::Whole(outcome) => Ok(Attempt::Done(outcome)),
+            Ended::Held(error) => {
+                self.worker.metrics().retry(RetryKind::Read);
+                Ok(Attempt::Elsewhere(Answer::server(error)))
+            }
+            Ended::Lost => {
+                lease.broken = true;
+                let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
+                self.broken(request, lease, BackendError::Io(error))
+            }
+        }
+    }
+
+    /// Makes the connection the session's own without sending a statement.
+    pub(crate) async fn prepare_connection(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+    ) -> Result<(), Failure> {
+        let prepared = match self.prelude(lease, request, false).await {
+            Ok(mut prelude) => self.run_steps(lease, &mut prelude).await,
+            Err(error) => Err(error),
+        };
+        prepared.map_err(|error| {
+            lease.broken = true;
+            Failure::Answer(Answer::backend(error))
+        })
+    }
+
+    /// The connection broke with the statement under way and nothing shown to the client.
+    fn broken(
+        &mut self,
+        request: &Request<'_>,
+        lease: &Lease,
+        error: BackendError,
+    ) -> Result<Attempt, Failure> {
+        let kind = millrace_topology::ObservationKind::LiveError(millrace_topology::Cause::Lost);
+        self.worker.shared.monitor.observe(lease.server, kind);
+        let answer = Answer::backend(error);
+        if self.lease_is_kept() {
+            // What lived on the connection is gone, so the session cannot go on.
+            return Err(Failure::Fatal(answer));
+        }
+        if request.access <= Access::Read {
+            self.worker.metrics().retry(RetryKind::Read);
+            return Ok(Attempt::Elsewhere(answer));
+        }
+        Err(Failure::Answer(answer))
+    }
+
+    /// The connection was kept from an earlier statement.
+    fn lease_is_kept(&self) -> bool {
+        !self.pins.is_empty()
+    }
+
+    /// Everything that must be said to the connection before the statement.
+    async fn prelude(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<Prelude, BackendError> {
+        let mut prelude = Prelude::default();
+        let uid = self.handle.uid;
+        if lease.last_user != uid && !lease.residue.is_empty() {
+            self.save_residue(lease, &mut prelude);
+        }
+        if self.needs_private(request) {
+            self.restore_private(lease, &mut prelude).await?;
+        }
+        self.adjust_tracking(lease, request.class, &mut prelude);
+        if wait {
+            let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
+            let text = match lease.family {
+                Family::MySql => {
+                    format!("SELECT WAIT_FOR_EXECUTED_GTID_SET('{}',{seconds})", self.position)
+                }
+                Family::MariaDb => format!("SELECT MASTER_GTID_WAIT('{}',{seconds})", self.position),
+            };
+            lease.frame_query(&mut prelude.bytes, text.as_bytes());
+            prelude.steps.push(Step::Wait);
+        }
+        let target = self.state.clone();
+        self.replay(lease, &target, &mut prelude);
+        if self.needs_insert_id(request) {
+            self.restore_insert_id(lease, &mut prelude).await;
+        }
+        if request.class.kind == Kind::Diagnostics && lease.last_seq != self.seq {
+            // The statement before was another session's; ours left nothing to show.
+            prelude.query(lease, b"DO 0");
+        }
+        self.open_transaction(lease, request.class, &mut prelude);
+        Ok(prelude)
+    }
+
+    /// Brings the connection to `target`, unless it is there.
+    fn replay(&self, lease: &mut Lease, target: &Rc<SessionState>, prelude: &mut Prelude) {
+        if Rc::ptr_eq(&lease.state, target) {
+            return;
+        }
+        let mut steps = Vec::new();
+        let before = prelude.bytes.len();
+        let attributes = lease.has_attributes();
+        state::replay(&lease.state, target, attributes, &mut prelude.bytes, &mut steps);
+        for step in steps {
+            prelude.doubtful |= match step {
+                state::Step::Set => {
+                    let proof = hash(lease.server, &prelude.bytes[before..]);
+                    prelude.proofs.push(proof);
+                    !self.worker.is_proven(proof)
+                }
+                // The database may be gone.
+                state::Step::Database => true,
+                state::Step::Option => false,
+            };
+            prelude.steps.push(Step::Plain(match step {
+                state::Step::Set => Expect::Query,
+                state::Step::Database => Expect::Simple,
+                state::Step::Option => Expect::SetOption,
+            }));
+        }
+        let mut reached = SessionState::clone(target);
+        if target.database.is_empty() {
+            reached.database = lease.state.database.clone();
+        }
+        lease.state = if reached == **target {
+            target.clone()
+        } else {
+            self.worker.states.share(reached)
+        };
+    }
+
+    /// Asks what the session before may still want to know, and keeps it for that session.
+    fn save_residue(&self, lease: &mut Lease, prelude: &mut Prelude) {
+        if let Some(owner) = self.worker.session(lease.last_user) {
+            // First the warnings: any other statement clears them.
+            if lease.residue.diagnostics {
+                lease.frame_query(&mut prelude.bytes, b"SHOW WARNINGS");
+                prelude.steps.push(Step::SaveWarnings(owner.clone(), lease.last_seq));
+            }
+            lease.frame_query(
+                &mut prelude.bytes,
+                b"SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS()",
+            );
+            prelude.steps.push(Step::SaveNumbers(owner, lease.last_seq));
+        }
+        lease.last_user = 0;
+        lease.residue = Default::default();
+    }
+
+    /// Whether user variables and SQL-level prepared statements matter to the statement: it
+    /// names some, or may run stored code that does.
+    fn needs_private(&self, request: &Request<'_>) -> bool {
+        let names = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
+        let class = request.class;
+        class.flags.intersects(names)
+            || !class.functions.is_empty()
+            || matches!(
+                class.kind,
+                Kind::Execute { .. }
+                    | Kind::Prepare
+                    | Kind::Deallocate
+                    | Kind::Call
+                    | Kind::Multi
+                    | Kind::Unknown
+            )
+            || (request.access == Access::Write && self.worker.catalogue().triggers().user_variables)
+    }
+
+    fn needs_insert_id(&self, request: &Request<'_>) -> bool {
+        let class = request.class;
+        class.flags.contains(Flags::USES_LAST_INSERT_ID)
+            || !class.functions.is_empty()
+            || matches!(
+                class.kind,
+                Kind::Execute { .. } | Kind::Call | Kind::Multi | Kind::Unknown
+            )
+            || (request.access == Access::Write && self.worker.catalogue().triggers().last_insert_id)
+    }
+
+    /// Gives the connection the session's LAST_INSERT_ID().
+    async fn restore_insert_id(&mut self, lease: &mut Lease, prelude: &mut Prelude) {
+        let uid = self.handle.uid;
+        self.collect_saved();
+        if let Some((server, seq)) = self.insert_id_at {
+            if lease.server == server && lease.last_user == uid && lease.last_seq == seq {
+                return;
+            }
+            if let Some(mut own) = self.pool(server).try_take_own(uid, seq) {
+                self.read_insert_id(&mut own).await;
+                own.give_back();
+            }
+            // Where its connection is gone, the OK packet's number has to do.
+            self.insert_id_at = None;
+        }
+        if lease.last_insert_id != Some(self.last_insert_id) {
+            let text = format!("SET @@session.last_insert_id={}", self.last_insert_id);
+            prelude.query(lease, text.as_bytes());
+            lease.last_insert_id = Some(self.last_insert_id);
+        }
+    }
+
+    async fn read_insert_id(&mut self, own: &mut Lease) {
+        let rows = own.query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED)").await;
+        let id = rows.ok().and_then(|rows| {
+            let cell = rows.into_iter().next()?.into_iter().next()??;
+            std::str::from_utf8(&cell).ok()?.parse().ok()
+        });
+        match id {
+            Some(id) => {
+                self.last_insert_id = id;
+                own.last_insert_id = Some(id);
+                own.residue.insert_id = false;
+            }
+            None => own.broken = true,
+        }
+    }
+
+    async fn restore_private(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<(), BackendError> {
+        let uid = self.handle.uid;
+        if lease.private_of != 0 && lease.private_of != uid {
+            if !prelude.bytes.is_empty() {
+                self.run_steps(lease, prelude).await?;
+            }
+            let track = lease.server_facts().track.clone();
+            let state = lease.reset(&track).await?;
+            lease.state = self.worker.states.share(state);
+        }
+        if self.private.is_empty() && lease.private_of == 0 {
+            return Ok(());
+        }
+        if lease.private_of == uid && lease.private_version == self.private.version {
+            return Ok(());
+        }
+        if lease.private_of == uid {
+            // Names that were dropped since would remain.
+            let track = lease.server_facts().track.clone();
+            let state = lease.reset(&track).await?;
+            lease.state = self.worker.states.share(state);
+        }
+        // EXECUTE … needs the variables as well, so they come first.
+        if let Some(text) = self.private.assignment() {
+            // Their names and values were read in the session's own character set.
+            let target = self.state.clone();
+            self.replay(lease, &target, prelude);
+            prelude.query(lease, &text);
+        }
+        let named: Vec<_> = self
+            .private
+            .statements
+            .iter()
+            .map(|named| (named.text.clone(), named.context.clone()))
+            .collect();
+        for (text, context) in named {
+            self.replay(lease, &context, prelude);
+            prelude.query(lease, &text);
+        }
+        lease.private_of = uid;
+        lease.private_version = self.private.version;
+        Ok(())
+    }
+
+    /// Statements that show session variables see the client's own tracking settings, all
+    /// others run with Millrace's.
+    fn adjust_tracking(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
+        let shows = Flags::MENTIONS_SESSION_TRACK | Flags::SHOWS_VARIABLES;
+        let wanted = class.flags.intersects(shows);
+        if wanted && !lease.tracking_foreign {
+            let text = self.tracks.statement(lease.family);
+            prelude.query(lease, text.as_bytes());
+            lease.tracking_foreign = true;
+        } else if !wanted && lease.tracking_foreign {
+            let facts = lease.server_facts();
+            let text = millrace_backend::conn::Conn::tracking_statement(lease.family, &facts.track);
+            prelude.query(lease, text.as_bytes());
+            lease.tracking_foreign = false;
+        }
+    }
+
+    /// The deferred BEGIN and SET TRANSACTION. They stay with the session until the statement
+    /// has been answered, for it may have to be tried elsewhere.
+    fn open_transaction(&self, lease: &Lease, class: &Statement, prelude: &mut Prelude) {
+        if self.opens_transaction(class) {
+            for text in &self.one_shot {
+                prelude.query(lease, text);
+            }
+        }
+        if let Transaction::Deferred { text, .. } = &self.transaction {
+            prelude.query(lease, text);
+        }
+    }
+
+    /// SET TRANSACTION is for the next transaction; a statement that reads no table and writes
+    /// nothing begins none.
+    pub(crate) fn opens_transaction(&self, class: &Statement) -> bool {
+        !matches!(self.transaction, Transaction::None)
+            || !class.tables.is_empty()
+            || matches!(
+                class.kind,
+                Kind::Begin | Kind::Call | Kind::Multi | Kind::Unknown | Kind::Xa(_)
+            )
+    }
+
+    /// Sends the prelude alone and waits until the server has agreed.
+    async fn confirm(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<Result<(), Answer>, Failure> {
+        match self.run_steps(lease, prelude).await {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => {
+                // The connection's state is not what its record says.
+                lease.broken = true;
+                if self.lease_is_kept() {
+                    return Err(Failure::Fatal(Answer::backend(error)));
+                }
+                match error {
+                    // No other server would take a write: the client gets the server's word.
+                    BackendError::Server(error) => Err(Failure::Answer(Answer::server(error))),
+                    other => Ok(Err(Answer::backend(other))),
+                }
+            }
+        }
+    }
+
+    async fn run_steps(&mut self, lease: &mut Lease, prelude: &mut Prelude) -> Result<(), BackendError> {
+        lease.stream.send(&prelude.bytes).await?;
+        prelude.bytes.clear();
+        prelude.doubtful = false;
+        for step in std::mem::take(&mut prelude.steps) {
+            self.settle_step(lease, step).await?;
+        }
+        self.worker.prove(std::mem::take(&mut prelude.proofs));
+        Ok(())
+    }
+
+    async fn settle(&mut self, lease: &mut Lease, step: Step) -> Result<(), Answer> {
+        let is_wait = matches!(step, Step::Wait);
+        self.settle_step(lease, step).await.map_err(|error| {
+            if !is_wait {
+                // The connection's state is not what its record says.
+                lease.broken = true;
+            }
+            Answer::backend(error)
+        })
+    }
+
+    async fn settle_step(&mut self, lease: &mut Lease, step: Step) -> Result<(), BackendError> {
+        match step {
+            Step::Plain(expect) => {
+                lease.read_answer(expect).await?;
+            }
+            Step::SaveWarnings(owner, seq) => {
+                let rows = lease.read_rows().await?;
+                let warnings = rows
+                    .into_iter()
+                    .map(|row| {
+                        let mut cells = row.into_iter().map(|cell| cell.unwrap_or_default());
+                        [(); 3].map(|()| cells.next().unwrap_or_default().into())
+                    })
+                    .collect();
+                *owner.saved.borrow_mut() = Some(Diagnostics {
+                    seq,
+                    warnings: Some(warnings),
+                    ..Diagnostics::default()
+                });
+            }
+            Step::SaveNumbers(owner, seq) => {
+                let rows = lease.read_rows().await?;
+                let number = |at: usize| -> Option<u64> {
+                    let cell = rows.first()?.get(at)?.as_deref()?;
+                    std::str::from_utf8(cell).ok()?.parse().ok()
+                };
+                let mut saved = owner.saved.borrow_mut();
+                let saved = match &mut *saved {
+                    Some(saved) if saved.seq == seq => saved,
+                    other => other.insert(Diagnostics {
+                        seq,
+                        ..Diagnostics::default()
+                    }),
+                };
+                saved.last_insert_id = number(0);
+                saved.found_rows = number(1);
+                lease.last_insert_id = number(0);
+            }
+            Step::Wait => {
+                let server = lease.server;
+                let rows = lease.read_rows().await;
+                let metrics = self.worker.metrics();
+                let rows = match rows {
+                    Ok(rows) => rows,
+                    Err(error) => {
+                        metrics.position_wait(server.index(), PositionWait::Failed);
+                        return Err(error);
+                    }
+                };
+                let answer = rows.first().and_then(|row| row.first()?.as_deref());
+                if answer != Some(b"0") {
+                    metrics.position_wait(server.index(), PositionWait::TimedOut);
+                    return Err(BackendError::Timeout("routing.wait_limit"));
+                }
+                metrics.position_wait(server.index(), PositionWait::Reached);
+                self.worker.reached(server, &self.position);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the answer of a statement that was sent for nothing.
+    async fn discard(&mut self, lease: &mut Lease, request: &Request<'_>) {
+        let plan = Plan {
+            discard: true,
+            ..Plan::default()
+        };
+        let tracker = Tracker::new(request.expect, lease.capabilities);
+        match self.relay(lease, tracker, &plan).await {
+            Ok(Ended::Whole(outcome)) => {
+                if let Some((id, ..)) = outcome.prepared {
+                    let close = close_statement(id);
+                    lease.broken |= lease.stream.send(&close).await.is_err();
+                }
+            }
+            _ => lease.broken = true,
+        }
+    }
+
+    /// The connection's number for a prepared statement, preparing it there if needed. The
+    /// inner error is the server's refusal.
+    async fn ensure_prepared(
+        &mut self,
+        lease: &mut Lease,
+        id: u32,
+    ) -> Result<Result<u32, Answer>, Failure> {
+        let Some(statement) = self.statements.get(id) else {
+            return Err(Failure::Answer(Answer::client(1243, b"HY000", "Unknown prepared statement handler")));
+        };
+        let uid = statement.uid;
+        if let Some(server_id) = lease.prepared.get(uid) {
+            return Ok(Ok(server_id));
+        }
+        let (text, context) = (statement.text.clone(), statement.context.clone());
+        let mut prelude = Prelude::default();
+        if lease.last_user != self.handle.uid && !lease.residue.is_empty() {
+            self.save_residue(lease, &mut prelude);
+        }
+        self.replay(lease, &context, &mut prelude);
+        let mut payload = vec![COM_STMT_PREPARE];
+        payload.extend_from_slice(&text);
+        packet::frame(&mut prelude.bytes, 0, &payload);
+        let prepared = self.prepare_now(lease, &mut prelude).await;
+        match prepared {
+            Ok(server_id) => {
+                self.hold_prepared(lease, uid, server_id).await;
+                Ok(Ok(server_id))
+            }
+            Err(BackendError::Server(error)) => Ok(Err(Answer::server(error))),
+            Err(error) => {
+                lease.broken = true;
+                if self.lease_is_kept() {
+                    return Err(Failure::Fatal(Answer::backend(error)));
+                }
+                Ok(Err(Answer::backend(error)))
+            }
+        }
+    }
+
+    async fn prepare_now(&mut self, lease: &mut Lease, prelude: &mut Prelude) -> Result<u32, BackendError> {
+        lease.stream.send(&prelude.bytes).await?;
+        let mut failed = None;
+        for step in std::mem::take(&mut prelude.steps) {
+            if let Err(error) = self.settle_step(lease, step).await {
+                lease.broken = true;
+                failed = Some(error);
+                break;
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let answer = lease.read_answer(Expect::Prepare).await?;
+        let id = answer.get(packet::HEADER + 1..packet::HEADER + 5);
+        let id: [u8; 4] = id
+            .and_then(|id| id.try_into().ok())
+            .ok_or(BackendError::Protocol("malformed answer to a prepare"))?;
+        Ok(u32::from_le_bytes(id))
+    }
+
+    /// Notes a statement that the connection now holds and closes the one it has too many.
+    pub(crate) async fn hold_prepared(&mut self, lease: &mut Lease, uid: u64, server_id: u32) {
+        let limit = self.worker.shared.pool.max_prepared_statements;
+        if let Some(old) = lease.prepared.add(uid, server_id, limit) {
+            let sent = lease.stream.send(&close_statement(old)).await;
+            lease.broken |= sent.is_err();
+        }
+    }
+
+    fn append_long_data(&self, id: u32, server_id: u32, out: &mut Vec<u8>) {
+        let Some(statement) = self.statements.get(id) else {
+            return;
+        };
+        for (param, data) in &statement.long_data {
+            let mut payload = vec![COM_STMT_SEND_LONG_DATA];
+            payload.extend_from_slice(&server_id.to_le_bytes());
+            payload.extend_from_slice(&param.to_le_bytes());
+            payload.extend_from_slice(data);
+            packet::frame(out, 0, &payload);
+        }
+    }
+}
+
+fn close_statement(id: u32) -> [u8; 9] {
+    let id = id.to_le_bytes();
+    [5, 0, 0, 0, COM_STMT_CLOSE, id[0], id[1], id[2], id[3]]
+}
+
+fn hash(server: ServerId, bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    server.hash(&mut hasher);
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Prelude {
+    fn query(&mut self, lease: &Lease, text: &[u8]) {
+        lease.frame_query(&mut self.bytes, text);
+        self.steps.push(Step::Plain(Expect::Query));
+    }
+}
+

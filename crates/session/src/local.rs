@@ -1,0 +1,190 @@
+//! Statements that Millrace answers itself: the beginning and end of transactions that no server
+//! has seen yet, and questions about the session whose answer only Millrace knows.
+
+use millrace_protocol::Status;
+use millrace_protocol::ok::OkFields;
+use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
+use millrace_sql::{Flags, Kind};
+
+use crate::failure::Failure;
+use crate::lease::Request;
+use crate::session::{Session, Transaction};
+
+impl Session {
+    /// Answers the statement if no server is needed. True if it did.
+    pub(crate) async fn answer_locally(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Result<bool, Failure> {
+        if self.lease.is_some() {
+            return Ok(false);
+        }
+        let class = request.class;
+        match class.kind {
+            Kind::Begin if self.may_defer(class.flags) => {
+                self.begin_deferred(class.flags, text).await?;
+            }
+            Kind::Commit | Kind::Rollback if self.may_end_here(class.flags) => {
+                if !class.flags.contains(Flags::CHAIN) {
+                    self.transaction = Transaction::None;
+                    self.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
+                }
+                self.settle_locally();
+                self.ok(OkFields::default()).await?;
+            }
+            Kind::SetTransaction
+                if class.flags.contains(Flags::TX_ONE_SHOT)
+                    && matches!(self.transaction, Transaction::None)
+                    && !self.autocommit_off() =>
+            {
+                self.one_shot.push(text.into());
+                self.settle_locally();
+                self.ok(OkFields::default()).await?;
+            }
+            Kind::Diagnostics => return self.show_saved_warnings(text).await,
+            Kind::Select => return self.answer_about_session(class.flags, text).await,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The statement counts as one: what could be asked about the one before is gone.
+    fn settle_locally(&mut self) {
+        self.seq += 1;
+        self.has_diagnostics = false;
+        self.row_count = 0;
+        self.last_server = None;
+        // The connection that holds LAST_INSERT_ID() is still found by its own number.
+    }
+
+    fn may_defer(&self, flags: Flags) -> bool {
+        let tells = self
+            .state
+            .reported("session_track_transaction_info")
+            .is_some_and(|value| value != b"OFF");
+        !flags.contains(Flags::CONSISTENT_SNAPSHOT) && !tells
+    }
+
+    async fn begin_deferred(&mut self, flags: Flags, text: &[u8]) -> Result<(), Failure> {
+        let read_only = flags.contains(Flags::TX_READ_ONLY);
+        self.transaction = Transaction::Deferred {
+            text: text.into(),
+            read_only,
+        };
+        self.status |= Status::IN_TRANS;
+        self.status.set(Status::IN_TRANS_READONLY, read_only);
+        self.settle_locally();
+        self.ok(OkFields::default()).await
+    }
+
+    fn may_end_here(&self, flags: Flags) -> bool {
+        let chains = self.state.variable("completion_type").is_some();
+        let unusual = Flags::RELEASE;
+        !chains && !flags.intersects(unusual)
+            && (matches!(self.transaction, Transaction::Deferred { .. })
+                || (!flags.contains(Flags::CHAIN) && self.one_shot.is_empty()))
+    }
+
+    /// SHOW WARNINGS after another session has used the connection that had them.
+    async fn show_saved_warnings(&mut self, text: &[u8]) -> Result<bool, Failure> {
+        let words = words(text);
+        if words != "show warnings" {
+            return Ok(false);
+        }
+        let Some(warnings) = self.saved_warnings() else {
+            return Ok(false);
+        };
+        // Metadata as both servers send it (observed): names fixed, utf8 lengths.
+        let mut level = ColumnDef::text("Level", 33);
+        level.length = 21;
+        level.flags = flags::NOT_NULL;
+        level.decimals = 31;
+        let mut code = ColumnDef::integer("Code");
+        code.kind = millrace_protocol::types::column_type::LONG;
+        code.length = 4;
+        code.flags = flags::NOT_NULL | flags::UNSIGNED | flags::BINARY;
+        let mut message = ColumnDef::text("Message", 33);
+        message.length = 1536;
+        message.flags = flags::NOT_NULL;
+        message.decimals = 31;
+        let mut result = TextResult::new(vec![level, code, message]);
+        for [level, code, message] in &warnings {
+            result.row(&[Cell::Bytes(level), Cell::Bytes(code), Cell::Bytes(message)]);
+        }
+        self.show(&result).await?;
+        Ok(true)
+    }
+
+    async fn answer_about_session(&mut self, class: Flags, text: &[u8]) -> Result<bool, Failure> {
+        let asked = Flags::USES_CONNECTION_ID | Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS;
+        if !class.intersects(asked) || text.len() > 64 {
+            return Ok(false);
+        }
+        let (words, name) = (words(text), expression(text));
+        let value = match words.as_str() {
+            "select connection_id()" => {
+                let mut column = ColumnDef::integer(&name);
+                column.length = 21;
+                column.flags = flags::NOT_NULL | flags::UNSIGNED | flags::BINARY;
+                let mut result = TextResult::new(vec![column]);
+                result.row(&[Cell::UInt(u64::from(self.id))]);
+                self.show(&result).await?;
+                return Ok(true);
+            }
+            "select row_count()" if !self.own_is_idle() => self.row_count,
+            "select found_rows()" if !self.own_is_idle() => {
+                self.collect_saved();
+                i64::try_from(self.found_rows).unwrap_or(i64::MAX)
+            }
+            _ => return Ok(false),
+        };
+        let mut column = ColumnDef::integer(&name);
+        column.length = 21;
+        column.flags = flags::NOT_NULL | flags::BINARY;
+        let mut result = TextResult::new(vec![column]);
+        result.row(&[Cell::Int(value)]);
+        self.show(&result).await?;
+        self.row_count = -1;
+        Ok(true)
+    }
+
+    /// The connection of the last statement is free and unused since.
+    fn own_is_idle(&mut self) -> bool {
+        let Some(server) = self.last_server else {
+            return false;
+        };
+        let (uid, seq) = (self.handle.uid, self.seq);
+        match self.pool(server).try_take_own(uid, seq) {
+            Some(lease) => {
+                lease.give_back();
+                true
+            }
+            None => false,
+        }
+    }
+
+    async fn show(&mut self, result: &TextResult) -> Result<(), Failure> {
+        let mut out = Vec::new();
+        let end = OkFields {
+            status: self.idle_status(),
+            ..OkFields::default()
+        };
+        result.encode(&mut out, 1, self.capabilities, &end);
+        self.send(&out).await
+    }
+}
+
+/// The statement in lower case, with single blanks and without a `;` at the end.
+fn words(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text).to_ascii_lowercase();
+    let text = text.trim().trim_end_matches(';');
+    text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What stands after SELECT: the server names the column so.
+fn expression(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    let text = text.trim().trim_end_matches(';').trim();
+    text.get(6..).unwrap_or("").trim().to_owned()
+}

@@ -1,0 +1,622 @@
+//! A client's way in: greeting, TLS, proof of the password, and the session's first state.
+//! Passwords are checked against the servers' own accounts; none is configured here.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millrace_backend::account::Account;
+use millrace_backend::connect::{LOGIN_PACKET_MAX, Login, open};
+use millrace_backend::error::BackendError;
+use millrace_backend::packet_io::{read_packet, write_packet};
+use millrace_backend::secret::Secret;
+use millrace_backend::stream::{Plain, Stream};
+use millrace_metrics::{ErrorClass, LoginOutcome};
+use millrace_protocol::auth::{self, Plugin};
+use millrace_protocol::compress::Algorithm;
+use millrace_protocol::handshake::{
+    AuthSwitch, ClientHello, Greeting, HandshakeResponse, encode_auth_more,
+};
+use millrace_protocol::ok::{ErrPacket, OkFields, encode_ok};
+use millrace_protocol::{Capabilities, Status};
+use millrace_routing::Target;
+use tracing::debug;
+
+use crate::failure::{Answer, Failure};
+use crate::relayed;
+use crate::session::{Identity, Session};
+use crate::verify::verify;
+use crate::worker::{Handle, ListenerTls, Worker};
+
+/// Before the login no packet may be longer; bytes. A response with attributes fits well.
+const HELLO_MAX: usize = 64 * 1024;
+
+/// What Millrace can do on a client's connection, where the server can.
+const SUPPORTED: Capabilities = Capabilities::LONG_PASSWORD
+    .union(Capabilities::FOUND_ROWS)
+    .union(Capabilities::LONG_FLAG)
+    .union(Capabilities::CONNECT_WITH_DB)
+    .union(Capabilities::NO_SCHEMA)
+    .union(Capabilities::ODBC)
+    .union(Capabilities::LOCAL_FILES)
+    .union(Capabilities::IGNORE_SPACE)
+    .union(Capabilities::PROTOCOL_41)
+    .union(Capabilities::INTERACTIVE)
+    .union(Capabilities::IGNORE_SIGPIPE)
+    .union(Capabilities::TRANSACTIONS)
+    .union(Capabilities::RESERVED)
+    .union(Capabilities::SECURE_CONNECTION)
+    .union(Capabilities::MULTI_STATEMENTS)
+    .union(Capabilities::MULTI_RESULTS)
+    .union(Capabilities::PS_MULTI_RESULTS)
+    .union(Capabilities::PLUGIN_AUTH)
+    .union(Capabilities::CONNECT_ATTRS)
+    .union(Capabilities::PLUGIN_AUTH_LENENC)
+    .union(Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS)
+    .union(Capabilities::SESSION_TRACK)
+    .union(Capabilities::DEPRECATE_EOF)
+    .union(Capabilities::QUERY_ATTRIBUTES)
+    .union(Capabilities::STMT_BULK_OPERATIONS)
+    .union(Capabilities::EXTENDED_METADATA)
+    .union(Capabilities::CACHE_METADATA);
+
+/// What Millrace does by itself, whatever the server can.
+const OWN: Capabilities = Capabilities::COMPRESS.union(Capabilities::ZSTD_COMPRESSION);
+
+/// Clients that break off rather than send their password under an RSA key, unless told to.
+const REFUSE_RSA: [&[u8]; 3] = [b"libmysql", b"MySQL Connector/J", b"MySqlConnector"];
+
+/// Serves a client from its first byte to its last.
+pub(crate) fn spawn(worker: Rc<Worker>, plain: Plain, target: Target, tls: ListenerTls) {
+    tokio::task::spawn_local(async move {
+        let address = plain.peer_ip();
+        let limit = worker.options().clients_per_address;
+        let admitted = address.is_none_or(|address| {
+            worker.shared.registry.enter_address(address, limit)
+        });
+        worker.metrics().client_opened();
+        serve(&worker, plain, target, tls, address, admitted).await;
+        worker.metrics().client_closed();
+        if let Some(address) = address.filter(|_| admitted) {
+            worker.shared.registry.leave_address(address, limit);
+        }
+    });
+}
+
+async fn serve(
+    worker: &Rc<Worker>,
+    plain: Plain,
+    target: Target,
+    tls: ListenerTls,
+    address: Option<IpAddr>,
+    admitted: bool,
+) {
+    let mut stream = Stream::Plain(plain);
+    if let Some(refusal) = refusal(worker, admitted) {
+        let mut out = Vec::new();
+        error_packet(&refusal).encode_before_greeting(&mut out);
+        let _ = stream.send(&out).await;
+        worker.metrics().error(refusal.side, refusal.class);
+        return;
+    }
+    let (id, uid) = worker.shared.registry.enter(worker.index);
+    let handle = Rc::new(Handle {
+        uid,
+        ..Handle::default()
+    });
+    let login = Box::pin(log_in(worker, stream, target, tls, address, id, handle.clone()));
+    let session = match tokio::time::timeout(worker.options().login_timeout, login).await {
+        Ok(session) => session,
+        Err(_) => {
+            worker.metrics().login(LoginOutcome::TimedOut);
+            None
+        }
+    };
+    match session {
+        Some(Entered::Session(session)) => {
+            worker.enter(&handle);
+            session.run().await;
+            worker.leave(uid);
+        }
+        Some(Entered::Relayed(relayed)) => {
+            worker.enter(&handle);
+            relayed.run(&handle).await;
+            worker.leave(uid);
+        }
+        None => {}
+    }
+    worker.shared.registry.leave(id);
+}
+
+/// How a client got in.
+enum Entered {
+    Session(Box<Session>),
+    Relayed(Box<relayed::Relayed>),
+}
+
+fn refusal(worker: &Worker, admitted: bool) -> Option<Answer> {
+    let options = worker.options();
+    if worker.is_draining() {
+        let text = "Millrace is shutting down; connect again";
+        return Some(Answer::proxy(ErrorClass::Connection, 1053, b"08S01", text));
+    }
+    if worker.shared.registry.clients() >= options.clients_max {
+        let text = format!(
+            "Too many connections (Millrace: limits.max_clients is {})",
+            options.clients_max
+        );
+        return Some(Answer::proxy(ErrorClass::Limit, 1040, b"08004", text));
+    }
+    if !admitted {
+        let text = format!(
+            "Too many connections (Millrace: limits.clients_per_address is {})",
+            options.clients_per_address
+        );
+        return Some(Answer::proxy(ErrorClass::Limit, 1040, b"08004", text));
+    }
+    if worker.with_world(|world| world.greeting.is_none()) {
+        let text = "Millrace has not reached any server yet; look at its log";
+        return Some(Answer::proxy(ErrorClass::NoServer, 1105, b"HY000", text));
+    }
+    None
+}
+
+pub(crate) fn error_packet(answer: &Answer) -> ErrPacket<'_> {
+    ErrPacket {
+        code: answer.error.code,
+        state: answer.error.state,
+        message: &answer.error.message,
+    }
+}
+
+/// Bytes without zeros, as a nonce wants them.
+pub(crate) fn random_nonce() -> [u8; 20] {
+    let mut nonce = [0; 20];
+    if aws_lc_rs::rand::fill(&mut nonce).is_err() {
+        // The generator cannot fail on a running system; a known nonce would be no proof.
+        std::process::abort();
+    }
+    nonce.map(|byte| byte % 93 + 33)
+}
+
+/// A login under way: the client's stream and what it has said.
+pub(crate) struct Entrance<'a> {
+    pub(crate) worker: &'a Rc<Worker>,
+    pub(crate) stream: Stream,
+    pub(crate) buffer: Vec<u8>,
+    /// The number of the next packet to the client.
+    pub(crate) sequence: u8,
+    pub(crate) nonce: [u8; 20],
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) hello: HandshakeResponse,
+    /// The flags agreed on.
+    pub(crate) capabilities: Capabilities,
+}
+
+/// How a client's proof ended.
+pub(crate) enum Proof {
+    /// The password is known, and a server takes it.
+    Account(Arc<Account>),
+    /// The password cannot be had: relay the login.
+    Relay,
+    /// Not let in.
+    Denied(Answer),
+}
+
+async fn log_in(
+    worker: &Rc<Worker>,
+    stream: Stream,
+    target: Target,
+    tls: ListenerTls,
+    address: Option<IpAddr>,
+    id: u32,
+    handle: Rc<Handle>,
+) -> Option<Entered> {
+    let greeting = worker.with_world(|world| world.greeting.clone())?;
+    let mut entrance = match greet(worker, stream, tls, address, id, &greeting).await {
+        Ok(Some(entrance)) => entrance,
+        Ok(None) => return None,
+        Err(error) => {
+            debug!(%error, "a client left before it logged in");
+            worker.metrics().login(LoginOutcome::Aborted);
+            return None;
+        }
+    };
+    let plugin = entrance.hello.plugin.clone().unwrap_or_default();
+    let plugin = Plugin::from_name(&String::from_utf8_lossy(&plugin));
+    let hello = &entrance.hello;
+    let claim = Claim {
+        user: hello.user.clone(),
+        database: hello.database.clone().unwrap_or_default(),
+        response: hello.auth_response.clone(),
+        collation: hello.collation,
+        plugin,
+    };
+    match entrance.prove(&claim).await {
+        Ok(Proof::Account(account)) => {
+            worker.metrics().login(LoginOutcome::Known);
+            worker.shared.accounts.succeeded(address);
+            *handle.user.borrow_mut() = account.user.clone();
+            let session = entrance.enter(account, target, id, handle).await;
+            session.map(|session| Entered::Session(Box::new(session)))
+        }
+        Ok(Proof::Relay) => {
+            *handle.user.borrow_mut() = claim.user.clone().into();
+            let relayed = relayed::log_in(entrance, &claim).await;
+            relayed.map(|relayed| Entered::Relayed(Box::new(relayed)))
+        }
+        Ok(Proof::Denied(answer)) => {
+            worker.metrics().login(LoginOutcome::Denied);
+            worker.metrics().error(answer.side, answer.class);
+            let delay = worker.shared.accounts.failed(address, worker.options());
+            tokio::time::sleep(delay).await;
+            let mut out = Vec::new();
+            error_packet(&answer).encode(&mut out, entrance.sequence);
+            let _ = entrance.stream.send(&out).await;
+            None
+        }
+        Err(_) => {
+            worker.metrics().login(LoginOutcome::Aborted);
+            None
+        }
+    }
+}
+
+/// Sends the greeting and reads the client's answer, through TLS where it wants that.
+async fn greet<'a>(
+    worker: &'a Rc<Worker>,
+    mut stream: Stream,
+    tls: ListenerTls,
+    address: Option<IpAddr>,
+    id: u32,
+    server: &Greeting,
+) -> std::io::Result<Option<Entrance<'a>>> {
+    let acceptor = worker.shared.tls.as_ref().filter(|_| tls != ListenerTls::Off);
+    let mut offered = (server.capabilities & SUPPORTED) | OWN;
+    offered.set(Capabilities::SSL, acceptor.is_some());
+    let greeting = Greeting {
+        server_version: server.server_version.clone(),
+        thread_id: id,
+        nonce: random_nonce(),
+        capabilities: offered,
+        collation: server.collation,
+        status: Status::AUTOCOMMIT,
+        auth_plugin: server.auth_plugin.clone(),
+    };
+    let mut out = Vec::new();
+    greeting.encode(&mut out, 0);
+    stream.send(&out).await?;
+    let mut buffer = Vec::new();
+    let (mut sequence, mut payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;
+    let mut hello = ClientHello::parse(&payload, offered);
+    if let (Ok(ClientHello::SslRequest { .. }), Some(acceptor)) = (&hello, acceptor) {
+        let Stream::Plain(plain) = stream else {
+            return Ok(None);
+        };
+        if !buffer.is_empty() {
+            // Bytes sent in the clear ahead of TLS are not the client's: they are injected.
+            return Ok(None);
+        }
+        let accepted = acceptor.accept(plain).await?;
+        stream = Stream::Tls(Box::new(tokio_rustls::TlsStream::Server(accepted)));
+        (sequence, payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;
+        hello = ClientHello::parse(&payload, offered);
+    }
+    let hello = match hello {
+        Ok(ClientHello::Response(hello)) => hello,
+        refused => {
+            let text: &[u8] = match refused {
+                Ok(ClientHello::TooOld) => {
+                    b"Client does not support authentication protocol requested by server; consider upgrading MySQL client"
+                }
+                _ => b"Bad handshake",
+            };
+            let error = ErrPacket {
+                code: if text.starts_with(b"Bad") { 1043 } else { 1251 },
+                state: *b"08S01",
+                message: text,
+            };
+            let mut out = Vec::new();
+            error.encode(&mut out, sequence.wrapping_add(1));
+            stream.send(&out).await?;
+            worker.metrics().login(LoginOutcome::Aborted);
+            return Ok(None);
+        }
+    };
+    if tls == ListenerTls::Required && !stream.is_private() {
+        let error = ErrPacket {
+            code: 3159,
+            state: *b"HY000",
+            message: b"Connections using insecure transport are prohibited: use TLS.",
+        };
+        let mut out = Vec::new();
+        error.encode(&mut out, sequence.wrapping_add(1));
+        stream.send(&out).await?;
+        return Ok(None);
+    }
+    let capabilities = hello.capabilities & (offered | Capabilities::SSL);
+    Ok(Some(Entrance {
+        worker,
+        stream,
+        buffer,
+        sequence: sequence.wrapping_add(1),
+        nonce: greeting.nonce,
+        address,
+        hello,
+        capabilities,
+    }))
+}
+
+/// Who a client says it is, and its first proof.
+pub(crate) struct Claim {
+    pub(crate) user: Vec<u8>,
+    pub(crate) database: Vec<u8>,
+    pub(crate) response: Vec<u8>,
+    pub(crate) collation: u8,
+    pub(crate) plugin: Plugin,
+}
+
+impl Entrance<'_> {
+    pub(crate) async fn read(&mut self) -> std::io::Result<Vec<u8>> {
+        let (sequence, payload) =
+            read_packet(&mut self.stream, &mut self.buffer, LOGIN_PACKET_MAX).await?;
+        self.sequence = sequence.wrapping_add(1);
+        Ok(payload)
+    }
+
+    pub(crate) async fn write(&mut self, payload: &[u8]) -> std::io::Result<()> {
+        write_packet(&mut self.stream, self.sequence, payload).await?;
+        self.sequence = self.sequence.wrapping_add(1);
+        Ok(())
+    }
+
+    async fn more(&mut self, data: &[u8]) -> std::io::Result<()> {
+        let mut out = Vec::new();
+        self.sequence = encode_auth_more(&mut out, self.sequence, data);
+        self.stream.send(&out).await
+    }
+
+    /// Checks the claim against what is known, else has the client show its password and asks a
+    /// server.
+    pub(crate) async fn prove(&mut self, claim: &Claim) -> std::io::Result<Proof> {
+        let known = self.worker.shared.accounts.find(&claim.user);
+        if claim.response.is_empty() && matches!(claim.plugin, Plugin::CachingSha2 | Plugin::NativePassword) {
+            return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
+        }
+        let mut plugin = claim.plugin.clone();
+        let mut response = claim.response.clone();
+        if !known.is_empty() && !matches!(plugin, Plugin::CachingSha2 | Plugin::NativePassword) {
+            response = self.switch(&Plugin::CachingSha2).await?;
+            plugin = Plugin::CachingSha2;
+        }
+        for account in known {
+            let proved = match plugin {
+                Plugin::NativePassword => account.proves_native(&response, &self.nonce),
+                _ => account.proves_sha2(&response, &self.nonce),
+            };
+            if !proved {
+                continue;
+            }
+            match self.verify(&account, claim).await {
+                Ok(()) => {
+                    if plugin == Plugin::CachingSha2 {
+                        self.more(&[auth::FAST_OK]).await?;
+                    }
+                    return Ok(Proof::Account(account));
+                }
+                Err(answer) if answer.error.code == 1045 => {
+                    self.worker.shared.accounts.forget(&account);
+                    return Ok(Proof::Denied(answer));
+                }
+                // The password has expired: only the server knows what such a client may do.
+                Err(answer) if matches!(answer.error.code, 1820 | 1862) => return Ok(Proof::Relay),
+                Err(answer) => return Ok(Proof::Denied(answer)),
+            }
+        }
+        if !self.can_show_password(claim) {
+            return Ok(Proof::Relay);
+        }
+        if plugin != Plugin::CachingSha2 {
+            response = self.switch(&Plugin::CachingSha2).await?;
+        }
+        if response.is_empty() {
+            return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
+        }
+        match self.ask_password().await {
+            Ok(Some(password)) => Ok(self.try_password(claim, password).await),
+            Ok(None) => Ok(Proof::Denied(denied(claim, self.address))),
+            Err(error) => {
+                self.worker.shared.accounts.set_mute(&claim.user, self.address);
+                Err(error)
+            }
+        }
+    }
+
+    async fn verify(&self, account: &Arc<Account>, claim: &Claim) -> Result<(), Answer> {
+        let tls = self.stream.is_tls();
+        verify(self.worker, account, &claim.database, claim.collation, tls).await
+    }
+
+    /// Whether the client will send its password when asked: privately, or under our RSA key.
+    fn can_show_password(&self, claim: &Claim) -> bool {
+        if !self.capabilities.contains(Capabilities::PLUGIN_AUTH)
+            || self.worker.shared.accounts.is_mute(&claim.user, self.address)
+        {
+            return false;
+        }
+        self.stream.is_private()
+            || !self.hello.attributes.iter().any(|(name, value)| {
+                name == b"_client_name" && REFUSE_RSA.iter().any(|refuser| value == refuser)
+            })
+    }
+
+    /// Has the client prove its password with another plugin.
+    async fn switch(&mut self, plugin: &Plugin) -> std::io::Result<Vec<u8>> {
+        self.nonce = random_nonce();
+        let switch = AuthSwitch {
+            plugin: plugin.name().to_owned(),
+            nonce: self.nonce.to_vec(),
+        };
+        let mut out = Vec::new();
+        self.sequence = switch.encode(&mut out, self.sequence);
+        self.stream.send(&out).await?;
+        self.read().await
+    }
+
+    /// caching_sha2_password's full authentication: the client shows its password. None where
+    /// what it shows cannot be read.
+    async fn ask_password(&mut self) -> std::io::Result<Option<Secret>> {
+        self.more(&[auth::FULL_AUTH]).await?;
+        let shown = self.read().await?;
+        if self.stream.is_private() {
+            return Ok(without_nul(shown).map(Secret::new));
+        }
+        let sealed = if shown == [auth::REQUEST_PUBLIC_KEY] {
+            let key = self.worker.shared.key.clone();
+            self.more(key.public_pem()).await?;
+            self.read().await?
+        } else {
+            shown
+        };
+        let Some(mut clear) = self.worker.shared.key.decrypt(&sealed) else {
+            return Ok(None);
+        };
+        auth::xor_password(&mut clear, &self.nonce);
+        Ok(without_nul(clear.to_vec()).map(Secret::new))
+    }
+
+    /// Lets a server judge a password that is not known yet.
+    async fn try_password(&mut self, claim: &Claim, password: Secret) -> Proof {
+        let known = self.worker.shared.accounts.find(&claim.user);
+        let same = known
+            .iter()
+            .find(|account| account.password.bytes() == password.bytes());
+        if let Some(account) = same {
+            return match self.verify(account, claim).await {
+                Ok(()) => Proof::Account(account.clone()),
+                Err(answer) if matches!(answer.error.code, 1820 | 1862) => Proof::Relay,
+                Err(answer) => Proof::Denied(answer),
+            };
+        }
+        match self.try_login(claim, &password).await {
+            Ok(()) => {
+                let account = self.worker.shared.accounts.learn(&claim.user, password);
+                // Also learns what a session with this collation starts with.
+                match self.verify(&account, claim).await {
+                    Ok(()) => Proof::Account(account),
+                    Err(answer) => Proof::Denied(answer),
+                }
+            }
+            Err(BackendError::Server(error)) => Proof::Denied(Answer::server(error)),
+            Err(error) => Proof::Denied(Answer::backend(error)),
+        }
+    }
+
+    async fn try_login(&self, claim: &Claim, password: &Secret) -> Result<(), BackendError> {
+        let world = self.worker.world();
+        let judge = world
+            .snapshot
+            .primary
+            .or_else(|| {
+                let mut up = world.snapshot.servers.iter().filter(|view| view.health.is_usable());
+                up.next().map(|view| view.id)
+            })
+            .ok_or(BackendError::Limit("no server is up".to_owned()))?;
+        let login = Login {
+            user: &claim.user,
+            password,
+            database: (!claim.database.is_empty()).then_some(&claim.database),
+            collation: claim.collation,
+            capabilities: Capabilities::empty(),
+            tls: self.stream.is_tls(),
+        };
+        let facts = &world.facts[judge.index()];
+        let timeout = self.worker.shared.pool.connect_timeout;
+        let opened = open(&facts.address, &login, &self.worker.shared.server_tls, timeout).await?;
+        let mut stream = opened.stream;
+        // A polite end, so that the server does not count an aborted connection.
+        let _ = stream.send(&[1, 0, 0, 0, 1]).await;
+        Ok(())
+    }
+
+    /// The login is done: tells the client and begins the session.
+    async fn enter(
+        mut self,
+        account: Arc<Account>,
+        target: Target,
+        id: u32,
+        handle: Rc<Handle>,
+    ) -> Option<Session> {
+        let base = self.worker.base(self.hello.collation)?;
+        let mut out = Vec::new();
+        let fields = OkFields {
+            status: Status::AUTOCOMMIT,
+            ..OkFields::default()
+        };
+        encode_ok(&mut out, self.sequence, self.capabilities, &fields);
+        self.stream.send(&out).await.ok()?;
+        let tls = self.stream.is_tls();
+        let stream = compressed(self.stream, self.capabilities, &self.hello, &mut self.buffer);
+        let identity = Identity {
+            account,
+            collation: self.hello.collation,
+            tls,
+        };
+        let database = self.hello.database.unwrap_or_default();
+        Some(Session::new(
+            self.worker.clone(),
+            handle,
+            id,
+            stream,
+            self.buffer,
+            self.capabilities,
+            target,
+            identity,
+            base,
+            database,
+        ))
+    }
+}
+
+/// Wraps the stream in compression where that was agreed on; the first packet after the login's
+/// OK is compressed.
+pub(crate) fn compressed(
+    stream: Stream,
+    capabilities: Capabilities,
+    hello: &HandshakeResponse,
+    ahead: &mut Vec<u8>,
+) -> Stream {
+    let algorithm = if capabilities.contains(Capabilities::COMPRESS) {
+        Algorithm::Zlib
+    } else if capabilities.contains(Capabilities::ZSTD_COMPRESSION) {
+        Algorithm::Zstd(i32::from(hello.zstd_level.clamp(1, 22)))
+    } else {
+        return stream;
+    };
+    let ahead = std::mem::take(ahead);
+    Stream::Compressed(Box::new(millrace_backend::compressed::Compressed::new(
+        stream, algorithm, ahead,
+    )))
+}
+
+fn without_nul(mut shown: Vec<u8>) -> Option<Vec<u8>> {
+    if shown.last() == Some(&0) {
+        shown.pop();
+    }
+    Some(shown)
+}
+
+fn denied(claim: &Claim, address: Option<IpAddr>) -> Answer {
+    let host = address.map_or_else(|| "localhost".to_owned(), |address| address.to_string());
+    let text = format!(
+        "Access denied for user '{}'@'{host}' (using password: YES)",
+        String::from_utf8_lossy(&claim.user)
+    );
+    Answer::client(1045, b"28000", text)
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Failure::Client(error)
+    }
+}

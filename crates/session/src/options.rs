@@ -1,0 +1,137 @@
+//! What can be set about sessions, and the keys that logins need.
+
+use std::time::Duration;
+
+use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
+use aws_lc_rs::rsa::{
+    KeySize, OAEP_SHA1_MGF1SHA1, OaepPrivateDecryptingKey, PrivateDecryptingKey,
+};
+use millrace_routing::{Consistency, Options as RoutingOptions};
+use zeroize::Zeroizing;
+
+/// Limits and behaviour of sessions.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Most clients at once, over all workers.
+    pub clients_max: usize,
+    /// Most clients of one address at once; 0: no limit.
+    pub clients_per_address: usize,
+    /// The longest command, in bytes.
+    pub packet_max: usize,
+    /// From connect to the end of the login.
+    pub login_timeout: Duration,
+    /// Bytes of long data kept for a session's prepared statements.
+    pub long_data_max: usize,
+    /// Prepared statements open per session.
+    pub statements_max: usize,
+    /// What reads are guaranteed to see.
+    pub consistency: Consistency,
+    /// How a server is chosen.
+    pub routing: RoutingOptions,
+    /// How long an address's first slowed-down failure is held back.
+    pub failure_delay: Duration,
+    /// The longest that a failure is held back.
+    pub failure_delay_max: Duration,
+    /// Failures of an address that are answered at once.
+    pub failures_free: u32,
+    /// After this an address's failures are forgotten.
+    pub failure_memory: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            clients_max: 10_000,
+            clients_per_address: 0,
+            packet_max: 64 << 20,
+            login_timeout: Duration::from_secs(10),
+            long_data_max: 64 << 20,
+            statements_max: 16_382,
+            consistency: Consistency::Session,
+            routing: RoutingOptions::default(),
+            failure_delay: Duration::from_millis(100),
+            failure_delay_max: Duration::from_secs(5),
+            failures_free: 3,
+            failure_memory: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The RSA key with which clients without TLS hide their password.
+pub struct ServerKey {
+    private: OaepPrivateDecryptingKey,
+    public_pem: Vec<u8>,
+}
+
+impl std::fmt::Debug for ServerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ServerKey(…)")
+    }
+}
+
+impl ServerKey {
+    /// Makes a key of 2048 bits; takes a good part of a second.
+    pub fn generate() -> Result<Self, aws_lc_rs::error::Unspecified> {
+        let key = PrivateDecryptingKey::generate(KeySize::Rsa2048)?;
+        let der = AsDer::<PublicKeyX509Der<'_>>::as_der(&key.public_key())?;
+        let public_pem = pem("PUBLIC KEY", der.as_ref());
+        Ok(ServerKey {
+            private: OaepPrivateDecryptingKey::new(key)?,
+            public_pem,
+        })
+    }
+
+    /// What a client is sent when it asks for the key.
+    pub fn public_pem(&self) -> &[u8] {
+        &self.public_pem
+    }
+
+    /// What the client encrypted, or none where it is not for this key.
+    pub fn decrypt(&self, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let mut clear = Zeroizing::new(vec![0; self.private.min_output_size()]);
+        let length = self
+            .private
+            .decrypt(&OAEP_SHA1_MGF1SHA1, sealed, &mut clear, None)
+            .ok()?
+            .len();
+        clear.truncate(length);
+        Some(clear)
+    }
+}
+
+fn pem(label: &str, der: &[u8]) -> Vec<u8> {
+    const ALPHABET: &[u8; 64] =
+        b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = format!("-----BEGIN {label}-----\n").into_bytes();
+    for line in der.chunks(48) {
+        for group in line.chunks(3) {
+            let bits = group
+                .iter()
+                .fold(0u32, |bits, byte| bits << 8 | u32::from(*byte))
+                << (8 * (3 - group.len()));
+            for digit in 0..4 {
+                text.push(if digit <= group.len() {
+                    ALPHABET[(bits >> (18 - 6 * digit) & 63) as usize]
+                } else {
+                    b'='
+                });
+            }
+        }
+        text.push(b'\n');
+    }
+    text.extend_from_slice(format!("-----END {label}-----\n").as_bytes());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pem_pads() {
+        assert_eq!(
+            String::from_utf8_lossy(&pem("X", b"ab")),
+            "-----BEGIN X-----\nYWI=\n-----END X-----\n"
+        );
+    }
+}

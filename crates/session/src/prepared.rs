@@ -1,0 +1,95 @@
+//! A client's prepared statements: its own numbers, independent of any server connection.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use millrace_backend::prepared::StatementUid;
+use millrace_backend::state::SessionState;
+use millrace_sql::Statement;
+
+/// One prepared statement.
+#[derive(Debug)]
+pub(crate) struct ClientStatement {
+    /// Its identity on server connections.
+    pub(crate) uid: StatementUid,
+    pub(crate) text: Rc<[u8]>,
+    pub(crate) class: Rc<Statement>,
+    /// What was set when it was prepared; decides what the text means.
+    pub(crate) context: Rc<SessionState>,
+    /// Parameter markers.
+    pub(crate) params: u16,
+    /// The parameter types last sent, for executions that leave them out.
+    pub(crate) types: Box<[u8]>,
+    /// Long data for the next execution: parameter and bytes.
+    pub(crate) long_data: Vec<(u16, Vec<u8>)>,
+    /// A cursor is open on the leased connection.
+    pub(crate) cursor: bool,
+}
+
+/// A session's prepared statements.
+#[derive(Debug, Default)]
+pub(crate) struct Statements {
+    held: HashMap<u32, Box<ClientStatement>>,
+    last_id: u32,
+    /// Bytes of long data kept.
+    pub(crate) long_data: usize,
+}
+
+impl Statements {
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The number that the next statement will get.
+    pub(crate) fn next_id(&mut self) -> u32 {
+        loop {
+            self.last_id = self.last_id.wrapping_add(1);
+            // 0 and the highest are no numbers: MariaDB's "last prepared" is the latter.
+            if self.last_id != 0 && self.last_id != u32::MAX && !self.held.contains_key(&self.last_id) {
+                return self.last_id;
+            }
+        }
+    }
+
+    pub(crate) fn add(&mut self, id: u32, statement: ClientStatement) {
+        self.held.insert(id, Box::new(statement));
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&ClientStatement> {
+        self.held.get(&self.real(id)).map(|held| &**held)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut ClientStatement> {
+        let id = self.real(id);
+        self.held.get_mut(&id).map(|held| &mut **held)
+    }
+
+    /// MariaDB's clients may name the statement prepared last by all ones.
+    pub(crate) fn real(&self, id: u32) -> u32 {
+        if id == u32::MAX { self.last_id } else { id }
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Box<ClientStatement>> {
+        let removed = self.held.remove(&self.real(id));
+        if let Some(statement) = &removed {
+            let bytes: usize = statement.long_data.iter().map(|(_, data)| data.len()).sum();
+            self.long_data -= bytes;
+        }
+        removed
+    }
+
+    /// Forgets a statement's long data.
+    pub(crate) fn clear_long_data(&mut self, id: u32) {
+        let id = self.real(id);
+        if let Some(statement) = self.held.get_mut(&id) {
+            let bytes: usize = statement.long_data.iter().map(|(_, data)| data.len()).sum();
+            statement.long_data.clear();
+            self.long_data -= bytes;
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.held.clear();
+        self.long_data = 0;
+    }
+}

@@ -1,0 +1,384 @@
+//! Bytes in flight: follows a server's answer and hands it to the client as it comes. Rows are
+//! never parsed; what OK packets say of the session is noted for [`crate::effects`].
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::Poll;
+
+use millrace_backend::error::ServerError;
+use millrace_backend::pool::Lease;
+use millrace_backend::connect::server_error;
+use millrace_backend::stream::Stream;
+use millrace_protocol::ok::{Change, ErrPacket, OkPacket, parse_eof, rewrite_ok, status_offset};
+use millrace_protocol::packet::{HEADER, header};
+use millrace_protocol::response::{Event, Tracker};
+use millrace_protocol::{Capabilities, Status};
+use tokio::io::AsyncWrite;
+
+use crate::failure::Failure;
+use crate::session::{Session, Tracks};
+
+/// What a server's answer said besides its rows.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// The error that ended it.
+    pub(crate) error: Option<ServerError>,
+    pub(crate) affected_rows: u64,
+    pub(crate) insert_id: u64,
+    pub(crate) warnings: u16,
+    /// The last packet was an OK, not the end of rows.
+    pub(crate) ended_ok: bool,
+    pub(crate) status: Status,
+    /// Rows of the last result set; meaningless where there was none.
+    pub(crate) rows: u64,
+    pub(crate) result_sets: u32,
+    /// Session variables reported as changed, in order.
+    pub(crate) variables: Vec<(Box<str>, Box<[u8]>)>,
+    /// The default database reported as changed.
+    pub(crate) schema: Option<Box<[u8]>>,
+    /// The server says that some state changed.
+    pub(crate) state_changed: bool,
+    /// A position was reported.
+    pub(crate) positioned: bool,
+    /// The server's number of a statement that was prepared, with columns and parameters.
+    pub(crate) prepared: Option<(u32, u16, u16)>,
+    /// Bytes of the answer went to the client.
+    pub(crate) forwarded: bool,
+}
+
+/// How an answer ended.
+pub(crate) enum Ended {
+    /// Read to its end and forwarded.
+    Whole(Outcome),
+    /// An error that the caller wanted for itself; nothing was forwarded.
+    Held(ServerError),
+    /// The server connection broke before anything was forwarded.
+    Lost,
+}
+
+/// What to do with an answer on its way.
+#[derive(Default)]
+pub(crate) struct Plan {
+    /// Errors to hold back, if they come first.
+    pub(crate) hold: Option<fn(u16) -> bool>,
+    /// The number to show the client for a prepared statement.
+    pub(crate) statement: Option<u32>,
+    /// Throw the answer away.
+    pub(crate) discard: bool,
+}
+
+/// Server errors that say the statement was not run here and may run elsewhere: read only,
+/// offline, shutting down.
+pub(crate) fn refused_here(code: u16) -> bool {
+    matches!(code, 1290 | 1836 | 3032 | 1053 | 3100)
+}
+
+impl Session {
+    /// Relays one answer from the leased connection to the client.
+    pub(crate) async fn relay(
+        &mut self,
+        lease: &mut Lease,
+        mut tracker: Tracker,
+        plan: &Plan,
+    ) -> Result<Ended, Failure> {
+        let mut outcome = Outcome::default();
+        let mut out = Vec::new();
+        // Bytes before `start` are forwarded or rewritten; bytes before `at` are understood.
+        let (mut start, mut at) = (0, 0);
+        loop {
+            match tracker.next(&lease.buffer[at..]) {
+                Event::Pass(len) => at += len,
+                Event::Ok { len, .. } => {
+                    let rewrite = self.note_ok(lease, at, len, &mut outcome);
+                    if rewrite && !plan.discard {
+                        out.extend_from_slice(&lease.buffer[start..at]);
+                        let packet = &lease.buffer[at..at + len];
+                        let (server, client) = (lease.capabilities, self.capabilities);
+                        let tracks = &self.tracks;
+                        let kept = |change: &Change<'_>| tracks.keeps(change);
+                        if rewrite_ok(&mut out, packet, server, client, kept, |status| status).is_err() {
+                            lease.broken = true;
+                            return self.lost(outcome);
+                        }
+                        start = at + len;
+                    }
+                    at += len;
+                }
+                Event::Eof { len, .. } => {
+                    if let Ok((status, warnings)) = parse_eof(&lease.buffer[at + HEADER..at + len]) {
+                        outcome.status = status;
+                        outcome.warnings = warnings;
+                        outcome.ended_ok = false;
+                        if status.contains(Status::SESSION_STATE_CHANGED) {
+                            // MariaDB sets the flag for no reason (observed).
+                            outcome.state_changed |= lease.family == millrace_sql::Family::MySql;
+                            let capabilities = lease.capabilities;
+                            clear_state_flag(&mut lease.buffer[at..at + len], capabilities);
+                        }
+                    }
+                    at += len;
+                }
+                Event::Err { len } => {
+                    let parsed = ErrPacket::parse(&lease.buffer[at + HEADER..at + len])
+                        .map(|error| server_error(&error));
+                    let Ok(error) = parsed else {
+                        lease.broken = true;
+                        return self.lost(outcome);
+                    };
+                    let first = !outcome.forwarded && start == at && out.is_empty();
+                    if first && plan.hold.is_some_and(|hold| hold(error.code)) {
+                        lease.buffer.drain(..at + len);
+                        return Ok(Ended::Held(error));
+                    }
+                    outcome.error = Some(error);
+                    at += len;
+                }
+                Event::PrepareOk { len, id, columns, params, .. } => {
+                    if let Some(number) = plan.statement {
+                        let field = at + HEADER + 1;
+                        lease.buffer[field..field + 4].copy_from_slice(&number.to_le_bytes());
+                    }
+                    outcome.prepared = Some((id, columns, params));
+                    at += len;
+                }
+                Event::LocalInfile { len } => {
+                    at += len;
+                    out.extend_from_slice(&lease.buffer[start..at]);
+                    lease.buffer.drain(..at);
+                    (start, at) = (0, 0);
+                    self.send(&out).await?;
+                    out.clear();
+                    outcome.forwarded = true;
+                    if self.upload(lease).await.is_err() {
+                        lease.broken = true;
+                        return Err(Failure::Client(io::ErrorKind::BrokenPipe.into()));
+                    }
+                    tracker.infile_sent();
+                }
+                Event::Progress { len } => {
+                    out.extend_from_slice(&lease.buffer[start..at]);
+                    at += len;
+                    start = at;
+                }
+                Event::NeedMore => {
+                    if !plan.discard && (start < at || !out.is_empty()) {
+                        outcome.forwarded = true;
+                        let sent = if out.is_empty() {
+                            self.client.send(&lease.buffer[start..at]).await
+                        } else {
+                            out.extend_from_slice(&lease.buffer[start..at]);
+                            self.client.send(&out).await
+                        };
+                        out.clear();
+                        if let Err(error) = sent {
+                            // The rest of the answer is of no use to anyone.
+                            lease.broken = true;
+                            return Err(error.into());
+                        }
+                    }
+                    lease.buffer.drain(..at);
+                    (start, at) = (0, 0);
+                    if self.fill(lease).await?.is_err() {
+                        lease.broken = true;
+                        return self.lost(outcome);
+                    }
+                }
+                Event::Malformed => {
+                    lease.broken = true;
+                    return self.lost(outcome);
+                }
+                Event::Done => break,
+            }
+        }
+        outcome.rows = tracker.rows();
+        outcome.result_sets = tracker.result_sets();
+        if !plan.discard && (start < at || !out.is_empty()) {
+            outcome.forwarded = true;
+            if out.is_empty() {
+                self.send_now(&lease.buffer[start..at]).await?;
+            } else {
+                out.extend_from_slice(&lease.buffer[start..at]);
+                self.send_now(&out).await?;
+            }
+        }
+        lease.buffer.drain(..at);
+        lease.status = outcome.status;
+        Ok(Ended::Whole(outcome))
+    }
+
+    fn lost(&self, outcome: Outcome) -> Result<Ended, Failure> {
+        if outcome.forwarded {
+            // As without Millrace: the connection breaks in the middle of the answer.
+            Err(Failure::Client(io::ErrorKind::ConnectionAborted.into()))
+        } else {
+            Ok(Ended::Lost)
+        }
+    }
+
+    /// Notes what an OK packet says; true if it must be rewritten for the client.
+    fn note_ok(&mut self, lease: &Lease, at: usize, len: usize, outcome: &mut Outcome) -> bool {
+        let payload = &lease.buffer[at + HEADER..at + len];
+        let Ok(ok) = OkPacket::parse(payload, lease.capabilities) else {
+            return false;
+        };
+        outcome.status = ok.status;
+        outcome.warnings = ok.warnings;
+        outcome.ended_ok = ok.header == millrace_protocol::ok::OK;
+        if outcome.ended_ok {
+            outcome.affected_rows = ok.affected_rows;
+            outcome.insert_id = ok.last_insert_id;
+        }
+        if !ok.status.contains(Status::SESSION_STATE_CHANGED) {
+            return false;
+        }
+        for change in ok.changes() {
+            match change {
+                Ok(Change::Gtids(gtids)) => {
+                    outcome.positioned = true;
+                    // What is not understood makes the session read from the primary.
+                    self.position_unknown |= self.position.insert_text(gtids).is_err();
+                }
+                Ok(Change::SystemVariable { name, value }) if name == b"last_gtid" => {
+                    if !value.is_empty() {
+                        outcome.positioned = true;
+                        self.position_unknown |= self.position.insert_text(value).is_err();
+                    }
+                }
+                Ok(Change::SystemVariable { name, value }) => {
+                    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+                    outcome.variables.push((name.into(), value.into()));
+                }
+                Ok(Change::Schema(schema)) => outcome.schema = Some(schema.into()),
+                Ok(Change::StateChanged(changed)) => outcome.state_changed |= changed,
+                Ok(_) => {}
+                Err(_) => outcome.state_changed = true,
+            }
+        }
+        true
+    }
+
+    /// Waits for more from the server; the inner error is the server's end. The session's own
+    /// end, and a client that is gone, break the statement off.
+    async fn fill(&mut self, lease: &mut Lease) -> Result<io::Result<()>, Failure> {
+        loop {
+            let filled = poll_fn(|cx| {
+                self.handle.register(cx);
+                if self.handle.ended.get() || self.handle.check_client.get() {
+                    return Poll::Ready(None);
+                }
+                lease.poll_fill(cx).map(Some)
+            })
+            .await;
+            match filled {
+                Some(Ok(0)) => return Ok(Err(io::ErrorKind::UnexpectedEof.into())),
+                Some(Ok(_)) => return Ok(Ok(())),
+                Some(Err(error)) => return Ok(Err(error)),
+                None if self.handle.ended.get() => {
+                    lease.broken = true;
+                    return Err(Failure::Ended);
+                }
+                None => {
+                    self.handle.check_client.set(false);
+                    if self.client.peer_closed().await {
+                        lease.broken = true;
+                        return Err(Failure::Client(io::ErrorKind::ConnectionReset.into()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends bytes to the client, what is pending first.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if !self.pending.is_empty() {
+            let pending = std::mem::take(&mut self.pending);
+            self.client.send(&pending).await?;
+        }
+        self.client.send(bytes).await?;
+        Ok(())
+    }
+
+    /// Sends what the client's socket takes without waiting and keeps the rest, so that a slow
+    /// client does not hold a server connection that has nothing more to say.
+    async fn send_now(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let Stream::Plain(plain) = &mut self.client else {
+            return self.send(bytes).await;
+        };
+        if !self.pending.is_empty() {
+            self.pending.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let written = poll_fn(|cx| {
+            Poll::Ready(match Pin::new(&mut *plain).poll_write(cx, bytes) {
+                Poll::Ready(written) => written,
+                Poll::Pending => Ok(0),
+            })
+        })
+        .await?;
+        if written < bytes.len() {
+            self.pending.extend_from_slice(&bytes[written..]);
+        }
+        Ok(())
+    }
+
+    /// Sends what is pending.
+    pub(crate) async fn flush(&mut self) -> Result<(), Failure> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let pending = std::mem::take(&mut self.pending);
+        self.client.send(&pending).await?;
+        Ok(())
+    }
+
+    /// LOAD DATA LOCAL: hands the client's packets to the server up to the empty one.
+    async fn upload(&mut self, lease: &mut Lease) -> Result<(), Failure> {
+        let mut in_packet = 0;
+        loop {
+            if in_packet == 0
+                && let Some(next) = header(&self.inbuf)
+            {
+                if next.len == 0 {
+                    lease.stream.send(&self.inbuf[..HEADER]).await?;
+                    self.inbuf.drain(..HEADER);
+                    return Ok(());
+                }
+                in_packet = HEADER + next.len as usize;
+            }
+            let ready = in_packet.min(self.inbuf.len());
+            if ready > 0 {
+                lease.stream.send(&self.inbuf[..ready]).await?;
+                self.inbuf.drain(..ready);
+                in_packet -= ready;
+                continue;
+            }
+            if self.read_client().await? == 0 {
+                return Err(Failure::Client(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+}
+
+impl Tracks {
+    /// Whether the client asked for this kind of news.
+    fn keeps(&self, change: &Change<'_>) -> bool {
+        match change {
+            Change::Schema(_) => self.schema,
+            Change::StateChanged(_) => self.state_change,
+            Change::Gtids(_) => self.gtids,
+            Change::SystemVariable { name, .. } => self.wants(name),
+            // Only sent where the client's own setting, which is restored, asks for it.
+            Change::TransactionCharacteristics(_) | Change::TransactionState(_) => true,
+            Change::Other(..) => false,
+        }
+    }
+}
+
+fn clear_state_flag(packet: &mut [u8], capabilities: Capabilities) {
+    if let Ok(offset) = status_offset(packet, capabilities) {
+        let flag = Status::SESSION_STATE_CHANGED.bits().to_le_bytes();
+        packet[offset] &= !flag[0];
+        packet[offset + 1] &= !flag[1];
+    }
+}

@@ -1,0 +1,190 @@
+//! A login that only the server can judge: its packets are handed to and fro, and the client
+//! keeps the connection for itself. No pooling and no split, but no valid login is refused.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use millrace_backend::connect::{LOGIN_PACKET_MAX, MAX_PACKET, dial, start_tls};
+use millrace_backend::error::BackendError;
+use millrace_backend::packet_io::{read_packet, write_packet};
+use millrace_backend::stream::Stream;
+use millrace_metrics::{LoginOutcome, PinReason};
+use millrace_protocol::Capabilities;
+use millrace_protocol::handshake::{HandshakeResponse, ServerAuthPacket};
+
+use crate::failure::Answer;
+use crate::login::{Claim, Entrance, compressed, error_packet};
+use crate::worker::{Handle, Worker};
+
+/// A client with a server connection of its own.
+pub(crate) struct Relayed {
+    worker: Rc<Worker>,
+    client: Stream,
+    server: Stream,
+    /// Bytes already read from the client and from the server.
+    ahead: [Vec<u8>; 2],
+}
+
+/// Relays the login. None where it failed; the client has then been told.
+pub(crate) async fn log_in(mut entrance: Entrance<'_>, claim: &Claim) -> Option<Relayed> {
+    match relay(&mut entrance, claim).await {
+        Ok(Some((server, ahead))) => {
+            entrance.worker.metrics().login(LoginOutcome::Relayed);
+            let mut buffer = std::mem::take(&mut entrance.buffer);
+            let client = compressed(
+                entrance.stream,
+                entrance.capabilities,
+                &entrance.hello,
+                &mut buffer,
+            );
+            Some(Relayed {
+                worker: entrance.worker.clone(),
+                client,
+                server,
+                ahead: [buffer, ahead],
+            })
+        }
+        Ok(None) => {
+            entrance.worker.metrics().login(LoginOutcome::Denied);
+            None
+        }
+        Err(error) => {
+            let answer = Answer::backend(error);
+            entrance.worker.metrics().login(LoginOutcome::NoServer);
+            entrance.worker.metrics().error(answer.side, answer.class);
+            let mut out = Vec::new();
+            error_packet(&answer).encode(&mut out, entrance.sequence);
+            let _ = entrance.stream.send(&out).await;
+            None
+        }
+    }
+}
+
+async fn relay(
+    entrance: &mut Entrance<'_>,
+    claim: &Claim,
+) -> Result<Option<(Stream, Vec<u8>)>, BackendError> {
+    let worker = entrance.worker;
+    let world = worker.world();
+    let primary = world
+        .snapshot
+        .primary
+        .ok_or(BackendError::Limit("no primary is available".to_owned()))?;
+    let address = &world.facts[primary.index()].address;
+    let timeout = worker.shared.pool.connect_timeout;
+    let (stream, greeting, mut ahead) = dial(address, timeout).await?;
+    let own = Capabilities::SSL | Capabilities::COMPRESS | Capabilities::ZSTD_COMPRESSION;
+    let mut capabilities = entrance.capabilities - own;
+    let (mut server, sequence) = start_tls(
+        stream,
+        &greeting,
+        &mut capabilities,
+        claim.collation,
+        address,
+        &worker.shared.server_tls,
+        entrance.stream.is_tls(),
+    )
+    .await?;
+    let response = HandshakeResponse {
+        capabilities,
+        max_packet: MAX_PACKET,
+        collation: claim.collation,
+        user: claim.user.clone(),
+        // A plugin that no account has: the server then names the account's own, with a nonce
+        // that the client can answer.
+        auth_response: Vec::new(),
+        plugin: Some(b"millrace_relay".to_vec()),
+        database: (!claim.database.is_empty()).then(|| claim.database.clone()),
+        attributes: entrance.hello.attributes.clone(),
+        zstd_level: 0,
+    };
+    let mut out = Vec::new();
+    response.encode(&mut out, sequence);
+    server.send(&out).await?;
+    loop {
+        let (sequence, payload) = read_packet(&mut server, &mut ahead, LOGIN_PACKET_MAX).await?;
+        let last = match ServerAuthPacket::parse(&payload, capabilities)? {
+            ServerAuthPacket::Ok => Some(true),
+            ServerAuthPacket::Err(_) => Some(false),
+            // The server only informs; its OK follows.
+            ServerAuthPacket::More([millrace_protocol::auth::FAST_OK]) => {
+                entrance.write(&payload).await?;
+                continue;
+            }
+            _ => None,
+        };
+        if last == Some(false) {
+            let delay = worker.shared.accounts.failed(entrance.address, worker.options());
+            tokio::time::sleep(delay).await;
+        }
+        entrance.write(&payload).await?;
+        match last {
+            Some(true) => return Ok(Some((server, ahead))),
+            Some(false) => return Ok(None),
+            None => {}
+        }
+        let reply = entrance.read().await?;
+        write_packet(&mut server, sequence.wrapping_add(1), &reply).await?;
+    }
+}
+
+impl Relayed {
+    /// Hands bytes to and fro until one side ends.
+    pub(crate) async fn run(self: Box<Self>, handle: &Handle) {
+        let this = *self;
+        this.worker.metrics().pinned(PinReason::RelayedLogin);
+        let [from_client, from_server] = this.ahead;
+        exchange(this.client, this.server, from_client, from_server, handle).await;
+        this.worker.metrics().unpinned(PinReason::RelayedLogin);
+    }
+}
+
+/// Copies both ways until one side ends, the session is told to end, or a drain finds it silent.
+pub(crate) async fn exchange(
+    mut client: Stream,
+    mut server: Stream,
+    from_client: Vec<u8>,
+    from_server: Vec<u8>,
+    handle: &Handle,
+) {
+    if server.send(&from_client).await.is_err() || client.send(&from_server).await.is_err() {
+        return;
+    }
+    let mut upward = Vec::with_capacity(16 * 1024);
+    let mut downward = Vec::with_capacity(16 * 1024);
+    loop {
+        enum Said {
+            Client,
+            Server,
+            Nobody,
+        }
+        let said = std::future::poll_fn(|cx| {
+            handle.register(cx);
+            if handle.ended.get() {
+                return std::task::Poll::Ready(Ok(Said::Nobody));
+            }
+            if let std::task::Poll::Ready(read) = client.poll_read_into(cx, &mut upward) {
+                return std::task::Poll::Ready(read.map(|_| Said::Client));
+            }
+            if let std::task::Poll::Ready(read) = server.poll_read_into(cx, &mut downward) {
+                return std::task::Poll::Ready(read.map(|_| Said::Server));
+            }
+            std::task::Poll::Pending
+        });
+        let limit = if handle.draining.get() {
+            Duration::from_secs(1)
+        } else {
+            Duration::from_secs(365 * 24 * 3600)
+        };
+        let sent = match tokio::time::timeout(limit, said).await {
+            Ok(Ok(Said::Client)) if !upward.is_empty() => server.send(&upward).await,
+            Ok(Ok(Said::Server)) if !downward.is_empty() => client.send(&downward).await,
+            _ => return,
+        };
+        if sent.is_err() {
+            return;
+        }
+        upward.clear();
+        downward.clear();
+    }
+}

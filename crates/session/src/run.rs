@@ -1,0 +1,525 @@
+//! The story of a session: reads a command, decides where it runs, has it run there, takes in
+//! what changed, and so on until the client leaves. The only module that calls sideways.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+use std::time::Instant;
+
+use millrace_backend::pool::Lease;
+use millrace_metrics::StatementKind;
+use millrace_protocol::Status;
+use millrace_protocol::command::{Command, Query};
+use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
+use millrace_protocol::packet;
+use millrace_protocol::response::Expect;
+use millrace_routing::{Candidates, Decision, Load, Reason, SessionView, Transaction as TxView, decide};
+use millrace_sql::{Access, Flags, HandlerOp, Kind, Show, Statement, classify};
+use millrace_topology::ServerId;
+
+use crate::failure::{Answer, Failure};
+use crate::lease::{Attempt, Main, Request};
+use crate::login::error_packet;
+use crate::relay::Outcome;
+use crate::session::{Session, Transaction};
+use crate::variables::variable_name;
+
+impl Session {
+    /// Serves the client until it leaves or must.
+    pub(crate) async fn run(mut self: Box<Self>) {
+        loop {
+            let length = match self.next_command().await {
+                Ok(Some(length)) => length,
+                Ok(None) => break,
+                Err(failure) => {
+                    self.tell(failure).await;
+                    break;
+                }
+            };
+            let rest = self.inbuf.split_off(length);
+            let command = std::mem::replace(&mut self.inbuf, rest);
+            self.handle.busy_since.set(self.worker.tick());
+            let ended = self.command(&command).await;
+            let ended = match ended {
+                Ok(()) => self.flush().await,
+                failed => failed,
+            };
+            self.handle.busy_since.set(0);
+            self.handle.heard.set(self.worker.tick());
+            self.worker.put_buffer(command);
+            if let Err(failure) = ended {
+                let goes_on = matches!(failure, Failure::Answer(_));
+                self.tell(failure).await;
+                if !goes_on {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Shows a failure to the client, as far as it is one for the client to see.
+    async fn tell(&mut self, failure: Failure) {
+        let (Failure::Answer(answer) | Failure::Fatal(answer)) = failure else {
+            return;
+        };
+        self.worker.metrics().error(answer.side, answer.class);
+        let mut out = Vec::new();
+        error_packet(&answer).encode(&mut out, 1);
+        self.has_diagnostics = false;
+        self.row_count = -1;
+        let _ = self.send(&out).await;
+    }
+
+    /// Waits for a whole command; answers its length in the buffer. None where the client left.
+    async fn next_command(&mut self) -> Result<Option<usize>, Failure> {
+        loop {
+            if let Some(length) = packet::whole(&self.inbuf) {
+                return Ok(Some(length));
+            }
+            let limit = self.worker.options().packet_max;
+            let announced = packet::header(&self.inbuf).map_or(0, |header| header.len as usize);
+            if self.inbuf.len().max(announced) > limit {
+                let text = format!(
+                    "Got a packet bigger than 'max_allowed_packet' bytes (Millrace: limits.max_packet is {limit})"
+                );
+                return Err(Failure::Fatal(Answer::client(1153, b"08S01", text)));
+            }
+            match self.read_client().await {
+                Ok(0) | Err(Failure::Client(_) | Failure::Ended) => return Ok(None),
+                Ok(_) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Reads what the client has sent; 0 at its end. While there is nothing to read the session
+    /// holds no buffer.
+    pub(crate) async fn read_client(&mut self) -> Result<usize, Failure> {
+        poll_fn(|cx| {
+            self.handle.register(cx);
+            let idle = self.lease.is_none() && matches!(self.transaction, Transaction::None);
+            if self.handle.ended.get() || (self.handle.draining.get() && idle && self.inbuf.is_empty()) {
+                return Poll::Ready(Err(Failure::Ended));
+            }
+            if self.inbuf.capacity() == 0 {
+                self.inbuf = self.worker.take_buffer();
+            } else if self.inbuf.capacity() - self.inbuf.len() < 4096 {
+                let wanted = packet::header(&self.inbuf).map_or(0, |header| header.len as usize);
+                self.inbuf.reserve((wanted + 8).clamp(16 * 1024, 1 << 20));
+            }
+            let read = self.client.poll_read_into(cx, &mut self.inbuf);
+            if read.is_pending() && self.inbuf.is_empty() {
+                self.worker.put_buffer(std::mem::take(&mut self.inbuf));
+            }
+            read.map_err(Failure::Client)
+        })
+        .await
+    }
+
+    /// One command.
+    async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
+        let payload = packet::payload(packet);
+        let Ok(command) = Command::parse(&payload, self.capabilities) else {
+            return Err(Answer::client(1835, b"HY000", "Malformed communication packet.").into());
+        };
+        match command {
+            Command::Query(query) => self.query(packet, query).await,
+            Command::StmtExecute(execute) => self.execute(packet, &payload, execute).await,
+            Command::StmtPrepare(text) => Box::pin(self.prepare(packet, text)).await,
+            Command::Quit => Err(Failure::Ended),
+            Command::Ping => self.ok(OkFields::default()).await,
+            Command::StmtClose(id) => Box::pin(self.close_statement(id)).await,
+            Command::StmtSendLongData { id, param, data } => self.keep_long_data(id, param, data),
+            Command::StmtReset(id) => Box::pin(self.reset_statement(packet, id)).await,
+            Command::StmtFetch { id, .. } => Box::pin(self.fetch(packet, id)).await,
+            Command::StmtBulkExecute { id, flags, .. } => {
+                Box::pin(self.bulk_execute(packet, id, flags)).await
+            }
+            Command::InitDb(name) => Box::pin(self.init_db(packet, name)).await,
+            Command::FieldList(_) => {
+                Box::pin(self.forward(packet, Kind::Unknown, Access::PrimaryRead, Expect::FieldList)).await
+            }
+            Command::SetOption(option) => self.set_option(option).await,
+            Command::ResetConnection => Box::pin(self.reset_connection(packet)).await,
+            Command::ChangeUser(body) => Box::pin(self.change_user(body)).await,
+            Command::ProcessKill(id) => {
+                Box::pin(self.kill_connection(packet, u64::from(id), Expect::Simple)).await
+            }
+            Command::Replication(_) => Box::pin(self.replicate(packet)).await,
+            Command::Statistics => {
+                Box::pin(self.forward(packet, Kind::Show(Show::Status), Access::PrimaryRead, Expect::Statistics)).await
+            }
+            Command::ProcessInfo => {
+                Box::pin(self.forward(packet, Kind::Show(Show::Processlist), Access::PrimaryRead, Expect::Query)).await
+            }
+            Command::CreateDb(_)
+            | Command::DropDb(_)
+            | Command::Refresh(_)
+            | Command::Shutdown
+            | Command::Debug => {
+                Box::pin(self.forward(packet, Kind::Admin, Access::Write, Expect::Simple)).await
+            }
+            Command::Other(_) => Err(Answer::client(1047, b"08S01", "Unknown command").into()),
+        }
+    }
+
+    /// COM_QUERY.
+    async fn query(&mut self, packet: &[u8], query: Query<'_>) -> Result<(), Failure> {
+        let mut class = self.worker.take_statement();
+        classify(query.text, &self.lex, &mut class);
+        let request = Request {
+            main: Main::Packet(packet),
+            access: self.access(&class, query.text),
+            class: &class,
+            inner: None,
+            expect: Expect::Query,
+            prepare: None,
+        };
+        let ran = if self.is_simple(&class) {
+            self.statement(&request, query.text).await
+        } else {
+            Box::pin(self.special(&request, query.text)).await
+        };
+        self.worker.put_statement(class);
+        ran
+    }
+
+    /// A statement that needs nothing but a server: by far the most are.
+    fn is_simple(&self, class: &Statement) -> bool {
+        let odd = Flags::USES_FOUND_ROWS
+            | Flags::USES_ROW_COUNT
+            | Flags::USES_LAST_INSERT_ID
+            | Flags::USES_WARNING_COUNT
+            | Flags::USES_CONNECTION_ID;
+        matches!(class.kind, Kind::Select | Kind::Insert | Kind::Update | Kind::Delete)
+            && !class.flags.intersects(odd)
+    }
+
+    /// Statements that are answered here, put off, or about the statement before.
+    async fn special(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
+        if self.answer_locally(request, text).await? {
+            return Ok(());
+        }
+        match request.class.kind {
+            Kind::Kill => self.kill(request, text).await,
+            Kind::Execute { immediate: false } => self.execute_named(request, text).await,
+            _ => self.statement(request, text).await,
+        }
+    }
+
+    /// EXECUTE: runs where the prepared statement's own text belongs.
+    async fn execute_named(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
+        let name = request.class.name.map(|name| variable_name(name.name.of(text)));
+        let named = name.and_then(|name| self.private.statement(&name));
+        let Some(body) = named.map(|named| named.body.clone()) else {
+            return self.statement(request, text).await;
+        };
+        let mut inner = self.worker.take_statement();
+        classify(&body, &self.lex, &mut inner);
+        let request = Request {
+            main: match request.main {
+                Main::Packet(packet) | Main::Execute { packet, .. } => Main::Packet(packet),
+            },
+            class: request.class,
+            inner: Some((&inner, &body)),
+            access: self.access(&inner, &body),
+            expect: Expect::Query,
+            prepare: None,
+        };
+        let ran = self.statement(&request, text).await;
+        self.worker.put_statement(inner);
+        ran
+    }
+
+    /// What a statement needs, with stored routines and views looked at.
+    pub(crate) fn access(&self, class: &Statement, text: &[u8]) -> Access {
+        if class.functions.is_empty() && class.access == Access::Write {
+            return Access::Write;
+        }
+        let catalogue = self.worker.catalogue();
+        catalogue.effective_access(class, text, &self.state.database)
+    }
+
+    /// Runs a statement where it belongs and takes in what it changed.
+    pub(crate) async fn statement(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
+        let begun = Instant::now();
+        let (lease, outcome) = self.run_somewhere(request).await?;
+        let server = lease.server;
+        self.conclude(lease, outcome, request, text).await?;
+        let kind = metric_kind(request.class.kind);
+        self.worker
+            .metrics()
+            .statement(Some(server.index()), kind, begun.elapsed());
+        Ok(())
+    }
+
+    /// Tries the servers that may run the request, in order, until one has answered.
+    pub(crate) async fn run_somewhere(
+        &mut self,
+        request: &Request<'_>,
+    ) -> Result<(Lease, Outcome), Failure> {
+        if let Some(mut lease) = self.lease.take() {
+            return match self.attempt(&mut lease, request, false).await {
+                Ok(Attempt::Done(outcome)) => Ok((lease, outcome)),
+                Ok(Attempt::Elsewhere(answer)) => {
+                    // Refused, and the connection is as it was.
+                    if !lease.broken {
+                        self.lease = Some(lease);
+                        return Err(Failure::Answer(answer));
+                    }
+                    Err(Failure::Fatal(answer))
+                }
+                Err(failure) => {
+                    if !lease.broken {
+                        self.lease = Some(lease);
+                    }
+                    Err(failure)
+                }
+            };
+        }
+        if let Some(lease) = self.own_connection(request) {
+            return self.run_on_own(lease, request).await;
+        }
+        let mut refusal = None;
+        for candidate in self.candidates(request)? {
+            let pool = self.pool(candidate.server);
+            let state = self.state.clone();
+            let lease = match pool.try_take(self.handle.uid, &state) {
+                Some(lease) => Ok(lease),
+                None => Box::pin(pool.take(self.handle.uid, &state)).await,
+            };
+            let mut lease = match lease {
+                Ok(lease) => lease,
+                Err(error) => {
+                    refusal = Some(self.unavailable(candidate.server, error));
+                    continue;
+                }
+            };
+            self.handle.on.set(Some((lease.server, lease.thread_id)));
+            match self.attempt(&mut lease, request, candidate.wait).await {
+                Ok(Attempt::Done(outcome)) => return Ok((lease, outcome)),
+                Ok(Attempt::Elsewhere(answer)) => {
+                    refusal = Some(answer);
+                    self.put_back(lease);
+                }
+                Err(failure) => {
+                    self.put_back(lease);
+                    return Err(failure);
+                }
+            }
+        }
+        Err(refusal.map_or(Failure::Ended, Failure::Answer))
+    }
+
+    /// A statement about the session's last one runs on the connection of the last one, if
+    /// nobody else has used that since.
+    fn own_connection(&mut self, request: &Request<'_>) -> Option<Lease> {
+        let about_last = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT | Flags::USES_WARNING_COUNT;
+        let class = request.class;
+        let wants = class.flags.intersects(about_last)
+            || class.kind == Kind::Diagnostics
+            || (self.insert_id_at.is_some() && class.flags.contains(Flags::USES_LAST_INSERT_ID));
+        if !wants {
+            return None;
+        }
+        let (server, seq) = if class.flags.contains(Flags::USES_LAST_INSERT_ID) {
+            self.insert_id_at?
+        } else {
+            (self.last_server?, self.seq)
+        };
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let fits = primary == Some(server)
+            || (request.access <= Access::Read && class.tables.is_empty());
+        if !fits {
+            return None;
+        }
+        self.pool(server).try_take_own(self.handle.uid, seq)
+    }
+
+    async fn run_on_own(
+        &mut self,
+        mut lease: Lease,
+        request: &Request<'_>,
+    ) -> Result<(Lease, Outcome), Failure> {
+        self.handle.on.set(Some((lease.server, lease.thread_id)));
+        match self.attempt(&mut lease, request, false).await {
+            Ok(Attempt::Done(outcome)) => Ok((lease, outcome)),
+            Ok(Attempt::Elsewhere(answer)) => {
+                self.put_back(lease);
+                Err(Failure::Answer(answer))
+            }
+            Err(failure) => {
+                self.put_back(lease);
+                Err(failure)
+            }
+        }
+    }
+
+    /// The servers that may run the request, in the order to try them.
+    fn candidates(&mut self, request: &Request<'_>) -> Result<Candidates, Failure> {
+        let view = SessionView {
+            target: self.target,
+            consistency: self.worker.options().consistency,
+            pinned_to: None,
+            transaction: match self.transaction {
+                Transaction::None => TxView::None,
+                Transaction::Deferred { read_only: true, .. } => TxView::ReadOnly,
+                Transaction::Deferred { .. } => TxView::ReadWrite,
+            },
+            required: &self.position,
+            position_unknown: self.position_unknown,
+            serializable: self.is_serializable(),
+            autocommit_off: self.autocommit_off(),
+        };
+        let mut outstanding = [0; 16];
+        for (count, server) in outstanding.iter_mut().zip(&self.worker.servers) {
+            *count = server.leased();
+        }
+        let decision = self.worker.with_known(|known| {
+            let load = Load {
+                outstanding: &outstanding,
+                known,
+                rotation: self.worker.rotation(),
+            };
+            let routing = &self.worker.options().routing;
+            self.worker
+                .with_world(|world| decide(&world.snapshot, routing, &view, request.access, &load))
+        });
+        match decision {
+            Decision::Send { candidates, reason } => {
+                if Reason::is_balanced(reason) {
+                    self.worker.rotate();
+                }
+                Ok(candidates)
+            }
+            Decision::NoServer(why) => Err(Failure::Answer(Answer::no_server(why))),
+        }
+    }
+
+    fn unavailable(&self, server: ServerId, error: millrace_backend::error::BackendError) -> Answer {
+        use millrace_backend::error::BackendError;
+        use millrace_topology::{Cause, ObservationKind};
+        if let BackendError::Io(error) = &error {
+            let cause = match error.kind() {
+                io::ErrorKind::ConnectionRefused => Cause::Refused,
+                _ => Cause::Lost,
+            };
+            let kind = ObservationKind::LiveError(cause);
+            self.worker.shared.monitor.observe(server, kind);
+        }
+        Answer::backend(error)
+    }
+
+    /// Gives a connection back after a statement that came to nothing.
+    pub(crate) fn put_back(&mut self, mut lease: Lease) {
+        self.handle.on.set(None);
+        lease.broken |= self.handle.tainted.take() | lease.in_transaction();
+        lease.give_back();
+    }
+
+    /// An OK of Millrace's own.
+    pub(crate) async fn ok(&mut self, fields: OkFields<'_>) -> Result<(), Failure> {
+        let mut out = Vec::new();
+        let fields = OkFields {
+            status: fields.status | self.idle_status(),
+            ..fields
+        };
+        encode_ok(&mut out, 1, self.capabilities, &fields);
+        self.send(&out).await
+    }
+
+    /// The status flags that hold between statements.
+    pub(crate) fn idle_status(&self) -> Status {
+        let kept = Status::AUTOCOMMIT
+            | Status::NO_BACKSLASH_ESCAPES
+            | Status::IN_TRANS
+            | Status::IN_TRANS_READONLY;
+        self.status & kept
+    }
+
+    /// COM_SET_OPTION: multi-statements on or off.
+    async fn set_option(&mut self, option: u16) -> Result<(), Failure> {
+        let on = match option {
+            0 => true,
+            1 => false,
+            _ => return Err(Answer::client(1047, b"08S01", "Unknown command").into()),
+        };
+        self.change_state(|state| state.multi_statements = on);
+        let mut out = Vec::new();
+        let fields = OkFields {
+            status: self.idle_status(),
+            ..OkFields::default()
+        };
+        encode_end(&mut out, 1, self.capabilities, &fields);
+        self.send(&out).await
+    }
+
+    /// A command that is passed on as it is.
+    async fn forward(
+        &mut self,
+        packet: &[u8],
+        kind: Kind,
+        access: Access,
+        expect: Expect,
+    ) -> Result<(), Failure> {
+        let mut class = self.worker.take_statement();
+        class.clear();
+        class.kind = kind;
+        let request = Request {
+            main: Main::Packet(packet),
+            class: &class,
+            inner: None,
+            access,
+            expect,
+            prepare: None,
+        };
+        let ran = self.statement(&request, b"").await;
+        self.worker.put_statement(class);
+        ran
+    }
+
+    /// COM_INIT_DB.
+    async fn init_db(&mut self, packet: &[u8], name: &[u8]) -> Result<(), Failure> {
+        let mut class = self.worker.take_statement();
+        class.clear();
+        class.kind = Kind::Use;
+        let request = Request {
+            main: Main::Packet(packet),
+            class: &class,
+            inner: None,
+            access: Access::PrimaryRead,
+            expect: Expect::Simple,
+            prepare: None,
+        };
+        let ran = match self.run_somewhere(&request).await {
+            Ok((lease, mut outcome)) => {
+                if outcome.error.is_none() {
+                    // In the session's own character set, which the reported name is not.
+                    outcome.schema = Some(name.into());
+                }
+                self.conclude(lease, outcome, &request, b"").await
+            }
+            Err(failure) => Err(failure),
+        };
+        self.worker.put_statement(class);
+        ran
+    }
+}
+
+/// What a statement is counted as.
+pub(crate) fn metric_kind(kind: Kind) -> StatementKind {
+    match kind {
+        Kind::Select | Kind::Show(_) | Kind::Explain { .. } | Kind::Help | Kind::Diagnostics
+        | Kind::Handler(HandlerOp::Read) => StatementKind::Read,
+        Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete | Kind::LoadData { .. } => {
+            StatementKind::Write
+        }
+        Kind::Ddl => StatementKind::Ddl,
+        Kind::Call => StatementKind::Call,
+        Kind::Begin | Kind::Commit | Kind::Rollback | Kind::Savepoint | Kind::ReleaseSavepoint
+        | Kind::RollbackTo | Kind::Xa(_) | Kind::SetTransaction => StatementKind::Transaction,
+        Kind::Set | Kind::Use | Kind::Prepare | Kind::Execute { .. } | Kind::Deallocate
+        | Kind::SetRole => StatementKind::Session,
+        _ => StatementKind::Other,
+    }
+}

@@ -1,0 +1,374 @@
+//! What a session is: the client's stream, what it has set, what it holds. No behaviour beyond
+//! keeping these consistent; [`crate::run`] uses them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millrace_backend::account::Account;
+use millrace_backend::pool::{Lease, Pool, PoolKey};
+use millrace_backend::state::{SessionState, Value};
+use millrace_backend::stream::Stream;
+use millrace_metrics::PinReason;
+use millrace_protocol::{Capabilities, Status};
+use millrace_routing::Target;
+use millrace_sql::{Charset, Family, LexMode};
+use millrace_topology::{GtidSet, ServerId};
+
+use crate::pins::Pins;
+use crate::prepared::Statements;
+use crate::variables::Private;
+use crate::worker::{Handle, Worker};
+
+/// The flags that shape what a server sends; a pooled connection must have the client's.
+const SHAPE: Capabilities = Capabilities::FOUND_ROWS
+    .union(Capabilities::LONG_FLAG)
+    .union(Capabilities::NO_SCHEMA)
+    .union(Capabilities::ODBC)
+    .union(Capabilities::LOCAL_FILES)
+    .union(Capabilities::IGNORE_SPACE)
+    .union(Capabilities::INTERACTIVE)
+    .union(Capabilities::MULTI_RESULTS)
+    .union(Capabilities::PS_MULTI_RESULTS)
+    .union(Capabilities::DEPRECATE_EOF)
+    .union(Capabilities::QUERY_ATTRIBUTES)
+    .union(Capabilities::STMT_BULK_OPERATIONS)
+    .union(Capabilities::EXTENDED_METADATA)
+    .union(Capabilities::CACHE_METADATA);
+
+/// Who the client is, as far as server connections depend on it.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    pub(crate) account: Arc<Account>,
+    /// The handshake's collation.
+    pub(crate) collation: u8,
+    /// The client came over TLS.
+    pub(crate) tls: bool,
+}
+
+/// The transaction a session is in, as far as no server knows of it.
+#[derive(Debug, Default)]
+pub(crate) enum Transaction {
+    /// None, or one that the leased connection is in.
+    #[default]
+    None,
+    /// BEGIN was answered and is sent together with the next statement.
+    Deferred {
+        /// The client's statement.
+        text: Box<[u8]>,
+        /// READ ONLY: may run on a replica.
+        read_only: bool,
+    },
+}
+
+/// What the client asked session tracking for. The servers are asked for what Millrace needs;
+/// the answers are cut down to this.
+#[derive(Debug, Clone)]
+pub(crate) struct Tracks {
+    pub(crate) schema: bool,
+    pub(crate) state_change: bool,
+    pub(crate) gtids: bool,
+    pub(crate) gtids_value: Box<[u8]>,
+    /// Lower-case names; `*` for all.
+    pub(crate) variables: Box<str>,
+    /// The client has set one of them.
+    pub(crate) changed: bool,
+}
+
+impl Tracks {
+    pub(crate) fn new(family: Family) -> Self {
+        Tracks {
+            schema: true,
+            state_change: false,
+            gtids: false,
+            gtids_value: b"OFF".as_slice().into(),
+            // Both families' default (observed); MariaDB adds nothing to it but an order.
+            variables: match family {
+                Family::MySql => {
+                    "time_zone,autocommit,character_set_client,character_set_results,character_set_connection"
+                }
+                Family::MariaDb => {
+                    "autocommit,character_set_client,character_set_connection,character_set_results,time_zone"
+                }
+            }
+            .into(),
+            changed: false,
+        }
+    }
+
+    /// Whether the client wants to hear of a variable.
+    pub(crate) fn wants(&self, name: &[u8]) -> bool {
+        self.variables.split(',').any(|wanted| {
+            let wanted = wanted.trim();
+            wanted == "*" || wanted.as_bytes().eq_ignore_ascii_case(name)
+        })
+    }
+
+    /// The SET that gives a server connection the client's own settings.
+    pub(crate) fn statement(&self, family: Family) -> String {
+        let on = |flag: bool| if flag { "ON" } else { "OFF" };
+        let mut text = format!(
+            "SET SESSION session_track_schema={},session_track_state_change={},\
+             session_track_system_variables='{}'",
+            on(self.schema),
+            on(self.state_change),
+            self.variables
+        );
+        if family == Family::MySql {
+            text.push_str(",session_track_gtids=");
+            text.push_str(&String::from_utf8_lossy(&self.gtids_value));
+        }
+        text
+    }
+}
+
+/// One client's session.
+pub(crate) struct Session {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) handle: Rc<Handle>,
+    /// The client's connection number.
+    pub(crate) id: u32,
+    pub(crate) client: Stream,
+    /// Bytes from the client, not yet consumed.
+    pub(crate) inbuf: Vec<u8>,
+    /// Bytes for the client that its socket did not take at once.
+    pub(crate) pending: Vec<u8>,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) family: Family,
+    pub(crate) target: Target,
+    pub(crate) identity: Identity,
+    pools: Vec<[Option<Rc<Pool>>; 2]>,
+    /// What a new session with the same handshake has.
+    pub(crate) base: Rc<SessionState>,
+    pub(crate) state: Rc<SessionState>,
+    pub(crate) lex: LexMode,
+    pub(crate) tracks: Tracks,
+    pub(crate) private: Private,
+    pub(crate) transaction: Transaction,
+    /// SET TRANSACTION statements for the next transaction.
+    pub(crate) one_shot: Vec<Box<[u8]>>,
+    /// The connection that the session keeps between statements.
+    pub(crate) lease: Option<Lease>,
+    pub(crate) pins: Pins,
+    /// Temporary tables that exist on the leased connection, as named when created.
+    pub(crate) temporary_tables: Vec<Box<[u8]>>,
+    /// HANDLERs that are open.
+    pub(crate) handlers: u32,
+    /// Counts the session's statements.
+    pub(crate) seq: u64,
+    /// The server of the last statement.
+    pub(crate) last_server: Option<ServerId>,
+    /// The connection that holds LAST_INSERT_ID(): its server, and the last statement that the
+    /// session ran on it.
+    pub(crate) insert_id_at: Option<(ServerId, u64)>,
+    /// LAST_INSERT_ID(), where no connection holds it.
+    pub(crate) last_insert_id: u64,
+    /// ROW_COUNT() after the last statement.
+    pub(crate) row_count: i64,
+    /// FOUND_ROWS() after the last statement.
+    pub(crate) found_rows: u64,
+    /// Warnings or an error of the last statement can be asked for.
+    pub(crate) has_diagnostics: bool,
+    /// What a read must have seen.
+    pub(crate) position: GtidSet,
+    pub(crate) position_unknown: bool,
+    pub(crate) statements: Statements,
+    /// Status flags of the last answer.
+    pub(crate) status: Status,
+}
+
+impl Session {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        handle: Rc<Handle>,
+        id: u32,
+        client: Stream,
+        inbuf: Vec<u8>,
+        capabilities: Capabilities,
+        target: Target,
+        identity: Identity,
+        base: Rc<SessionState>,
+        database: Vec<u8>,
+    ) -> Session {
+        let (family, version) = worker.with_world(|world| {
+            let family = match world.snapshot.family {
+                Some(millrace_topology::Family::MariaDb) => Family::MariaDb,
+                _ => Family::MySql,
+            };
+            (family, world.snapshot.version_number)
+        });
+        let topology_family = match family {
+            Family::MySql => millrace_topology::Family::MySql,
+            Family::MariaDb => millrace_topology::Family::MariaDb,
+        };
+        let servers = worker.servers.len();
+        let mut session = Session {
+            state: base.clone(),
+            handle,
+            id,
+            client,
+            inbuf,
+            pending: Vec::new(),
+            capabilities,
+            family,
+            target,
+            identity,
+            pools: vec![[None, None]; servers],
+            base,
+            lex: LexMode::new(family, version),
+            tracks: Tracks::new(family),
+            private: Private::default(),
+            transaction: Transaction::None,
+            one_shot: Vec::new(),
+            lease: None,
+            pins: Pins::default(),
+            temporary_tables: Vec::new(),
+            handlers: 0,
+            seq: 0,
+            last_server: None,
+            insert_id_at: None,
+            last_insert_id: 0,
+            row_count: 0,
+            found_rows: 0,
+            has_diagnostics: false,
+            position: GtidSet::new(topology_family),
+            position_unknown: false,
+            statements: Statements::default(),
+            status: Status::AUTOCOMMIT,
+            worker,
+        };
+        session.begin(&database);
+        session
+    }
+
+    /// The state of a session that has just logged in with `database`.
+    pub(crate) fn begin(&mut self, database: &[u8]) {
+        let mut state = SessionState::clone(&self.base);
+        state.database = database.into();
+        state.multi_statements = self.capabilities.contains(Capabilities::MULTI_STATEMENTS);
+        self.base = self.worker.states.share(state);
+        self.set_state(self.base.clone());
+        self.handle.heard.set(self.worker.tick());
+    }
+
+    /// Takes over a new state and what follows from it for reading statements.
+    pub(crate) fn set_state(&mut self, state: Rc<SessionState>) {
+        self.state = state;
+        let state = self.state.clone();
+        let charset = state.reported("character_set_client").unwrap_or(b"utf8mb4");
+        self.lex.charset = Charset::from_name(charset);
+        match state.reported("sql_mode") {
+            Some(mode) => self.lex.set_sql_mode(mode),
+            None => {
+                let mode = self.worker.with_world(|world| {
+                    let primary = world.snapshot.primary_view();
+                    let report = primary.and_then(|view| view.report.as_ref());
+                    report.map(|report| report.sql_mode.clone())
+                });
+                self.lex.set_sql_mode(mode.unwrap_or_default().as_bytes());
+            }
+        }
+        self.lex.ignore_space |= self.capabilities.contains(Capabilities::IGNORE_SPACE);
+        let idle_max = state
+            .reported("wait_timeout")
+            .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+        self.handle.idle_max.set(idle_max.unwrap_or(0));
+    }
+
+    /// Changes the state by a function of it.
+    pub(crate) fn change_state(&mut self, change: impl FnOnce(&mut SessionState)) {
+        let mut state = SessionState::clone(&self.state);
+        change(&mut state);
+        let state = self.worker.states.share(state);
+        self.set_state(state);
+    }
+
+    /// The pool that serves this session on a server.
+    pub(crate) fn pool(&mut self, server: ServerId) -> Rc<Pool> {
+        let has_database = !self.state.database.is_empty();
+        let slot = &mut self.pools[server.index()][usize::from(has_database)];
+        if let Some(pool) = slot {
+            return pool.clone();
+        }
+        let key = PoolKey {
+            account: self.identity.account.clone(),
+            shape: self.capabilities & SHAPE,
+            tls: self.identity.tls,
+            has_database,
+            collation: self.identity.collation,
+        };
+        let pool = self.worker.servers[server.index()].pool(&key);
+        *slot = Some(pool.clone());
+        pool
+    }
+
+    /// Another account: other pools.
+    pub(crate) fn forget_pools(&mut self) {
+        for pools in &mut self.pools {
+            *pools = [None, None];
+        }
+    }
+
+    pub(crate) fn pin(&mut self, reason: PinReason) {
+        if self.pins.add(reason) {
+            self.worker.metrics().pinned(reason);
+        }
+    }
+
+    pub(crate) fn unpin(&mut self, reason: PinReason) {
+        if self.pins.remove(reason) {
+            self.worker.metrics().unpinned(reason);
+        }
+    }
+
+    pub(crate) fn unpin_all(&mut self) {
+        for reason in self.pins.clear() {
+            self.worker.metrics().unpinned(reason);
+        }
+        self.temporary_tables.clear();
+        self.handlers = 0;
+    }
+
+    /// A variable is in force with a value that makes every statement open a transaction.
+    pub(crate) fn autocommit_off(&self) -> bool {
+        !self.status.contains(Status::AUTOCOMMIT)
+    }
+
+    /// Isolation is SERIALIZABLE: reads lock.
+    pub(crate) fn is_serializable(&self) -> bool {
+        ["transaction_isolation", "tx_isolation"].iter().any(|name| {
+            matches!(self.state.variable(name), Some(Value::Reported(value)) if **value == *b"SERIALIZABLE")
+        })
+    }
+
+    /// What another session saved of this one's last statements, taken over as far as it still
+    /// counts.
+    pub(crate) fn collect_saved(&mut self) {
+        let saved = self.handle.saved.borrow();
+        let Some(saved) = saved.as_ref() else { return };
+        if let (Some(id), Some((_, seq))) = (saved.last_insert_id, self.insert_id_at)
+            && seq == saved.seq
+        {
+            self.last_insert_id = id;
+            self.insert_id_at = None;
+        }
+        if let Some(rows) = saved.found_rows
+            && saved.seq == self.seq
+        {
+            self.found_rows = rows;
+        }
+    }
+
+    /// The warnings of the last statement, where another session saved them.
+    pub(crate) fn saved_warnings(&self) -> Option<Vec<[Box<[u8]>; 3]>> {
+        let saved = self.handle.saved.borrow();
+        let saved = saved.as_ref().filter(|saved| saved.seq == self.seq)?;
+        saved.warnings.clone()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.unpin_all();
+    }
+}

@@ -1,0 +1,200 @@
+//! A session's user variables and SQL-level prepared statements, and what it may still ask
+//! about its last statement. Values only; what is sent is decided elsewhere.
+
+use std::rc::Rc;
+
+use millrace_backend::state::{SessionState, write_hex};
+use millrace_protocol::resultset::ColumnDef;
+use millrace_protocol::types::column_type;
+
+/// Things that live on one connection under the session's own names and can be made again on
+/// another.
+#[derive(Debug, Default)]
+pub(crate) struct Private {
+    /// User variables: the name in lower case, the value as SQL text.
+    pub(crate) variables: Vec<(Box<[u8]>, Box<[u8]>)>,
+    /// SQL-level prepared statements.
+    pub(crate) statements: Vec<Named>,
+    /// Changes with every change; what a connection holds is compared by it.
+    pub(crate) version: u64,
+}
+
+/// A statement made by PREPARE.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) name: Box<[u8]>,
+    /// The whole PREPARE statement.
+    pub(crate) text: Box<[u8]>,
+    /// What was set when it was prepared.
+    pub(crate) context: Rc<SessionState>,
+    /// The prepared statement's own text, unquoted: decides where EXECUTE may run.
+    pub(crate) body: Box<[u8]>,
+}
+
+impl Private {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.variables.is_empty() && self.statements.is_empty()
+    }
+
+    /// Keeps a user variable's value.
+    pub(crate) fn set(&mut self, name: &[u8], value: Box<[u8]>) {
+        self.version += 1;
+        match self.variables.iter_mut().find(|(other, _)| **other == *name) {
+            Some((_, old)) => *old = value,
+            None => self.variables.push((name.into(), value)),
+        }
+    }
+
+    /// The body of a SQL-level prepared statement.
+    pub(crate) fn statement(&self, name: &[u8]) -> Option<&Named> {
+        self.statements
+            .iter()
+            .find(|named| named.name.eq_ignore_ascii_case(name))
+    }
+
+    pub(crate) fn prepare(&mut self, named: Named) {
+        self.deallocate(&named.name.clone());
+        self.statements.push(named);
+        self.version += 1;
+    }
+
+    pub(crate) fn deallocate(&mut self, name: &[u8]) {
+        let before = self.statements.len();
+        self.statements
+            .retain(|named| !named.name.eq_ignore_ascii_case(name));
+        if self.statements.len() != before {
+            self.version += 1;
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.variables.clear();
+        self.statements.clear();
+        self.version += 1;
+    }
+
+    /// `SET @a=…, @b=…`, or nothing.
+    pub(crate) fn assignment(&self) -> Option<Vec<u8>> {
+        if self.variables.is_empty() {
+            return None;
+        }
+        let mut text = b"SET ".to_vec();
+        for (at, (name, value)) in self.variables.iter().enumerate() {
+            if at > 0 {
+                text.push(b',');
+            }
+            write_variable(&mut text, name);
+            text.push(b'=');
+            text.extend_from_slice(value);
+        }
+        Some(text)
+    }
+}
+
+/// Appends `@name`, quoted.
+pub(crate) fn write_variable(out: &mut Vec<u8>, name: &[u8]) {
+    out.extend_from_slice(b"@`");
+    for byte in name {
+        if *byte == b'`' {
+            out.push(b'`');
+        }
+        out.push(*byte);
+    }
+    out.push(b'`');
+}
+
+/// A variable's name as the server compares it: without quotes, in lower case.
+pub(crate) fn variable_name(written: &[u8]) -> Box<[u8]> {
+    let bare = match written {
+        [quote @ (b'`' | b'\'' | b'"'), inner @ .., last] if quote == last => {
+            let mut name = Vec::with_capacity(inner.len());
+            let mut skip = false;
+            for byte in inner {
+                if skip {
+                    skip = false;
+                    continue;
+                }
+                skip = byte == quote;
+                name.push(*byte);
+            }
+            name
+        }
+        _ => written.to_vec(),
+    };
+    bare.to_ascii_lowercase().into()
+}
+
+/// A value read back from the server as SQL text that gives the variable the same type again.
+pub(crate) fn literal(column: &ColumnDef, value: Option<&[u8]>) -> Box<[u8]> {
+    let Some(value) = value else {
+        return b"NULL".as_slice().into();
+    };
+    match column.kind {
+        column_type::LONGLONG | column_type::LONG | column_type::NEWDECIMAL => {
+            let unsigned = column.flags & millrace_protocol::resultset::flags::UNSIGNED != 0;
+            if column.kind != column_type::NEWDECIMAL && unsigned {
+                // Small numbers are signed when written bare.
+                let text = [b"CAST(", value, b" AS UNSIGNED)"].concat();
+                return text.into();
+            }
+            if column.kind == column_type::NEWDECIMAL && !value.contains(&b'.') {
+                return [value, b"."].concat().into();
+            }
+            value.into()
+        }
+        column_type::DOUBLE | column_type::FLOAT => {
+            if value.iter().any(|byte| matches!(byte, b'e' | b'E')) {
+                value.into()
+            } else {
+                [value, b"e0"].concat().into()
+            }
+        }
+        _ => value.into(),
+    }
+}
+
+/// A string value read back as hexadecimal, with its character set and collation.
+pub(crate) fn string_literal(charset: &str, collation: &str, hex_of: &[u8]) -> Box<[u8]> {
+    let mut text = Vec::new();
+    write_hex(&mut text, &format!("_{charset}"), hex_of);
+    if charset != "binary" {
+        text.extend_from_slice(b" COLLATE ");
+        text.extend_from_slice(collation.as_bytes());
+    }
+    text.into()
+}
+
+/// What a session may still ask about its last statement after another has used the connection.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Diagnostics {
+    /// Which of the session's statements this is about.
+    pub(crate) seq: u64,
+    /// LAST_INSERT_ID(), where it was read.
+    pub(crate) last_insert_id: Option<u64>,
+    /// FOUND_ROWS(), where it was read.
+    pub(crate) found_rows: Option<u64>,
+    /// The rows of SHOW WARNINGS: level, code, message.
+    pub(crate) warnings: Option<Vec<[Box<[u8]>; 3]>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_compared_unquoted_in_lower_case() {
+        assert_eq!(&*variable_name(b"Abc"), b"abc");
+        assert_eq!(&*variable_name(b"`A``b`"), b"a`b");
+    }
+
+    #[test]
+    fn values_keep_their_type() {
+        let mut private = Private::default();
+        private.set(b"a", b"1".as_slice().into());
+        private.set(b"b", string_literal("utf8mb4", "utf8mb4_bin", b"x'"));
+        assert_eq!(
+            String::from_utf8_lossy(&private.assignment().expect("has variables")),
+            "SET @`a`=1,@`b`=_utf8mb4 x'7827' COLLATE utf8mb4_bin"
+        );
+    }
+}

@@ -1,0 +1,489 @@
+//! One thread's world: its pools, its sessions, what it knows of the servers. Shared by the
+//! sessions of that thread only; other threads reach it through messages.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use millrace_backend::connect::SharedTls;
+use millrace_backend::monitor::{Monitor, World};
+use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerPool};
+use millrace_backend::state::{SessionState, States};
+use millrace_backend::stream::Plain;
+use millrace_metrics::{Metrics, WorkerMetrics};
+use millrace_routing::{Catalogue, Target};
+use millrace_sql::Statement;
+use millrace_topology::{GtidSet, ServerId};
+use tokio::sync::{mpsc, oneshot};
+use tokio_rustls::TlsAcceptor;
+
+use crate::accounts::Accounts;
+use crate::options::{Options, ServerKey};
+use crate::registry::Registry;
+use crate::variables::Diagnostics;
+use crate::verify::Verifiers;
+
+/// What all workers of the process share.
+#[derive(Clone)]
+pub struct Shared {
+    /// Limits and behaviour.
+    pub options: Arc<Options>,
+    /// The pools' limits.
+    pub pool: Arc<PoolOptions>,
+    /// Connections per server, over all workers.
+    pub counts: Arc<Vec<Arc<ServerCount>>>,
+    /// Known passwords.
+    pub accounts: Arc<Accounts>,
+    /// All clients.
+    pub registry: Arc<Registry>,
+    /// The RSA key for logins.
+    pub key: Arc<ServerKey>,
+    /// TLS to clients.
+    pub tls: Option<TlsAcceptor>,
+    /// TLS to servers.
+    pub server_tls: SharedTls,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Watches the servers.
+    pub monitor: Arc<Monitor>,
+    /// Every worker's mailbox.
+    pub mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
+}
+
+/// What a worker is told by others.
+pub enum Message {
+    /// A client connected.
+    Client {
+        /// Its socket.
+        plain: std::net::TcpStream,
+        /// What its listener is for.
+        target: Target,
+        /// Whether TLS is offered or demanded.
+        tls: ListenerTls,
+    },
+    /// A client connected over a Unix socket.
+    UnixClient {
+        /// Its socket.
+        plain: std::os::unix::net::UnixStream,
+        /// What its listener is for.
+        target: Target,
+    },
+    /// Another worker has sessions waiting for a server, or has made room on one.
+    Room(ServerId),
+    /// What does this session run, and where? It must not give its connection back meanwhile.
+    Ask {
+        /// The session.
+        uid: u64,
+        /// Takes the answer.
+        reply: oneshot::Sender<Option<Running>>,
+    },
+    /// End this session.
+    End(u64),
+    /// Take no new clients; end idle sessions, and the others when they become idle.
+    Drain,
+    /// End everything now.
+    Stop,
+}
+
+/// Whether a listener offers TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ListenerTls {
+    /// Clients may use it.
+    #[default]
+    Optional,
+    /// Clients must use it.
+    Required,
+    /// Not offered.
+    Off,
+}
+
+/// Whose session it is and what it runs on.
+#[derive(Debug, Clone)]
+pub struct Running {
+    /// The account's name.
+    pub user: Box<[u8]>,
+    /// The server and the number of the connection there, while a statement runs or the session
+    /// is pinned.
+    pub on: Option<(ServerId, u32)>,
+}
+
+/// The part of a session that others may touch; they are on the same thread.
+#[derive(Debug, Default)]
+pub(crate) struct Handle {
+    pub(crate) uid: u64,
+    pub(crate) user: RefCell<Box<[u8]>>,
+    /// Where the session's lease is.
+    pub(crate) on: Cell<Option<(ServerId, u32)>>,
+    /// The connection on loan was named to a KILL: it is not to be lent to another.
+    pub(crate) tainted: Cell<bool>,
+    /// The session is to end.
+    pub(crate) ended: Cell<bool>,
+    /// The session is to end when it is idle and holds nothing.
+    pub(crate) draining: Cell<bool>,
+    /// The client's socket is to be looked at: the statement has run for a while.
+    pub(crate) check_client: Cell<bool>,
+    /// A statement runs since this tick; 0: none.
+    pub(crate) busy_since: Cell<u64>,
+    /// When the client last sent something, in ticks.
+    pub(crate) heard: Cell<u64>,
+    /// Seconds after which an idle client is disconnected; 0: never.
+    pub(crate) idle_max: Cell<u64>,
+    /// What another session saved of this one's last statement.
+    pub(crate) saved: RefCell<Option<Diagnostics>>,
+    pub(crate) waker: RefCell<Option<Waker>>,
+}
+
+impl Handle {
+    /// Remembers whom to wake; costs a comparison when nothing changed.
+    pub(crate) fn register(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// One worker.
+pub struct Worker {
+    pub(crate) index: usize,
+    pub(crate) shared: Shared,
+    pub(crate) servers: Vec<Rc<ServerPool>>,
+    pub(crate) states: Rc<States>,
+    pub(crate) verifiers: Verifiers,
+    world: RefCell<Arc<World>>,
+    catalogue: RefCell<Rc<Catalogue>>,
+    catalogue_read: Cell<bool>,
+    known: RefCell<Vec<GtidSet>>,
+    rotation: Cell<u32>,
+    sessions: RefCell<HashMap<u64, Rc<Handle>>>,
+    bases: RefCell<HashMap<u8, Rc<SessionState>>>,
+    statements: RefCell<Vec<Box<Statement>>>,
+    buffers: RefCell<Vec<Vec<u8>>>,
+    next_statement: Cell<u64>,
+    proven: RefCell<HashSet<u64>>,
+    tick: Cell<u64>,
+    draining: Cell<bool>,
+}
+
+/// The size of the buffers that sessions borrow; bytes.
+const BUFFER: usize = 16 * 1024;
+
+impl Worker {
+    /// Makes the worker with number `index` of `shared.mailboxes`.
+    pub fn new(index: usize, shared: Shared) -> Rc<Worker> {
+        let world = shared.monitor.watch().borrow().clone();
+        let states = Rc::new(States::default());
+        let workers = shared.mailboxes.len();
+        let mailboxes = shared.mailboxes.clone();
+        let nudge: Nudge = Arc::new(move |bits: u64, server| {
+            for (other, mailbox) in mailboxes.iter().enumerate() {
+                if other != index && bits & 1 << (other % 64) != 0 {
+                    // A closed mailbox is a worker that ends.
+                    let _ = mailbox.send(Message::Room(server));
+                }
+            }
+        });
+        let servers = world
+            .facts
+            .iter()
+            .zip(shared.counts.iter())
+            .map(|(facts, count)| {
+                ServerPool::new(
+                    facts.clone(),
+                    shared.pool.clone(),
+                    shared.server_tls.clone(),
+                    count.clone(),
+                    index,
+                    workers,
+                    nudge.clone(),
+                    states.clone(),
+                )
+            })
+            .collect();
+        Rc::new(Worker {
+            index,
+            shared,
+            servers,
+            states,
+            verifiers: Verifiers::default(),
+            world: RefCell::new(world),
+            catalogue: RefCell::default(),
+            catalogue_read: Cell::new(false),
+            known: RefCell::default(),
+            rotation: Cell::new(0),
+            sessions: RefCell::default(),
+            bases: RefCell::default(),
+            statements: RefCell::default(),
+            buffers: RefCell::default(),
+            next_statement: Cell::new(1),
+            proven: RefCell::default(),
+            tick: Cell::new(1),
+            draining: Cell::new(false),
+        })
+    }
+
+    /// Serves until [`Message::Stop`], or until the drain is done.
+    pub async fn run(self: Rc<Self>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
+        let mut world = self.shared.monitor.watch();
+        self.set_world(world.borrow_and_update().clone());
+        let mut second = tokio::time::interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                message = mailbox.recv() => match message {
+                    None | Some(Message::Stop) => return,
+                    Some(message) => self.take(message),
+                },
+                changed = world.changed() => {
+                    if changed.is_ok() {
+                        let now = world.borrow_and_update().clone();
+                        self.set_world(now);
+                    }
+                }
+                _ = second.tick() => self.sweep(),
+            }
+            if self.draining.get() && self.sessions.borrow().is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn take(self: &Rc<Self>, message: Message) {
+        match message {
+            Message::Client { plain, target, tls } => {
+                let _ = plain.set_nonblocking(true);
+                let _ = plain.set_nodelay(true);
+                if let Ok(stream) = tokio::net::TcpStream::from_std(plain) {
+                    crate::login::spawn(self.clone(), Plain::Tcp(stream), target, tls);
+                }
+            }
+            Message::UnixClient { plain, target } => {
+                let _ = plain.set_nonblocking(true);
+                if let Ok(stream) = tokio::net::UnixStream::from_std(plain) {
+                    let plain = Plain::Unix(stream);
+                    crate::login::spawn(self.clone(), plain, target, ListenerTls::Off);
+                }
+            }
+            Message::Room(server) => {
+                if let Some(pool) = self.servers.get(server.index()) {
+                    pool.give_room();
+                    pool.pump();
+                }
+            }
+            Message::Ask { uid, reply } => {
+                let handle = self.session(uid);
+                let _ = reply.send(handle.map(|handle| {
+                    let on = handle.on.get();
+                    handle.tainted.set(on.is_some());
+                    Running {
+                        user: handle.user.borrow().clone(),
+                        on,
+                    }
+                }));
+            }
+            Message::End(uid) => {
+                if let Some(handle) = self.session(uid) {
+                    handle.ended.set(true);
+                    handle.wake();
+                }
+            }
+            Message::Drain => {
+                self.draining.set(true);
+                for handle in self.sessions.borrow().values() {
+                    handle.draining.set(true);
+                    handle.wake();
+                }
+            }
+            Message::Stop => {}
+        }
+    }
+
+    fn sweep(&self) {
+        let tick = self.tick.get() + 1;
+        self.tick.set(tick);
+        for server in &self.servers {
+            server.sweep(tick);
+        }
+        for handle in self.sessions.borrow().values() {
+            let busy = handle.busy_since.get();
+            let idle_max = handle.idle_max.get();
+            if busy != 0 && tick > busy + 1 {
+                handle.check_client.set(true);
+                handle.wake();
+            } else if busy == 0 && idle_max != 0 && tick.saturating_sub(handle.heard.get()) > idle_max {
+                handle.ended.set(true);
+                handle.wake();
+            }
+        }
+    }
+
+    fn set_world(&self, world: Arc<World>) {
+        let old = self.world.replace(world.clone());
+        for ((server, facts), view) in self.servers.iter().zip(&world.facts).zip(&world.snapshot.servers) {
+            server.set_facts(facts.clone());
+            let before = old.snapshot.server(view.id);
+            let fell = before.is_some_and(|before| before.health.is_usable()) && !view.health.is_usable();
+            let other = before.is_some_and(|before| before.incarnation != view.incarnation);
+            if fell || other {
+                server.drop_idle();
+                if let Some(known) = self.known.borrow_mut().get_mut(view.id.index()) {
+                    known.clear();
+                }
+            }
+        }
+        if !Arc::ptr_eq(&old.catalogue, &world.catalogue)
+            || !self.catalogue_read.replace(true)
+        {
+            let rows = &world.catalogue;
+            if let Some(family) = rows.family {
+                let version = world.snapshot.version_number;
+                let catalogue = Catalogue::from_rows(family, version, &rows.rows);
+                *self.catalogue.borrow_mut() = Rc::new(catalogue);
+            }
+        }
+    }
+
+    /// The servers as known now.
+    pub(crate) fn world(&self) -> Arc<World> {
+        self.world.borrow().clone()
+    }
+
+    /// Runs `look` on the servers as known now, without taking a reference.
+    pub(crate) fn with_world<T>(&self, look: impl FnOnce(&World) -> T) -> T {
+        look(&self.world.borrow())
+    }
+
+    /// Stored routines and views as known now.
+    pub(crate) fn catalogue(&self) -> Rc<Catalogue> {
+        self.catalogue.borrow().clone()
+    }
+
+    /// Positions that servers were seen to have reached since the last probe.
+    pub(crate) fn with_known<T>(&self, look: impl FnOnce(&[GtidSet]) -> T) -> T {
+        look(&self.known.borrow())
+    }
+
+    /// A server was seen to have reached `position`.
+    pub(crate) fn reached(&self, server: ServerId, position: &GtidSet) {
+        let mut known = self.known.borrow_mut();
+        while known.len() <= server.index() {
+            known.push(GtidSet::new(position.family()));
+        }
+        let known = &mut known[server.index()];
+        if known.family() != position.family() {
+            *known = GtidSet::new(position.family());
+        }
+        known.union(position);
+        known.coalesce(32);
+    }
+
+    pub(crate) fn rotation(&self) -> u32 {
+        self.rotation.get()
+    }
+
+    pub(crate) fn rotate(&self) {
+        self.rotation.set(self.rotation.get().wrapping_add(1));
+    }
+
+    pub(crate) fn metrics(&self) -> &WorkerMetrics {
+        self.shared.metrics.worker(self.index)
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Seconds since the start, roughly.
+    pub(crate) fn tick(&self) -> u64 {
+        self.tick.get()
+    }
+
+    pub(crate) fn session(&self, uid: u64) -> Option<Rc<Handle>> {
+        self.sessions.borrow().get(&uid).cloned()
+    }
+
+    pub(crate) fn enter(&self, handle: &Rc<Handle>) {
+        self.sessions.borrow_mut().insert(handle.uid, handle.clone());
+    }
+
+    pub(crate) fn leave(&self, uid: u64) {
+        self.sessions.borrow_mut().remove(&uid);
+        if self.draining.get() {
+            // So that the loop looks whether this was the last.
+            let _ = self.shared.mailboxes[self.index].send(Message::Drain);
+        }
+    }
+
+    /// What a connection with this handshake collation starts with, where that is known.
+    pub(crate) fn base(&self, collation: u8) -> Option<Rc<SessionState>> {
+        self.bases.borrow().get(&collation).cloned()
+    }
+
+    pub(crate) fn set_base(&self, collation: u8, state: &Rc<SessionState>) {
+        self.bases.borrow_mut().insert(collation, state.clone());
+    }
+
+    pub(crate) fn next_statement_uid(&self) -> u64 {
+        let uid = self.next_statement.get();
+        self.next_statement.set(uid + 1);
+        uid
+    }
+
+    /// Whether this state, by its hash, was once set on its server without an error.
+    pub(crate) fn is_proven(&self, proof: u64) -> bool {
+        self.proven.borrow().contains(&proof)
+    }
+
+    /// These states were set without an error.
+    pub(crate) fn prove(&self, proofs: Vec<u64>) {
+        if proofs.is_empty() {
+            return;
+        }
+        let mut proven = self.proven.borrow_mut();
+        if proven.len() > 10_000 {
+            proven.clear();
+        }
+        proven.extend(proofs);
+    }
+
+    /// A classifier's output to fill; give it back with [`Worker::put_statement`].
+    pub(crate) fn take_statement(&self) -> Box<Statement> {
+        self.statements.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub(crate) fn put_statement(&self, statement: Box<Statement>) {
+        let mut statements = self.statements.borrow_mut();
+        if statements.len() < 64 {
+            statements.push(statement);
+        }
+    }
+
+    /// An empty buffer; give it back with [`Worker::put_buffer`].
+    pub(crate) fn take_buffer(&self) -> Vec<u8> {
+        self.buffers
+            .borrow_mut()
+            .pop()
+            .unwrap_or_else(|| Vec::with_capacity(BUFFER))
+    }
+
+    pub(crate) fn put_buffer(&self, mut buffer: Vec<u8>) {
+        let mut buffers = self.buffers.borrow_mut();
+        if buffer.capacity() >= BUFFER && buffer.capacity() <= 4 * BUFFER && buffers.len() < 64 {
+            buffer.clear();
+            buffers.push(buffer);
+        }
+    }
+}
