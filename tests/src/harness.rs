@@ -38,6 +38,8 @@ pub struct ProxyOptions {
     pub packet_max: u64,
     /// `None` leaves it to the program.
     pub workers: Option<u32>,
+    /// The log's level.
+    pub log: &'static str,
     /// Further lines for the end of the file.
     pub extra: String,
 }
@@ -52,6 +54,7 @@ impl Default for ProxyOptions {
             login_timeout: Duration::from_secs(10),
             packet_max: 1 << 28,
             workers: None,
+            log: "debug",
             extra: String::new(),
         }
     }
@@ -69,13 +72,14 @@ fn config_toml(options: &ProxyOptions) -> String {
          [limits]\nmax_clients = {}\nlogin_timeout = {}\nmax_packet = {}\n\n\
          [routing]\nwait_limit = {}\n\n\
          [auth]\nfailure_delay = \"0ms\"\n\n\
-         [log]\nlevel = \"debug\"\n\n{}",
+         [log]\nlevel = \"{}\"\n\n{}",
         options.pool_max,
         ms(options.pool_wait),
         options.clients_max,
         ms(options.login_timeout),
         options.packet_max,
         ms(options.wait_limit),
+        options.log,
         options.extra,
     )
 }

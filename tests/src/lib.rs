@@ -5,4 +5,5 @@
 
 pub mod differential;
 pub mod harness;
+pub mod torture;
 pub mod wire;
