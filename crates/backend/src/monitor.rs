@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
 
 use crate::conn::{Conn, Row};
-use crate::connect::{Address, Login, SharedTls, open};
+use crate::connect::{Address, Login, SharedTls, dial, open};
 use crate::error::BackendError;
 use crate::pool::ServerFacts;
 use crate::secret::Secret;
@@ -230,7 +230,7 @@ impl Monitor {
         loop {
             let world = self.world.borrow().clone();
             let mut pause = options.catalogue_interval;
-            if let Some(primary) = world.snapshot.primary {
+            if let Some(primary) = world.snapshot.primary.filter(|_| !options.user.is_empty()) {
                 let facts = world.facts[primary.index()].clone();
                 let reading = read_catalogue(&mut conn, &facts, &options, &tls);
                 match tokio::time::timeout(options.timeout.max(Duration::from_secs(5)), reading).await {
@@ -349,6 +349,9 @@ async fn probe(
     options: &MonitorOptions,
     tls: &SharedTls,
 ) -> Result<Probed, BackendError> {
+    if options.user.is_empty() {
+        return greet(address, options).await;
+    }
     if slot.is_none() {
         let (mut conn, greeting) = connect(id, address, options, tls).await?;
         let track = trackable(&mut conn).await?;
@@ -365,6 +368,28 @@ async fn probe(
         report: report?,
         greeting: greeting.clone(),
         track: track.clone(),
+    })
+}
+
+/// Without an account only the greeting can be had: enough for a single server, or for fixed
+/// roles. Positions are then not known.
+async fn greet(address: &Address, options: &MonitorOptions) -> Result<Probed, BackendError> {
+    let (mut stream, greeting, _) = dial(address, options.timeout).await?;
+    let family = match greeting.family() {
+        millrace_protocol::handshake::Family::MySql => Family::MySql,
+        millrace_protocol::handshake::Family::MariaDb => Family::MariaDb,
+    };
+    let version = greeting.server_version.trim_start_matches("5.5.5-").to_owned();
+    let mut report = ProbeReport::new(family);
+    report.version_number = version_number(&version);
+    report.version = version.into();
+    report.gtid = false;
+    // The server counts a connection that breaks off in its login; it is told that we leave.
+    let _ = stream.send(&[1, 0, 0, 1, 1]).await;
+    Ok(Probed {
+        report,
+        greeting,
+        track: "*".into(),
     })
 }
 

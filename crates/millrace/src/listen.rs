@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -141,7 +142,12 @@ pub(crate) async fn accept(
 }
 
 fn send(mailboxes: &[UnboundedSender<Message>], metrics: &Metrics, message: Message) {
-    let least = (0..mailboxes.len()).min_by_key(|worker| metrics.clients_of(*worker));
+    // A worker counts a client when it gets to it, so among equals each has its turn.
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+    let turn = TURN.fetch_add(1, Ordering::Relaxed);
+    let least = (0..mailboxes.len())
+        .map(|place| (turn + place) % mailboxes.len())
+        .min_by_key(|worker| metrics.clients_of(*worker));
     if let Some(mailbox) = least.and_then(|worker| mailboxes.get(worker)) {
         // A closed mailbox is a worker that ends: the client is dropped.
         let _ = mailbox.send(message);

@@ -56,7 +56,7 @@ impl Session {
         };
         let ran = self.run_somewhere(&request).await;
         let ended = match ran {
-            Ok((mut lease, mut outcome)) => {
+            Ok((mut lease, outcome)) => {
                 if let Some((server_id, _, params)) = outcome.prepared {
                     let uid = self.worker.next_statement_uid();
                     self.hold_prepared(&mut lease, uid, server_id).await;
@@ -73,10 +73,6 @@ impl Session {
                             cursor: false,
                         },
                     );
-                }
-                if outcome.error.is_none() {
-                    // The answer has no status flags.
-                    outcome.status = self.status;
                 }
                 self.conclude(lease, outcome, &request, b"").await
             }

@@ -173,6 +173,9 @@ impl Session {
     /// Whether a transaction is open now.
     fn note_transaction(&mut self, outcome: &Outcome, class: &Statement, began: bool) {
         if outcome.error.is_none() {
+            if !outcome.has_status {
+                return;
+            }
             self.status = outcome.status;
             if outcome.status.contains(Status::IN_TRANS) {
                 self.pin(PinReason::Transaction);

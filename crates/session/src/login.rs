@@ -8,7 +8,7 @@ use std::sync::Arc;
 use millrace_backend::account::Account;
 use millrace_backend::connect::{LOGIN_PACKET_MAX, Login, open};
 use millrace_backend::error::BackendError;
-use millrace_backend::packet_io::{read_packet, write_packet};
+use millrace_backend::packet_io::{read_exact_packet, read_packet, write_packet};
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_metrics::{ErrorClass, LoginOutcome};
@@ -287,16 +287,13 @@ async fn greet<'a>(
     greeting.encode(&mut out, 0);
     stream.send(&out).await?;
     let mut buffer = Vec::new();
-    let (mut sequence, mut payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;
+    // Clients start TLS right behind their request for it.
+    let (mut sequence, mut payload) = read_exact_packet(&mut stream, HELLO_MAX).await?;
     let mut hello = ClientHello::parse(&payload, offered);
     if let (Ok(ClientHello::SslRequest { .. }), Some(acceptor)) = (&hello, acceptor) {
         let Stream::Plain(plain) = stream else {
             return Ok(None);
         };
-        if !buffer.is_empty() {
-            // Bytes sent in the clear ahead of TLS are not the client's: they are injected.
-            return Ok(None);
-        }
         let accepted = acceptor.accept(plain).await?;
         stream = Stream::Tls(Box::new(tokio_rustls::TlsStream::Server(accepted)));
         (sequence, payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;

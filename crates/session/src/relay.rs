@@ -30,6 +30,8 @@ pub(crate) struct Outcome {
     /// The last packet was an OK, not the end of rows.
     pub(crate) ended_ok: bool,
     pub(crate) status: Status,
+    /// The answer had status flags.
+    pub(crate) has_status: bool,
     /// Rows of the last result set; meaningless where there was none.
     pub(crate) rows: u64,
     pub(crate) result_sets: u32,
@@ -108,6 +110,7 @@ impl Session {
                 Event::Eof { len, .. } => {
                     if let Ok((status, warnings)) = parse_eof(&lease.buffer[at + HEADER..at + len]) {
                         outcome.status = status;
+                        outcome.has_status = true;
                         outcome.warnings = warnings;
                         outcome.ended_ok = false;
                         if status.contains(Status::SESSION_STATE_CHANGED) {
@@ -203,7 +206,9 @@ impl Session {
             }
         }
         lease.buffer.drain(..at);
-        lease.status = outcome.status;
+        if outcome.has_status {
+            lease.status = outcome.status;
+        }
         Ok(Ended::Whole(outcome))
     }
 
@@ -223,6 +228,7 @@ impl Session {
             return false;
         };
         outcome.status = ok.status;
+        outcome.has_status = true;
         outcome.warnings = ok.warnings;
         outcome.ended_ok = ok.header == millrace_protocol::ok::OK;
         if outcome.ended_ok {
