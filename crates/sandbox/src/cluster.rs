@@ -5,30 +5,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
 use crate::binaries::Binaries;
 use crate::control::Control;
+use crate::failover::wait_replicating;
 use crate::guardian::Guardian;
 use crate::ports;
 use crate::process;
-use crate::replication::{self, StatusRow};
 use crate::server::Server;
 use crate::spec::{ClusterSpec, Family, Role};
 use crate::state::{ClusterInfo, ServerInfo, State, claim_dir};
-use crate::status::{ServerStatus, replication_status};
+use crate::status::ServerStatus;
 use crate::template::Template;
 use crate::tls::TlsFiles;
 
-const STOP_LIMIT: Duration = Duration::from_secs(30);
-const KILL_LIMIT: Duration = Duration::from_secs(10);
-const REPLICATION_LIMIT: Duration = Duration::from_secs(20);
-/// How long a promotion waits for the new primary to apply what it has, in seconds.
-const PROMOTE_WAIT_S: u64 = 15;
-const POLL: Duration = Duration::from_millis(15);
+/// What SIGKILL ends, it ends at once; a busy disk may hold it up.
+pub(crate) const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// A primary and its replicas. Dropped, it kills the servers and removes the folder, unless it
 /// was told to keep them or was only attached to. Methods take `&self` and can be called from
@@ -135,7 +131,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn spawn(&self, server: &Server) -> Result<()> {
+    pub(crate) fn spawn(&self, server: &Server) -> Result<()> {
         let spec = self.state().spec.clone();
         let child = server.spawn(&spec, &self.binaries)?;
         lock(&self.children).push(child);
@@ -213,211 +209,6 @@ impl Cluster {
         self.server(name)?.control().await
     }
 
-    // --- Faults ---
-
-    /// Ends the server at once (SIGKILL), as a crash would.
-    ///
-    /// # Errors
-    /// When it does not run.
-    pub async fn kill(&self, name: &str) -> Result<()> {
-        let pid = self.running(name)?;
-        process::signal(pid, Signal::KILL)?;
-        self.wait_gone(name, pid, KILL_LIMIT).await
-    }
-
-    /// Stops the server in order (SIGTERM), waking it first when it is paused.
-    ///
-    /// # Errors
-    /// When it does not run, or has not stopped after 30 seconds.
-    pub async fn stop(&self, name: &str) -> Result<()> {
-        let pid = self.running(name)?;
-        process::signal(pid, Signal::TERM)?;
-        process::signal(pid, Signal::CONT)?;
-        self.wait_gone(name, pid, STOP_LIMIT).await
-    }
-
-    async fn wait_gone(&self, name: &str, pid: u32, limit: Duration) -> Result<()> {
-        let gone = process::wait_gone(pid, limit).await;
-        self.reap();
-        if !gone {
-            bail!("{name} (process {pid}) has not ended after {limit:?}");
-        }
-        Ok(())
-    }
-
-    /// Starts a stopped or killed server in its present role. A former primary comes back as a
-    /// replica of the present one.
-    ///
-    /// # Errors
-    /// When it runs already or does not start.
-    pub async fn start(&self, name: &str) -> Result<()> {
-        let server = self.server(name)?;
-        if let Some(pid) = server.pid() {
-            bail!("{name} runs already (process {pid})");
-        }
-        self.spawn(&server)?;
-        server.wait_ready().await?;
-        if server.role == Role::Replica {
-            self.rejoin(&server).await?;
-        }
-        Ok(())
-    }
-
-    /// A replica that knows its source has gone on by itself.
-    async fn rejoin(&self, server: &Server) -> Result<()> {
-        let Some(primary) = self.state().primary().cloned() else {
-            return Ok(());
-        };
-        let mut control = server.control().await?;
-        let now = replication_status(&mut control).await?;
-        control.close().await;
-        if now.and_then(|status| status.source_port) == Some(primary.port) {
-            return Ok(());
-        }
-        self.replicate_from(server, primary.port).await
-    }
-
-    /// Holds the server (SIGSTOP): its connections stay open and nothing answers.
-    ///
-    /// # Errors
-    /// When it does not run.
-    pub async fn pause(&self, name: &str) -> Result<()> {
-        let pid = self.running(name)?;
-        process::signal(pid, Signal::STOP)?;
-        while process::is_alive(pid) && !process::is_paused(pid) {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        Ok(())
-    }
-
-    /// Lets a paused server go on.
-    ///
-    /// # Errors
-    /// When it does not run.
-    pub async fn resume(&self, name: &str) -> Result<()> {
-        process::signal(self.running(name)?, Signal::CONT)
-    }
-
-    /// Applies each transaction this many seconds after the primary committed it; 0 ends that.
-    ///
-    /// # Errors
-    /// The server's, also when it does not replicate.
-    pub async fn delay_applier(&self, name: &str, seconds: u32) -> Result<()> {
-        let server = self.replica(name)?;
-        run_all(&server, &replication::delay(self.family(), seconds)).await
-    }
-
-    /// Stops applying; the replica goes on receiving.
-    ///
-    /// # Errors
-    /// The server's, also when it does not replicate.
-    pub async fn stop_applier(&self, name: &str) -> Result<()> {
-        run_all(&self.replica(name)?, &[replication::STOP_APPLIER]).await
-    }
-
-    /// # Errors
-    /// The server's, also when it does not replicate.
-    pub async fn start_applier(&self, name: &str) -> Result<()> {
-        run_all(&self.replica(name)?, &[replication::START_APPLIER]).await
-    }
-
-    // --- Positions and failover ---
-
-    /// Waits until every replica that runs has executed all that the primary has.
-    ///
-    /// # Errors
-    /// When the primary does not answer or a replica takes longer than `limit` (rounded up to
-    /// seconds).
-    pub async fn wait_replicas_caught_up(&self, limit: Duration) -> Result<()> {
-        let family = self.family();
-        let primary = self.server(&self.primary().name)?;
-        let position = ask(&primary, replication::position(family)).await?;
-        let seconds = limit.as_millis().div_ceil(1000) as u64;
-        for replica in self.layout() {
-            if replica.role == Role::Replica && is_up(&replica) {
-                wait_executed(family, &replica, &position, seconds).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes a replica the primary, as an orchestrator does. A primary that answers is made read
-    /// only first and its last writes are waited for; without one, the replica applies all that
-    /// it has received. Then it may write, and the others replicate from it. A paused primary
-    /// counts as dead: resumed, it still takes writes.
-    ///
-    /// # Errors
-    /// When the replica does not run, cannot catch up within 15 seconds, or a server refuses.
-    pub async fn promote(&self, name: &str) -> Result<()> {
-        let family = self.family();
-        let new = self.replica(name)?;
-        let old = self.state().primary().cloned().filter(is_up);
-        match &old {
-            Some(old) => self.drain(old, &new).await?,
-            None => self.apply_received(&new).await?,
-        }
-        run_all(&new, &replication::DETACH).await?;
-        run_all(&new, replication::allow_writes(family)).await?;
-        self.state().set_primary(name);
-        self.state().save()?;
-        for other in self.layout() {
-            if other.name != name && is_up(&other) {
-                self.replicate_from(&other, new.port).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Stops writes on a living primary and waits for them on the one to come. When that fails
-    /// the old primary takes writes again.
-    async fn drain(&self, old: &Server, new: &Server) -> Result<()> {
-        let family = self.family();
-        run_all(old, replication::forbid_writes(family)).await?;
-        let waited = async {
-            let position = ask(old, replication::position(family)).await?;
-            self.end_delay(new).await?;
-            wait_executed(family, new, &position, PROMOTE_WAIT_S).await
-        };
-        if let Err(error) = waited.await {
-            run_all(old, replication::allow_writes(family)).await?;
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    async fn apply_received(&self, new: &Server) -> Result<()> {
-        run_all(new, &[replication::STOP_RECEIVER]).await?;
-        let mut control = new.control().await?;
-        let row = control.row(replication::STATUS).await?;
-        control.close().await;
-        let received = row
-            .map(|row| StatusRow(&row).received())
-            .unwrap_or_default();
-        self.end_delay(new).await?;
-        wait_executed(self.family(), new, &received, PROMOTE_WAIT_S).await
-    }
-
-    /// A server that is to take over applies at once. Its delay is only touched where there is
-    /// one, because MariaDB throws away what it has received to change it.
-    async fn end_delay(&self, server: &Server) -> Result<()> {
-        let mut control = server.control().await?;
-        let status = replication_status(&mut control).await?;
-        control.close().await;
-        match status {
-            Some(status) if status.delay_s > 0 => {
-                run_all(server, &replication::delay(self.family(), 0)).await
-            }
-            Some(status) if !status.applier => run_all(server, &[replication::START_APPLIER]).await,
-            _ => Ok(()),
-        }
-    }
-
-    async fn replicate_from(&self, replica: &Server, primary_port: u16) -> Result<()> {
-        let family = self.family();
-        run_all(replica, replication::forbid_writes(family)).await?;
-        run_all(replica, &replication::attach(family, primary_port)).await
-    }
-
     // --- The end ---
 
     /// Kills all servers and removes the folder. The same as dropping, but it says what failed,
@@ -457,30 +248,30 @@ impl Cluster {
     }
 
     /// Waits for children that have ended.
-    fn reap(&self) {
+    pub(crate) fn reap(&self) {
         lock(&self.children).retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
     /// Never held across another call to `self`, nor across an await.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
-    fn layout(&self) -> Vec<Server> {
+    pub(crate) fn layout(&self) -> Vec<Server> {
         self.state().servers.clone()
     }
 
-    fn server(&self, name: &str) -> Result<Server> {
+    pub(crate) fn server(&self, name: &str) -> Result<Server> {
         self.state().server(name).cloned()
     }
 
-    fn running(&self, name: &str) -> Result<u32> {
+    pub(crate) fn running(&self, name: &str) -> Result<u32> {
         self.server(name)?
             .pid()
             .with_context(|| format!("{name} does not run"))
     }
 
-    fn replica(&self, name: &str) -> Result<Server> {
+    pub(crate) fn replica(&self, name: &str) -> Result<Server> {
         let server = self.server(name)?;
         if server.role == Role::Primary {
             bail!("{name} is the primary: name a replica");
@@ -515,69 +306,6 @@ fn lay_out(spec: &ClusterSpec) -> Result<Vec<Server>> {
         dir: spec.dir.join(format!("s{}", index + 1)),
     };
     Ok(ports.into_iter().enumerate().map(server).collect())
-}
-
-/// Runs and is not paused.
-fn is_up(server: &Server) -> bool {
-    server.pid().is_some_and(|pid| !process::is_paused(pid))
-}
-
-async fn run_all(server: &Server, statements: &[impl AsRef<str>]) -> Result<()> {
-    let mut control = server.control().await?;
-    for statement in statements {
-        let ran = control.run(statement.as_ref()).await;
-        ran.with_context(|| format!("{} refused", server.name))?;
-    }
-    control.close().await;
-    Ok(())
-}
-
-async fn ask(server: &Server, question: &str) -> Result<String> {
-    let mut control = server.control().await?;
-    let answer = control.value(question).await?;
-    control.close().await;
-    Ok(answer.unwrap_or_default())
-}
-
-async fn wait_executed(
-    family: Family,
-    server: &Server,
-    position: &str,
-    seconds: u64,
-) -> Result<()> {
-    let mut control = server.control().await?;
-    let wait = replication::wait_for(family, position, seconds);
-    let limit = Duration::from_secs(seconds + 5);
-    let answer = control.value_within(&wait, limit).await?;
-    let status = replication_status(&mut control).await?;
-    control.close().await;
-    if answer.as_deref() != Some("0") {
-        bail!(
-            "{} has not reached {position} after {seconds} s: {status:?}",
-            server.name
-        );
-    }
-    Ok(())
-}
-
-/// Waits until the receiver is connected and the applier runs.
-async fn wait_replicating(replica: &Server) -> Result<()> {
-    let deadline = Instant::now() + REPLICATION_LIMIT;
-    let mut control = replica.control().await?;
-    loop {
-        let status = replication_status(&mut control).await?;
-        if status
-            .as_ref()
-            .is_some_and(|status| status.receiver == "Yes" && status.applier)
-        {
-            control.close().await;
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("{} does not replicate: {status:?}", replica.name);
-        }
-        tokio::time::sleep(POLL).await;
-    }
 }
 
 /// A program that was killed a moment ago may still have made a file meanwhile.

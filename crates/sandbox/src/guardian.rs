@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 
 /// Reads until told to go or until the pipe ends. Then kills what the pid files name, if it
-/// still is what was started from this folder, and removes the folder. Ctrl-C reaches it with
+/// still is what was started from this folder, and removes the folder once it has seen none
+/// three times: in the middle of an execve a process shows no arguments. Ctrl-C reaches it with
 /// its own process group only, so it outlives the process that it watches.
 const SCRIPT: &str = r#"
 dir=$1
@@ -26,10 +27,16 @@ servers_left() {
     [ $left = yes ]
 }
 tries=0
-while [ $tries -lt 100 ]; do
+quiet=0
+while [ $tries -lt 200 ]; do
     tries=$((tries + 1))
-    servers_left || { rm -rf "$dir" 2>/dev/null && break; }
-    sleep 0.1
+    if servers_left; then
+        quiet=0
+    else
+        quiet=$((quiet + 1))
+    fi
+    [ $quiet -ge 3 ] && rm -rf "$dir" 2>/dev/null && break
+    sleep 0.05
 done
 "#;
 

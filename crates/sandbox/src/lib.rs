@@ -12,6 +12,8 @@ mod accounts;
 mod binaries;
 mod cluster;
 mod control;
+mod failover;
+mod faults;
 mod guardian;
 mod ports;
 mod process;

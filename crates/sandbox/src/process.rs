@@ -9,6 +9,8 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
 const POLL: Duration = Duration::from_millis(5);
+/// How often, a millisecond apart, a process without the argument is looked at.
+const EXEC_POLLS: u32 = 20;
 
 /// A process's state letter in `/proc/PID/stat` (proc(5)); none when there is no such process.
 fn state_letter(pid: u32) -> Option<char> {
@@ -35,10 +37,24 @@ pub(crate) fn pid_from_file(file: &Path, marker: &str) -> Option<u32> {
     (is_alive(pid) && has_argument(pid, marker)).then_some(pid)
 }
 
+/// In the middle of an execve, as between a wrapper script and its program, a process shows no
+/// arguments or half of them for a moment: only a lasting no is one.
 fn has_argument(pid: u32, marker: &str) -> bool {
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|arguments| {
-        arguments
-            .split(|byte| *byte == 0)
+    for _ in 0..EXEC_POLLS {
+        if shows_argument(pid, marker) {
+            return true;
+        }
+        if !is_alive(pid) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+fn shows_argument(pid: u32, marker: &str) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
+        line.split(|byte| *byte == 0)
             .any(|arg| arg == marker.as_bytes())
     })
 }
@@ -109,6 +125,21 @@ mod tests {
         assert!(wait_gone_blocking(pid, Duration::from_secs(5)));
         child.wait().unwrap();
         signal(pid, Signal::KILL).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_is_just_executing_another_program_is_known() {
+        let again = r#"[ "$1" = 0 ] || exec sh -c "$2" --marker $(($1 - 1)) "$2""#;
+        let mut child = Command::new("sh")
+            .args(["-c", again, "--marker", "100000", again])
+            .spawn()
+            .unwrap();
+        let known = (0..2000)
+            .filter(|_| has_argument(child.id(), "--marker"))
+            .count();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(known, 2000);
     }
 
     #[test]

@@ -1,0 +1,177 @@
+//! Who replicates from whom, and how far: what an orchestrator does, by hand.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::Cluster;
+use crate::process;
+use crate::replication::{self, StatusRow};
+use crate::server::Server;
+use crate::spec::{Family, Role};
+use crate::status::replication_status;
+
+/// How long a promotion waits for the new primary to apply what it has, in seconds.
+const PROMOTE_WAIT_S: u64 = 15;
+const REPLICATION_LIMIT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(15);
+
+impl Cluster {
+    /// Waits until every replica that runs has executed all that the primary has.
+    ///
+    /// # Errors
+    /// When the primary does not answer or a replica takes longer than `limit` (rounded up to
+    /// seconds).
+    pub async fn wait_replicas_caught_up(&self, limit: Duration) -> Result<()> {
+        let family = self.family();
+        let primary = self.server(&self.primary().name)?;
+        let position = ask(&primary, replication::position(family)).await?;
+        let seconds = limit.as_millis().div_ceil(1000) as u64;
+        for replica in self.layout() {
+            if replica.role == Role::Replica && is_up(&replica) {
+                wait_executed(family, &replica, &position, seconds).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a replica the primary, as an orchestrator does. A primary that answers is made read
+    /// only first and its last writes are waited for; without one, the replica applies all that
+    /// it has received. Then it may write, and the others replicate from it. A paused primary
+    /// counts as dead: resumed, it still takes writes.
+    ///
+    /// # Errors
+    /// When the replica does not run, cannot catch up within 15 seconds, or a server refuses.
+    pub async fn promote(&self, name: &str) -> Result<()> {
+        let family = self.family();
+        let new = self.replica(name)?;
+        let old = self.state().primary().cloned().filter(is_up);
+        match &old {
+            Some(old) => self.drain(old, &new).await?,
+            None => self.apply_received(&new).await?,
+        }
+        run_all(&new, &replication::DETACH).await?;
+        run_all(&new, replication::allow_writes(family)).await?;
+        self.state().set_primary(name);
+        self.state().save()?;
+        for other in self.layout() {
+            if other.name != name && is_up(&other) {
+                self.replicate_from(&other, new.port).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops writes on a living primary and waits for them on the one to come. When that fails
+    /// the old primary takes writes again.
+    async fn drain(&self, old: &Server, new: &Server) -> Result<()> {
+        let family = self.family();
+        run_all(old, replication::forbid_writes(family)).await?;
+        let waited = async {
+            let position = ask(old, replication::position(family)).await?;
+            self.end_delay(new).await?;
+            wait_executed(family, new, &position, PROMOTE_WAIT_S).await
+        };
+        if let Err(error) = waited.await {
+            run_all(old, replication::allow_writes(family)).await?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    async fn apply_received(&self, new: &Server) -> Result<()> {
+        run_all(new, &[replication::STOP_RECEIVER]).await?;
+        let mut control = new.control().await?;
+        let row = control.row(replication::STATUS).await?;
+        control.close().await;
+        let received = row
+            .map(|row| StatusRow(&row).received())
+            .unwrap_or_default();
+        self.end_delay(new).await?;
+        wait_executed(self.family(), new, &received, PROMOTE_WAIT_S).await
+    }
+
+    /// A server that is to take over applies at once. Its delay is only touched where there is
+    /// one, because MariaDB throws away what it has received to change it.
+    async fn end_delay(&self, server: &Server) -> Result<()> {
+        let mut control = server.control().await?;
+        let status = replication_status(&mut control).await?;
+        control.close().await;
+        match status {
+            Some(status) if status.delay_s > 0 => {
+                run_all(server, &replication::delay(self.family(), 0)).await
+            }
+            Some(status) if !status.applier => run_all(server, &[replication::START_APPLIER]).await,
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) async fn replicate_from(&self, replica: &Server, primary_port: u16) -> Result<()> {
+        let family = self.family();
+        run_all(replica, replication::forbid_writes(family)).await?;
+        run_all(replica, &replication::attach(family, primary_port)).await
+    }
+}
+
+/// Runs and is not paused.
+fn is_up(server: &Server) -> bool {
+    server.pid().is_some_and(|pid| !process::is_paused(pid))
+}
+
+pub(crate) async fn run_all(server: &Server, statements: &[impl AsRef<str>]) -> Result<()> {
+    let mut control = server.control().await?;
+    for statement in statements {
+        let ran = control.run(statement.as_ref()).await;
+        ran.with_context(|| format!("{} refused", server.name))?;
+    }
+    control.close().await;
+    Ok(())
+}
+
+async fn ask(server: &Server, question: &str) -> Result<String> {
+    let mut control = server.control().await?;
+    let answer = control.value(question).await?;
+    control.close().await;
+    Ok(answer.unwrap_or_default())
+}
+
+async fn wait_executed(
+    family: Family,
+    server: &Server,
+    position: &str,
+    seconds: u64,
+) -> Result<()> {
+    let mut control = server.control().await?;
+    let wait = replication::wait_for(family, position, seconds);
+    let limit = Duration::from_secs(seconds + 5);
+    let answer = control.value_within(&wait, limit).await?;
+    let status = replication_status(&mut control).await?;
+    control.close().await;
+    if answer.as_deref() != Some("0") {
+        bail!(
+            "{} has not reached {position} after {seconds} s: {status:?}",
+            server.name
+        );
+    }
+    Ok(())
+}
+
+/// Waits until the receiver is connected and the applier runs.
+pub(crate) async fn wait_replicating(replica: &Server) -> Result<()> {
+    let deadline = Instant::now() + REPLICATION_LIMIT;
+    let mut control = replica.control().await?;
+    loop {
+        let status = replication_status(&mut control).await?;
+        if status
+            .as_ref()
+            .is_some_and(|status| status.receiver == "Yes" && status.applier)
+        {
+            control.close().await;
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("{} does not replicate: {status:?}", replica.name);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
