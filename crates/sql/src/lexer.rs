@@ -57,7 +57,7 @@ pub(crate) enum Tok {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Token {
     pub(crate) tok: Tok,
-    /// A word before `(` that counts as standing right before it.
+    /// A word before `(` that counts as standing right before it; a `;` in a version comment.
     pub(crate) glued: bool,
     /// The word's place in the table; NONE also where dots make it a plain identifier.
     pub(crate) id: WordId,
@@ -231,10 +231,10 @@ impl<'t> Lexer<'t> {
         self.token(Tok::End, self.at)
     }
 
-    /// The next statement is read by a fresh lexer: an open version comment does not go on.
     fn semicolon(&mut self, start: usize) -> Token {
-        self.in_version_comment = false;
-        self.simple(Tok::Semicolon, start, 1)
+        let mut token = self.simple(Tok::Semicolon, start, 1);
+        token.glued = self.in_version_comment;
+        token
     }
 
     fn dot(&mut self, start: usize) -> Token {

@@ -5,6 +5,22 @@
 //! and fills a [`Statement`] that the caller reuses; an ordinary statement allocates nothing.
 //! Whatever it is not sure of becomes [`Kind::Unknown`] with [`Access::Write`].
 
+//!
+//! # What a text cannot tell
+//!
+//! Callers must bring these together with what they know of the session and the servers:
+//! - Whether a name is a table, a view (which may call routines that write) or a temporary table.
+//!   Names of common table expressions that are in scope are left out of [`Statement::tables`];
+//!   aliases named in a multi-table DELETE are in it.
+//! - What a function in [`Statement::functions`] does, and any routine that CALL, a trigger or a
+//!   view runs: such code may set user variables, take locks, use sequences.
+//! - Which database is current: after `USE performance_schema` a bare `threads` is server-local.
+//! - What EXECUTE runs: classify the prepared text. What an expression evaluates to.
+//! - Whether DROP TABLE meets a temporary table, whether COMMIT finds a transaction open, whether
+//!   `autocommit` is on: the server's status flags say so.
+//! - Whether the server accepts the statement at all; for one that it refuses any answer is right
+//!   that brings it to a server.
+
 mod classify;
 mod digest;
 pub mod ident;

@@ -12,8 +12,8 @@ pub struct Parts<'t> {
     scratch: Statement,
 }
 
-/// The statements in `text` that `;` separates, without their `;`, leaving out empty ones
-/// (comments count as nothing). The body of a stored routine is not taken apart. Each span can be
+/// The statements in `text` that `;` separates, without their `;`, leaving out empty ones.
+/// Comments before a statement belong to it. The body of a stored routine is not taken apart. Each span can be
 /// classified by itself, as the servers do.
 pub fn parts<'t>(text: &'t [u8], mode: &'t LexMode) -> Parts<'t> {
     Parts {

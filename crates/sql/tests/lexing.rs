@@ -263,6 +263,14 @@ fn statements_are_taken_apart() {
         split("CREATE PROCEDURE p() BEGIN SELECT 1; END; SELECT 2", &my),
         ["CREATE PROCEDURE p() BEGIN SELECT 1; END", "SELECT 2"]
     );
+    assert_eq!(
+        split("SELECT 1;/*!50000 SELECT */ 2", &my),
+        ["SELECT 1", "/*!50000 SELECT */ 2"]
+    );
+    assert!(unknown("SELECT 1 /*! ; SELECT 2 */", &my));
+    let dumped =
+        "/*!50003 CREATE TRIGGER t BEFORE INSERT ON t FOR EACH ROW BEGIN SET @a = 1; END */;";
+    assert_eq!(read(dumped, &my).kind, Kind::Ddl);
     assert_eq!(split("SELECT 'a; b", &my).len(), 1);
     assert_eq!(split("BEGIN NOT ATOMIC SELECT 1; END", &mariadb()).len(), 1);
     assert_eq!(read("SELECT 1;", &my).parts, 1);

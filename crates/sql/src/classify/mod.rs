@@ -26,6 +26,8 @@ pub(crate) struct Parser<'t, 'o> {
     prev: Token,
     cur: Token,
     next: Token,
+    /// Where the current statement starts, with the comments before it.
+    part_start: u32,
     /// How many calls the statements before this one have listed.
     calls_before: usize,
     out: &'o mut Statement,
@@ -43,6 +45,7 @@ impl<'t, 'o> Parser<'t, 'o> {
             prev: cur,
             cur,
             next,
+            part_start: 0,
             calls_before: 0,
             out,
         }
@@ -66,6 +69,7 @@ impl<'t, 'o> Parser<'t, 'o> {
     /// at the end of the text.
     pub(crate) fn part(&mut self) -> Option<Span> {
         while self.cur.tok == Tok::Semicolon {
+            self.end_of_part();
             self.bump();
         }
         if self.cur.tok == Tok::End {
@@ -78,19 +82,28 @@ impl<'t, 'o> Parser<'t, 'o> {
         );
         let flags_before = std::mem::take(&mut self.out.flags);
         self.calls_before = self.out.functions.len();
-        let start = self.cur.start;
+        let rest = self.text.get(self.part_start as usize..).unwrap_or(&[]);
+        let blanks = rest.iter().take_while(|b| b.is_ascii_whitespace()).count();
+        let start = self.part_start + blanks as u32;
         self.out.kind = Kind::Unknown;
         self.statement();
-        let span = Span {
-            start,
-            end: self.cur.start.max(start),
-        };
+        let end = self.cur.start.max(start);
+        let span = Span { start, end };
         self.out.flags |= flags_before;
         self.out.parts = self.out.parts.saturating_add(1);
         if self.out.parts > 1 {
             self.join(before);
         }
         Some(span)
+    }
+
+    /// At a `;` between statements. The server reads the next one with a fresh lexer, which knows
+    /// nothing of a version comment that is still open: such a text is not understood.
+    fn end_of_part(&mut self) {
+        self.part_start = self.cur.end;
+        if self.cur.glued {
+            self.lexer.notes |= Flags::UNTERMINATED;
+        }
     }
 
     /// Makes one answer of the statements so far and the one just read.
