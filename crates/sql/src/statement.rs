@@ -100,7 +100,7 @@ pub enum Kind {
     Savepoint,
     /// RELEASE SAVEPOINT; [`Statement::name`].
     ReleaseSavepoint,
-    /// ROLLBACK TO [SAVEPOINT]; [`Statement::name`].
+    /// ROLLBACK TO SAVEPOINT; [`Statement::name`].
     RollbackTo,
     /// CREATE, ALTER, DROP, RENAME, TRUNCATE of anything but accounts.
     Ddl,
@@ -149,7 +149,7 @@ pub enum Show {
     Variables,
     /// SHOW [GLOBAL | SESSION] STATUS and MariaDB's statistics tables.
     Status,
-    /// SHOW [FULL] PROCESSLIST.
+    /// SHOW PROCESSLIST.
     Processlist,
     /// SHOW REPLICA/SLAVE STATUS, REPLICAS, RELAYLOG EVENTS.
     Replica,
@@ -391,14 +391,14 @@ pub enum Target {
         /// The name, with its component's prefix where there is one.
         name: Span,
     },
-    /// NAMES charset [COLLATE collation]; the charset is the value (DEFAULT possible).
+    /// NAMES, with or without COLLATE; the charset is the value (DEFAULT possible).
     Names {
         /// The collation, where given.
         collation: Option<Span>,
     },
     /// CHARACTER SET or CHARSET; the value is the charset (DEFAULT possible).
     CharacterSet,
-    /// [SCOPE] TRANSACTION characteristics.
+    /// TRANSACTION characteristics.
     Transaction {
         /// The scope.
         scope: Scope,

@@ -930,6 +930,8 @@ fn shows_and_explains() {
             Read,
             NONE,
         ),
+        ("SHOW CREATE PROCEDURE p", K::Show(Show::Create), Read, NONE),
+        ("SHOW PROCEDURE STATUS", K::Show(Show::Metadata), Read, NONE),
         ("SHOW CREATE TABLE t", K::Show(Show::Create), Read, NONE),
         (
             "SHOW CREATE USER u@h",

@@ -94,11 +94,14 @@ impl Parser<'_, '_> {
             self.cur.kw(),
             Kw::Columns | Kw::Fields | Kw::Index | Kw::Indexes | Kw::Keys
         );
+        let of_object = show == Show::Create;
         let create_table =
-            show == Show::Create && matches!(self.next.kw(), Kw::Table | Kw::View | Kw::Sequence);
+            of_object && matches!(self.next.kw(), Kw::Table | Kw::View | Kw::Sequence);
         self.bump();
-        if create_table {
+        if of_object && !self.at_end() {
             self.bump();
+        }
+        if create_table {
             self.table(TableUse::Read);
         }
         if of_table && (self.eat(Kw::From) || self.eat(Kw::In)) {
