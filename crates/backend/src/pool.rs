@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use millrace_metrics::{Metrics, PoolWait, WorkerMetrics};
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
@@ -111,6 +112,7 @@ pub struct ServerPool {
     workers: usize,
     nudge: Nudge,
     states: Rc<States>,
+    metrics: Arc<Metrics>,
     pools: RefCell<HashMap<PoolKey, Rc<Pool>>>,
     waiters: RefCell<VecDeque<Rc<Waiter>>>,
     open_here: Cell<usize>,
@@ -132,7 +134,6 @@ struct Waiter {
     opening: Cell<bool>,
     outcome: RefCell<Option<Result<Conn, BackendError>>>,
     waker: RefCell<Option<Waker>>,
-    gone: Cell<bool>,
 }
 
 /// A connection on loan. Dropping it closes the connection; [`Lease::give_back`] keeps it.
@@ -154,6 +155,7 @@ impl ServerPool {
         workers: usize,
         nudge: Nudge,
         states: Rc<States>,
+        metrics: Arc<Metrics>,
     ) -> Rc<ServerPool> {
         Rc::new_cyclic(|me| ServerPool {
             facts: RefCell::new(facts),
@@ -164,6 +166,7 @@ impl ServerPool {
             workers,
             nudge,
             states,
+            metrics,
             pools: RefCell::default(),
             waiters: RefCell::default(),
             open_here: Cell::new(0),
@@ -172,6 +175,10 @@ impl ServerPool {
             me: me.clone(),
             connects: Cell::new(0),
         })
+    }
+
+    fn metrics(&self) -> (&WorkerMetrics, usize) {
+        (self.metrics.worker(self.worker), self.facts.borrow().id.index())
     }
 
     /// Takes over what a probe learnt about the server.
@@ -315,6 +322,8 @@ impl ServerPool {
             return false;
         };
         pool.idle.borrow_mut().remove(0);
+        let (metrics, server) = self.metrics();
+        metrics.connection_closed(server);
         self.open_here.set(self.open_here.get() - 1);
         true
     }
@@ -349,6 +358,8 @@ impl ServerPool {
     /// `count` of this worker's connections are gone; their places are free.
     fn closed(&self, count: usize) {
         if count > 0 {
+            let (metrics, server) = self.metrics();
+            (0..count).for_each(|_| metrics.connection_closed(server));
             self.open_here.set(self.open_here.get().saturating_sub(count));
             if self.waiters.borrow().is_empty() {
                 self.nudge_starving();
@@ -364,7 +375,11 @@ impl ServerPool {
         let Some(me) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
             match me.open_one(&pool, permit).await {
-                Ok(conn) => me.deliver(conn, &pool),
+                Ok(conn) => {
+                    let (metrics, server) = me.metrics();
+                    metrics.connection_opened(server);
+                    me.deliver(conn, &pool);
+                }
                 Err(error) => me.failed(&pool, error),
             }
         });
@@ -393,6 +408,8 @@ impl ServerPool {
 
     /// An open failed: the first who waits for one like it is told.
     fn failed(&self, pool: &Rc<Pool>, error: BackendError) {
+        let (metrics, server) = self.metrics();
+        metrics.connection_failed(server);
         self.open_here.set(self.open_here.get().saturating_sub(1));
         let waiter = {
             let mut waiters = self.waiters.borrow_mut();
@@ -530,7 +547,10 @@ impl Pool {
         {
             return Ok(lease);
         }
+        let begun = Instant::now();
+        let (metrics, index) = server.metrics();
         if server.waiters.borrow().len() >= server.options.max_waiting {
+            metrics.pool_wait(index, PoolWait::Refused, Duration::ZERO);
             return Err(BackendError::Limit(format!(
                 "pool.max_waiting ({}) statements already wait for a connection to {}",
                 server.options.max_waiting,
@@ -542,7 +562,6 @@ impl Pool {
             opening: Cell::new(false),
             outcome: RefCell::new(None),
             waker: RefCell::new(None),
-            gone: Cell::new(false),
         });
         server.waiters.borrow_mut().push_back(waiter.clone());
         server.pump();
@@ -560,15 +579,21 @@ impl Pool {
         let outcome = tokio::time::timeout(server.options.wait_timeout, outcome).await;
         drop(guard);
         match outcome {
-            Ok(Ok(conn)) => Ok(server.lease(conn, self)),
+            Ok(Ok(conn)) => {
+                metrics.pool_wait(index, PoolWait::Served, begun.elapsed());
+                Ok(server.lease(conn, self))
+            }
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(BackendError::Limit(format!(
-                "no connection to {} came free within pool.wait_timeout ({:?}); \
-                 pool.max_connections is {}",
-                server.facts.borrow().address,
-                server.options.wait_timeout,
-                server.options.max_connections
-            ))),
+            Err(_) => {
+                metrics.pool_wait(index, PoolWait::TimedOut, begun.elapsed());
+                Err(BackendError::Limit(format!(
+                    "no connection to {} came free within pool.wait_timeout ({:?}); \
+                     pool.max_connections is {}",
+                    server.facts.borrow().address,
+                    server.options.wait_timeout,
+                    server.options.max_connections
+                )))
+            }
         }
     }
 }
@@ -606,7 +631,6 @@ struct Leaving {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.waiter.gone.set(true);
         let mut waiters = self.server.waiters.borrow_mut();
         waiters.retain(|waiter| !Rc::ptr_eq(waiter, &self.waiter));
         let empty = waiters.is_empty();
@@ -623,6 +647,8 @@ impl Drop for Leaving {
 impl ServerPool {
     fn lease(self: &Rc<Self>, conn: Conn, pool: &Rc<Pool>) -> Lease {
         self.leased.set(self.leased.get() + 1);
+        let (metrics, server) = self.metrics();
+        metrics.leased(server);
         Lease {
             conn: Some(conn),
             pool: pool.clone(),
@@ -697,13 +723,10 @@ impl DerefMut for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.server.leased.set(self.server.leased.get() - 1);
+        let (metrics, server) = self.server.metrics();
+        metrics.lease_ended(server);
         if self.conn.take().is_some() {
             self.server.closed(1);
         }
     }
-}
-
-/// Since when a waiter waits; kept here so that only the slow path reads the clock.
-pub fn now() -> Instant {
-    Instant::now()
 }

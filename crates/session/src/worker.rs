@@ -206,6 +206,7 @@ impl Worker {
                     workers,
                     nudge.clone(),
                     states.clone(),
+                    shared.metrics.clone(),
                 )
             })
             .collect();
