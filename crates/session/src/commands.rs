@@ -45,7 +45,6 @@ impl Session {
         preparing.kind = Kind::Help;
         preparing.access = class.access;
         let access = self.access(&class, text);
-        let access = if access == Access::Session { Access::Read } else { access };
         let request = Request {
             main: Main::Packet(packet),
             class: &preparing,
@@ -125,7 +124,11 @@ impl Session {
             },
             class: &class,
             inner: None,
-            access: self.access(&class, &text),
+            // A cursor keeps its connection, which must then take whatever comes next.
+            access: match self.access(&class, &text) {
+                access if wants_cursor => access.max(Access::PrimaryRead),
+                access => access,
+            },
             expect: Expect::Execute,
             prepare: None,
         };

@@ -76,7 +76,7 @@ impl Session {
             self.one_shot.clear();
         }
         self.transaction = Transaction::None;
-        self.note_results(&mut lease, &outcome, class);
+        self.note_results(&mut lease, &outcome, class, text);
         self.note_transaction(&outcome, class, began);
         if !outcome.variables.is_empty() || outcome.schema.is_some() || !class.assignments.is_empty() {
             self.fold_state(&mut lease, &outcome, class, text);
@@ -121,8 +121,22 @@ impl Session {
     }
 
     /// Numbers and messages that the next statement may ask for.
-    fn note_results(&mut self, lease: &mut Lease, outcome: &Outcome, class: &Statement) {
+    fn note_results(
+        &mut self,
+        lease: &mut Lease,
+        outcome: &Outcome,
+        class: &Statement,
+        text: &[u8],
+    ) {
         let uid = self.handle.uid;
+        if self.leaves_diagnostics(outcome, class) {
+            // What was asked for can be asked for again.
+            lease.last_user = uid;
+            lease.last_seq = self.seq;
+            lease.residue.diagnostics = self.has_diagnostics;
+            self.row_count = -1;
+            return;
+        }
         let holds_insert_id = self
             .insert_id_at
             .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
@@ -146,9 +160,15 @@ impl Session {
                 class.kind,
                 Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. }
             )
-            || class.assignments.iter().any(|assignment| {
-                matches!(assignment.target, Target::System { .. })
-            }) && class.flags.contains(Flags::USES_LAST_INSERT_ID);
+            || class.assignments.iter().any(|assignment| match assignment.target {
+                Target::System { name, .. } => {
+                    let name = name.of(text);
+                    ["last_insert_id", "identity"]
+                        .iter()
+                        .any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+                }
+                _ => false,
+            });
         if may_set_insert_id {
             lease.last_insert_id = None;
             lease.residue.insert_id = true;
@@ -168,6 +188,12 @@ impl Session {
         if outcome.result_sets > 0 {
             self.found_rows = outcome.rows;
         }
+    }
+
+    /// Statements about the one before leave its warnings as they are; so does, on MariaDB
+    /// (observed), a SELECT that reads no table, on the connection that has them.
+    fn leaves_diagnostics(&self, outcome: &Outcome, class: &Statement) -> bool {
+        outcome.error.is_none() && class.kind == Kind::Diagnostics
     }
 
     /// Whether a transaction is open now.

@@ -87,6 +87,10 @@ impl Session {
         request: &Request<'_>,
         wait: bool,
     ) -> Result<Attempt, Failure> {
+        if let Err(error) = self.clear_foreign(lease, request).await {
+            lease.broken = true;
+            return Ok(Attempt::Elsewhere(Answer::backend(error)));
+        }
         let mut statement_id = 0;
         if let Main::Execute { id, .. } = request.main {
             match self.ensure_prepared(lease, id).await? {
@@ -209,7 +213,7 @@ impl Session {
             self.save_residue(lease, &mut prelude);
         }
         if self.needs_private(request) {
-            self.restore_private(lease, &mut prelude).await?;
+            self.restore_private(lease, &mut prelude);
         }
         self.adjust_tracking(lease, request.class, &mut prelude);
         if wait {
@@ -359,31 +363,41 @@ impl Session {
         }
     }
 
-    async fn restore_private(
+    /// Resets a connection that holds another session's user variables, or old ones of this
+    /// session's, before a statement that could see them.
+    async fn clear_foreign(
         &mut self,
         lease: &mut Lease,
-        prelude: &mut Prelude,
+        request: &Request<'_>,
     ) -> Result<(), BackendError> {
         let uid = self.handle.uid;
-        if lease.private_of != 0 && lease.private_of != uid {
-            if !prelude.bytes.is_empty() {
-                self.run_steps(lease, prelude).await?;
+        let current = lease.private_of == uid && lease.private_version == self.private.version;
+        if lease.private_of == 0 || current || !self.pins.is_empty() || !self.needs_private(request) {
+            return Ok(());
+        }
+        let mut prelude = Prelude::default();
+        if lease.last_user != uid && !lease.residue.is_empty() {
+            self.save_residue(lease, &mut prelude);
+            self.run_steps(lease, &mut prelude).await?;
+        } else if lease.last_user == uid {
+            // LAST_INSERT_ID() goes with the rest.
+            if self.insert_id_at == Some((lease.server, lease.last_seq)) {
+                self.read_insert_id(lease).await;
+                self.insert_id_at = None;
             }
-            let track = lease.server_facts().track.clone();
-            let state = lease.reset(&track).await?;
-            lease.state = self.worker.states.share(state);
+            lease.last_seq = 0;
         }
-        if self.private.is_empty() && lease.private_of == 0 {
-            return Ok(());
-        }
-        if lease.private_of == uid && lease.private_version == self.private.version {
-            return Ok(());
-        }
-        if lease.private_of == uid {
-            // Names that were dropped since would remain.
-            let track = lease.server_facts().track.clone();
-            let state = lease.reset(&track).await?;
-            lease.state = self.worker.states.share(state);
+        let track = lease.server_facts().track.clone();
+        let state = lease.reset(&track).await?;
+        lease.state = self.worker.states.share(state);
+        Ok(())
+    }
+
+    /// Gives the connection the session's user variables and SQL-level prepared statements.
+    fn restore_private(&mut self, lease: &mut Lease, prelude: &mut Prelude) {
+        let uid = self.handle.uid;
+        if self.private.is_empty() || lease.private_of != 0 {
+            return;
         }
         // EXECUTE … needs the variables as well, so they come first.
         if let Some(text) = self.private.assignment() {
@@ -404,7 +418,6 @@ impl Session {
         }
         lease.private_of = uid;
         lease.private_version = self.private.version;
-        Ok(())
     }
 
     /// Statements that show session variables see the client's own tracking settings, all

@@ -237,7 +237,11 @@ impl Session {
             return Access::Write;
         }
         let catalogue = self.worker.catalogue();
-        catalogue.effective_access(class, text, &self.state.database)
+        let access = catalogue.effective_access(class, text, &self.state.database);
+        // What sets session state may come to keep its connection, and a kept one must be able
+        // to take whatever comes next.
+        let keeps = access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
+        if keeps { access.max(Access::PrimaryRead) } else { access }
     }
 
     /// Runs a statement where it belongs and takes in what it changed.
