@@ -34,8 +34,8 @@ pub struct ProxyOptions {
     pub wait_limit: Duration,
     pub clients_max: u32,
     pub login_timeout: Duration,
-    /// Longest command.
-    pub packet_max: u64,
+    /// Longest command, in MiB.
+    pub packet_max_mib: u64,
     /// `None` leaves it to the program.
     pub workers: Option<u32>,
     /// The log's level.
@@ -52,7 +52,7 @@ impl Default for ProxyOptions {
             wait_limit: Duration::from_millis(100),
             clients_max: 10_000,
             login_timeout: Duration::from_secs(10),
-            packet_max: 1 << 28,
+            packet_max_mib: 256,
             workers: None,
             log: "debug",
             extra: String::new(),
@@ -61,27 +61,128 @@ impl Default for ProxyOptions {
 }
 
 /// The one place that knows the configuration's keys.
-fn config_toml(options: &ProxyOptions) -> String {
+fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[String]) -> String {
     let ms = |d: Duration| format!("\"{}ms\"", d.as_millis());
     let workers = options
         .workers
         .map_or_else(String::new, |n| format!("workers = {n}\n"));
+    let servers: String = servers
+        .iter()
+        .map(|address| format!("[[server]]\naddress = \"{address}\"\n"))
+        .collect();
     format!(
         "{workers}\
-         [pool]\nmax_connections = {}\nwait_timeout = {}\n\n\
-         [limits]\nmax_clients = {}\nlogin_timeout = {}\nmax_packet = {}\n\n\
-         [routing]\nwait_limit = {}\n\n\
-         [auth]\nfailure_delay = \"0ms\"\n\n\
-         [log]\nlevel = \"{}\"\n\n{}",
+         [[listen]]\naddress = \"127.0.0.1:{port}\"\n\
+         {servers}\
+         [monitor]\nuser = \"{}\"\npassword_env = \"MILLRACE_MONITOR_PASSWORD\"\n\
+         [http]\nlisten = \"127.0.0.1:{http_port}\"\n\
+         [pool]\nmax_connections = {}\nwait_timeout = {}\n\
+         [limits]\nmax_clients = {}\nlogin_timeout = {}\nmax_packet = \"{}MiB\"\n\
+         [routing]\nwait_limit = {}\n\
+         [auth]\nfailure_delay = \"0s\"\n\
+         [log]\nlevel = \"{}\"\n\
+         {}",
+        MONITOR.user,
         options.pool_max,
         ms(options.pool_wait),
         options.clients_max,
         ms(options.login_timeout),
-        options.packet_max,
+        options.packet_max_mib,
         ms(options.wait_limit),
         options.log,
         options.extra,
     )
+}
+
+/// A command line for the proxy, for suites that write it themselves.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// What stands behind `serve`.
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    /// Made in the proxy's folder before it starts.
+    files: Vec<(String, String)>,
+    /// A free port for clients.
+    pub port: u16,
+    /// A free port for HTTP.
+    pub http_port: u16,
+}
+
+impl Launch {
+    /// No arguments yet, and the monitor's password in the environment.
+    pub fn new() -> anyhow::Result<Self> {
+        let (port, http_port) = (free_port()?, free_port()?);
+        let password = MONITOR.password.to_owned();
+        Ok(Self {
+            args: Vec::new(),
+            env: vec![("MILLRACE_MONITOR_PASSWORD".to_owned(), password)],
+            files: Vec::new(),
+            port,
+            http_port,
+        })
+    }
+
+    /// The folder of the proxy to be: its files, its log, sockets if the suite likes.
+    pub fn dir(&self) -> PathBuf {
+        let name = format!("millrace-tests-{}-{}", std::process::id(), self.port);
+        std::env::temp_dir().join(name)
+    }
+
+    #[must_use]
+    pub fn args<S: ToString>(mut self, args: &[S]) -> Self {
+        self.args.extend(args.iter().map(ToString::to_string));
+        self
+    }
+
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A file in [`Launch::dir`].
+    #[must_use]
+    pub fn file(mut self, name: &str, text: &str) -> Self {
+        self.files.push((name.to_owned(), text.to_owned()));
+        self
+    }
+
+    /// A configuration file, passed with `--config`.
+    #[must_use]
+    pub fn config(self, text: &str) -> Self {
+        let path = self.dir().join("millrace.toml").display().to_string();
+        self.file("millrace.toml", text).args(&["--config", &path])
+    }
+
+    /// Starts the program; it is not ready yet.
+    pub fn spawn(&self) -> anyhow::Result<Proxy> {
+        let program = program()?;
+        let dir = self.dir();
+        std::fs::create_dir_all(&dir)?;
+        for (name, text) in &self.files {
+            std::fs::write(dir.join(name), text)?;
+        }
+        let log = File::create(dir.join("log"))?;
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(WATCHED).arg(&program).arg("serve");
+        command.args(&self.args);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log.try_clone()?);
+        let mut shell = command.spawn().context("cannot start sh")?;
+        let leash = shell.stdin.take();
+        let pid = copy_output(&mut shell, log)?;
+        Ok(Proxy {
+            shell,
+            leash,
+            pid,
+            dir,
+            port: self.port,
+            http_port: self.http_port,
+        })
+    }
 }
 
 /// A running proxy. Dropping it ends the process.
@@ -99,44 +200,15 @@ pub struct Proxy {
 impl Proxy {
     /// Starts the proxy in front of these servers and waits until it says that it is ready.
     pub async fn start(servers: &[String], options: &ProxyOptions) -> anyhow::Result<Self> {
-        let program = program()?;
-        let (port, http_port) = (free_port()?, free_port()?);
-        let dir =
-            std::env::temp_dir().join(format!("millrace-tests-{}-{port}", std::process::id()));
-        std::fs::create_dir_all(&dir)?;
-        let config = dir.join("millrace.toml");
-        std::fs::write(&config, config_toml(options))?;
-        let log = File::create(dir.join("log"))?;
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(WATCHED).arg(&program).arg("serve");
-        command.arg("--config").arg(&config);
-        command.args(["--listen", &format!("127.0.0.1:{port}")]);
-        command.args(["--http", &format!("127.0.0.1:{http_port}")]);
-        for server in servers {
-            command.args(["--server", server]);
-        }
-        command.args(["--monitor-user", MONITOR.user]);
-        command.env("MILLRACE_MONITOR_PASSWORD", MONITOR.password);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log.try_clone()?);
-        let mut shell = command.spawn().context("cannot start sh")?;
-        let leash = shell.stdin.take();
-        let pid = copy_output(&mut shell, log)?;
-        let mut proxy = Self {
-            shell,
-            leash,
-            pid,
-            dir,
-            port,
-            http_port,
-        };
+        let launch = Launch::new()?;
+        let text = config_toml(options, launch.port, launch.http_port, servers);
+        let mut proxy = launch.config(&text).spawn()?;
         proxy.wait_ready(Duration::from_secs(20)).await?;
         Ok(proxy)
     }
 
-    async fn wait_ready(&mut self, limit: Duration) -> anyhow::Result<()> {
+    /// Waits until `/readyz` says yes.
+    pub async fn wait_ready(&mut self, limit: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + limit;
         loop {
             if let Ok(answer) = http_get(self.http_port, "/readyz").await
@@ -186,12 +258,38 @@ impl Proxy {
             .parse()?)
     }
 
+    /// An HTTP answer, head and body.
+    pub async fn http(&self, path: &str) -> anyhow::Result<String> {
+        http_get(self.http_port, path).await
+    }
+
+    /// The process itself.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Waits until the process has ended by itself.
+    pub async fn ended(&mut self, limit: Duration) -> anyhow::Result<std::process::ExitStatus> {
+        let deadline = Instant::now() + limit;
+        while Instant::now() < deadline {
+            if let Some(status) = self.shell.try_wait()? {
+                return Ok(status);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        bail!(
+            "millrace has not ended within {limit:?}; its log:\n{}",
+            self.log()
+        )
+    }
+
     /// `/metrics` as text.
     pub async fn metrics(&self) -> anyhow::Result<String> {
         http_get(self.http_port, "/metrics").await
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
+    /// Sends the process a signal; one that is gone gets none.
+    pub fn signal(&self, signal: rustix::process::Signal) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.pid as i32) {
             let _ = rustix::process::kill_process(pid, signal);
         }

@@ -3,6 +3,7 @@
 //! The crate owns a small raw client ([`wire`]) that shares no code with the proxy, so that it
 //! can judge it. It never reaches into the proxy's crates: everything is seen from a socket.
 
+pub mod checks;
 pub mod differential;
 pub mod harness;
 pub mod torture;

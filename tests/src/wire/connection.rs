@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 use super::auth;
 use super::codec::{Reader, put_lenenc, put_lenenc_bytes};
@@ -20,6 +21,8 @@ use super::tls;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     Tcp(String),
+    /// From this address of the machine to that one.
+    TcpFrom(std::net::IpAddr, SocketAddr),
     Unix(PathBuf),
 }
 
@@ -37,6 +40,9 @@ pub struct Login {
     pub tls: bool,
     /// The plugin to begin with; the server's own choice where `None`.
     pub plugin: Option<String>,
+    /// Whether the client sends its password when a server asks for it on a plain connection;
+    /// libraries that are told to refuse break off instead.
+    pub shows_password: bool,
     pub attributes: Vec<(String, String)>,
     /// Longest silence while a reply is awaited.
     pub timeout: Duration,
@@ -54,6 +60,7 @@ impl Login {
             charset: 45,
             tls: false,
             plugin: None,
+            shows_password: true,
             attributes: Vec::new(),
             timeout: Duration::from_secs(30),
         }
@@ -107,6 +114,13 @@ async fn dial(target: &Target) -> io::Result<Box<dyn Io>> {
     Ok(match target {
         Target::Tcp(address) => {
             let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Box::new(stream)
+        }
+        Target::TcpFrom(own, address) => {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind(SocketAddr::new(*own, 0))?;
+            let stream = socket.connect(*address).await?;
             stream.set_nodelay(true)?;
             Box::new(stream)
         }
@@ -654,6 +668,9 @@ impl Connection {
                 }
                 Some((0x01, [3])) => None,
                 Some((0x01, [4])) if self.secure() => Some(auth::with_nul(&password)),
+                Some((0x01, [4])) if !self.login.shows_password => {
+                    return Err(protocol_error("this client does not show its password"));
+                }
                 Some((0x01, [4])) => Some(vec![2]),
                 Some((0x01, pem)) => Some(auth::rsa(&password, &scramble, pem)?),
                 _ => return Err(protocol_error("unexpected packet in authentication")),
