@@ -59,6 +59,9 @@ pub struct World {
     pub facts: Vec<Arc<ServerFacts>>,
     /// What clients are to be greeted with; the primary's own greeting.
     pub greeting: Option<Arc<Greeting>>,
+    /// Session tracking of transactions is on where a session has not set it: so it is on MySQL 9
+    /// (observed), and not before.
+    pub tracks_transactions: bool,
     /// Stored routines and views.
     pub catalogue: Arc<CatalogueRows>,
 }
@@ -73,11 +76,16 @@ pub struct Monitor {
     origin: Instant,
 }
 
+/// A server's connection for probes, what it greeted with, the value for
+/// `session_track_system_variables`, and whether it tracks transactions by default.
+type Followed = (Conn, Greeting, Arc<str>, bool);
+
 /// What a probe learnt besides the report.
 struct Probed {
     report: ProbeReport,
     greeting: Greeting,
     track: Arc<str>,
+    tracks_transactions: bool,
 }
 
 impl Monitor {
@@ -100,6 +108,7 @@ impl Monitor {
             snapshot: topology.snapshot(),
             facts,
             greeting: None,
+            tracks_transactions: false,
             catalogue: Arc::default(),
         };
         Arc::new(Monitor {
@@ -164,7 +173,7 @@ impl Monitor {
     }
 
     async fn watch_server(self: Arc<Self>, id: ServerId, options: Arc<MonitorOptions>, tls: SharedTls) {
-        let mut conn: Option<(Conn, Greeting, Arc<str>)> = None;
+        let mut conn: Option<Followed> = None;
         loop {
             let started = Instant::now();
             let address = self.world.borrow().facts[id.index()].address.clone();
@@ -212,6 +221,7 @@ impl Monitor {
             track: probed.track,
         };
         let greeting = probed.greeting;
+        let tracks_transactions = probed.tracks_transactions;
         self.fold(id, ObservationKind::ProbeOk(Box::new(probed.report)), move |world| {
             let old = &world.facts[id.index()];
             if old.family != facts.family || old.track != facts.track {
@@ -220,6 +230,7 @@ impl Monitor {
             let first = world.greeting.is_none();
             if first || world.snapshot.primary == Some(id) {
                 world.greeting = Some(Arc::new(greeting));
+                world.tracks_transactions = tracks_transactions;
             }
         });
     }
@@ -343,7 +354,7 @@ async fn connect(
 }
 
 async fn probe(
-    slot: &mut Option<(Conn, Greeting, Arc<str>)>,
+    slot: &mut Option<Followed>,
     id: ServerId,
     address: &Address,
     options: &MonitorOptions,
@@ -354,10 +365,10 @@ async fn probe(
     }
     if slot.is_none() {
         let (mut conn, greeting) = connect(id, address, options, tls).await?;
-        let track = trackable(&mut conn).await?;
-        *slot = Some((conn, greeting, track));
+        let (track, tracks_transactions) = trackable(&mut conn).await?;
+        *slot = Some((conn, greeting, track, tracks_transactions));
     }
-    let Some((conn, greeting, track)) = slot else {
+    let Some((conn, greeting, track, tracks_transactions)) = slot else {
         return Err(BackendError::Protocol("no connection"));
     };
     let report = match conn.family {
@@ -368,6 +379,7 @@ async fn probe(
         report: report?,
         greeting: greeting.clone(),
         track: track.clone(),
+        tracks_transactions: *tracks_transactions,
     })
 }
 
@@ -390,14 +402,18 @@ async fn greet(address: &Address, options: &MonitorOptions) -> Result<Probed, Ba
         report,
         greeting,
         track: "*".into(),
+        tracks_transactions: false,
     })
 }
 
 /// The value for `session_track_system_variables`. MySQL's `*` would add its `statement_id` to
 /// every answer, so all other names are listed there (observed on 9.7).
-async fn trackable(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
+async fn trackable(conn: &mut Conn) -> Result<(Arc<str>, bool), BackendError> {
+    let transactions = conn.query("SELECT @@GLOBAL.session_track_transaction_info").await?;
+    let transactions = transactions.first().and_then(|row| row.first()?.as_deref());
+    let transactions = transactions.is_some_and(|value| value.eq_ignore_ascii_case(b"STATE"));
     if conn.family == millrace_sql::Family::MariaDb {
-        return Ok("*".into());
+        return Ok(("*".into(), transactions));
     }
     let rows = conn.query("SHOW SESSION VARIABLES").await?;
     let names: Vec<String> = rows
@@ -405,7 +421,7 @@ async fn trackable(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
         .filter_map(|row| String::from_utf8(row.into_iter().next()??).ok())
         .filter(|name| name != "statement_id" && !name.contains('\''))
         .collect();
-    Ok(names.join(",").into())
+    Ok((names.join(",").into(), transactions))
 }
 
 fn text(cell: Option<&Option<Vec<u8>>>) -> String {

@@ -143,6 +143,15 @@ pub fn replay(
     }
 }
 
+/// The character set's variables hang together: setting one may change another, so they are set
+/// all or none, in this order.
+const CHARSET: [&str; 4] = [
+    "character_set_client",
+    "character_set_results",
+    "character_set_connection",
+    "collation_connection",
+];
+
 /// `SET a=…, b=DEFAULT`, or nothing where the variables are alike.
 fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
     let mut set = Vec::new();
@@ -156,12 +165,20 @@ fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
             Some(value) => write_value(&mut set, value),
         }
     };
-    for (name, _) in &from.variables {
+    if CHARSET.iter().any(|name| from.variable(name) != to.variable(name)) {
+        for name in CHARSET {
+            if let Some(value) = to.variable(name) {
+                add(name, Some(value));
+            }
+        }
+    }
+    let others = |name: &str| !CHARSET.contains(&name);
+    for (name, _) in from.variables.iter().filter(|(name, _)| others(name)) {
         if to.variable(name).is_none() {
             add(name, None);
         }
     }
-    for (name, value) in &to.variables {
+    for (name, value) in to.variables.iter().filter(|(name, _)| others(name)) {
         if from.variable(name) != Some(value) {
             add(name, Some(value));
         }

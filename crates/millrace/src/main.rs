@@ -1,6 +1,7 @@
 //! The `millrace` program: reads the command line and hands over.
 
 mod check;
+mod demo;
 mod drain;
 mod listen;
 mod logging;
@@ -26,6 +27,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Check a configuration file.
     Check(check::CheckArgs),
+    /// Show it: a private cluster, Millrace before it, and a workload that checks every answer.
+    Demo(demo::DemoArgs),
     /// Run private clusters of real servers, to try things out.
     Sandbox(millrace_sandbox::cli::SandboxArgs),
 }
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => exit(serve::run(&args)),
         Command::Check(args) => exit(check::run(&args)),
+        Command::Demo(args) => exit(demo::run(&args)),
         Command::Sandbox(args) => exit(sandbox(args)),
     }
 }

@@ -49,9 +49,15 @@ pub(crate) struct ServeArgs {
     /// Threads that serve clients; as many as CPUs where not given.
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
+    /// End, as on SIGTERM, when the process that started this one does.
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
 }
 
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<i32> {
+    if args.end_with_parent {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
     let Some(config) = configuration(args)? else {
         return Ok(1);
     };

@@ -11,7 +11,7 @@ use millrace_protocol::handshake::{ChangeUser, HandshakeResponse};
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_sql::{Access, Kind, classify};
+use millrace_sql::{Access, Family, Kind, classify};
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Main, Request};
@@ -172,8 +172,11 @@ impl Session {
         Ok((lease, outcome))
     }
 
+    /// A cursor was closed: the pin ends with the last one.
     fn unpin_cursor(&mut self) {
-        self.unpin(PinReason::Cursor);
+        if !self.statements.has_cursor() {
+            self.unpin(PinReason::Cursor);
+        }
     }
 
     /// COM_STMT_BULK_EXECUTE of MariaDB.
@@ -289,7 +292,8 @@ impl Session {
             return Err(unknown_statement(id, "mysqld_stmt_fetch"));
         };
         if !statement.cursor {
-            let text = format!("The statement ({id}) has no open cursor.");
+            let dot = if self.family == Family::MySql { "." } else { "" };
+            let text = format!("The statement ({id}) has no open cursor{dot}");
             return Err(Answer::client(1421, b"HY000", text).into());
         }
         let mut class = self.worker.take_statement();
@@ -367,10 +371,11 @@ impl Session {
         self.private.clear();
         self.transaction = Transaction::None;
         self.one_shot.clear();
+        self.one_shot_read_only = None;
         self.insert_id_at = None;
         self.last_insert_id = 0;
         self.last_server = None;
-        self.has_diagnostics = false;
+        self.diagnostics_at = None;
         self.row_count = 0;
         self.seq += 1;
         self.status = Status::AUTOCOMMIT;
@@ -428,8 +433,10 @@ impl Session {
                 }
                 self.begin(&claim.database);
                 let mut out = Vec::new();
+                let session = crate::login::tracked_schema(&claim.database);
                 let fields = OkFields {
                     status: Status::AUTOCOMMIT,
+                    session: &session,
                     ..OkFields::default()
                 };
                 millrace_protocol::ok::encode_ok(&mut out, sequence, self.capabilities, &fields);

@@ -5,6 +5,8 @@ use millrace_backend::conn::Residue;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{SessionState, Value};
 use millrace_metrics::PinReason;
+use millrace_protocol::command::COM_PING;
+use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::ColumnDef;
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{
@@ -27,7 +29,6 @@ const NOT_STATE: &[&str] = &[
     "error_count",
     "last_insert_id",
     "identity",
-    "character_set_connection",
     "character_set_database",
     "collation_database",
     "in_transaction",
@@ -71,13 +72,22 @@ impl Session {
     ) -> Result<(), Failure> {
         let class = request.class;
         let failed = outcome.error.is_some();
-        let began = !matches!(self.transaction, Transaction::None);
-        if self.opens_transaction(class) {
-            self.one_shot.clear();
+        let mut began = !matches!(self.transaction, Transaction::None);
+        if request.expect == Expect::Prepare {
+            began = false;
+        } else {
+            if self.opens_transaction(class) {
+                self.one_shot.clear();
+                self.one_shot_read_only = None;
+            }
+            self.transaction = Transaction::None;
         }
-        self.transaction = Transaction::None;
         self.note_results(&mut lease, &outcome, class, text);
-        self.note_transaction(&outcome, class, began);
+        let status_known = self.note_transaction(&outcome, class, began);
+        if !status_known {
+            self.flush().await?;
+            self.ask_status(&mut lease).await;
+        }
         if !outcome.variables.is_empty() || outcome.schema.is_some() || !class.assignments.is_empty() {
             self.fold_state(&mut lease, &outcome, class, text);
         }
@@ -86,6 +96,11 @@ impl Session {
             if let Some((inner, body)) = request.inner {
                 self.note_effects(&mut lease, inner, body);
             }
+        }
+        if failed && class.kind == Kind::Prepare && let Some(name) = class.name {
+            // A PREPARE that fails has dropped the statement of that name.
+            let name = variables::variable_name(name.name.of(text));
+            self.private.deallocate(&name);
         }
         // From here on what ran counts, not the EXECUTE that ran it.
         let (class, text) = request.inner.unwrap_or((class, text));
@@ -96,7 +111,13 @@ impl Session {
             self.flush().await?;
             Box::pin(self.epilogue(&mut lease, class, text, &outcome, request)).await;
         }
+        let releases = !failed && self.releases(class);
+        lease.broken |= releases;
         self.part(lease);
+        if releases {
+            self.flush().await?;
+            return Err(Failure::Ended);
+        }
         if let Some(error) = &outcome.error {
             let class = millrace_metrics::ErrorClass::from_sqlstate(&error.state);
             self.worker.metrics().error(millrace_metrics::Side::Server, class);
@@ -104,8 +125,20 @@ impl Session {
         Ok(())
     }
 
+    /// COMMIT RELEASE and its like: the server closes the connection after its OK.
+    fn releases(&self, class: &Statement) -> bool {
+        let by_default = self.state.reported("completion_type").is_some_and(|value| {
+            value.eq_ignore_ascii_case(b"RELEASE") || value == b"2"
+        });
+        matches!(class.kind, Kind::Commit | Kind::Rollback)
+            && (class.flags.contains(Flags::RELEASE)
+                || (by_default && !class.flags.contains(Flags::NO_RELEASE)))
+    }
+
     /// Gives the connection back, or keeps it where something lives on it.
-    pub(crate) fn part(&mut self, lease: Lease) {
+    pub(crate) fn part(&mut self, mut lease: Lease) {
+        // Whatever went wrong in our books, nobody else gets an open transaction.
+        lease.broken |= self.pins.is_empty() && lease.in_transaction();
         if lease.broken && self.pins.is_empty() {
             self.put_back(lease);
         } else if self.pins.is_empty() {
@@ -129,16 +162,23 @@ impl Session {
         text: &[u8],
     ) {
         let uid = self.handle.uid;
-        if self.leaves_diagnostics(outcome, class) {
+        if class.kind == Kind::Diagnostics && outcome.error.is_none() {
             // What was asked for can be asked for again.
-            lease.last_user = uid;
-            lease.last_seq = self.seq;
-            lease.residue.diagnostics = self.has_diagnostics;
+            let own = self
+                .diagnostics_at
+                .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
+            if !own {
+                lease.last_user = 0;
+                lease.last_seq = 0;
+            }
             self.row_count = -1;
             return;
         }
         let holds_insert_id = self
             .insert_id_at
+            .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
+        let held_diagnostics = self
+            .diagnostics_at
             .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
         if self.handle.saved.borrow().is_some() {
             self.collect_saved();
@@ -156,9 +196,15 @@ impl Session {
         self.last_server = Some(lease.server);
         let may_set_insert_id = outcome.insert_id != 0
             || class.flags.contains(Flags::SETS_LAST_INSERT_ID)
+            || class.flags.contains(Flags::RETURNING)
+            || !class.functions.is_empty()
             || matches!(
                 class.kind,
-                Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. }
+                Kind::Call
+                    | Kind::Multi
+                    | Kind::Unknown
+                    | Kind::Execute { .. }
+                    | Kind::LoadData { .. }
             )
             || class.assignments.iter().any(|assignment| match assignment.target {
                 Target::System { name, .. } => {
@@ -178,8 +224,17 @@ impl Session {
             }
         }
         let failed = outcome.error.is_some();
-        self.has_diagnostics = failed || outcome.warnings > 0;
-        lease.residue.diagnostics = self.has_diagnostics;
+        let leaves_messages = !failed && outcome.warnings == 0 && self.keeps_messages(class);
+        if failed || outcome.warnings > 0 {
+            lease.residue.diagnostics = true;
+            self.diagnostics_at = Some((lease.server, self.seq));
+        } else if !leaves_messages {
+            lease.residue.diagnostics = false;
+            self.diagnostics_at = None;
+        } else if held_diagnostics {
+            lease.residue.diagnostics = true;
+            self.diagnostics_at = Some((lease.server, self.seq));
+        }
         lease.residue.found_rows = class.flags.contains(Flags::CALC_FOUND_ROWS);
         self.row_count = match outcome.ended_ok && !failed {
             true => i64::try_from(outcome.affected_rows).unwrap_or(i64::MAX),
@@ -190,45 +245,68 @@ impl Session {
         }
     }
 
-    /// Statements about the one before leave its warnings as they are; so does, on MariaDB
-    /// (observed), a SELECT that reads no table, on the connection that has them.
-    fn leaves_diagnostics(&self, outcome: &Outcome, class: &Statement) -> bool {
-        outcome.error.is_none() && class.kind == Kind::Diagnostics
+    /// On MariaDB (observed) a statement that reads no table leaves the messages of the one
+    /// before.
+    fn keeps_messages(&self, class: &Statement) -> bool {
+        self.family == Family::MariaDb
+            && class.tables.is_empty()
+            && !class.flags.contains(Flags::COMPOUND_QUERY)
+            && matches!(class.kind, Kind::Select | Kind::Set | Kind::Do | Kind::Use | Kind::Begin | Kind::Commit | Kind::Rollback)
     }
 
-    /// Whether a transaction is open now.
-    fn note_transaction(&mut self, outcome: &Outcome, class: &Statement, began: bool) {
-        if outcome.error.is_none() {
-            if !outcome.has_status {
-                return;
-            }
-            self.status = outcome.status;
-            if outcome.status.contains(Status::IN_TRANS) {
-                self.pin(PinReason::Transaction);
-            } else {
-                self.unpin(PinReason::Transaction);
-            }
-            return;
+    /// Whether a transaction is open now. False where the answer does not say.
+    fn note_transaction(&mut self, outcome: &Outcome, class: &Statement, began: bool) -> bool {
+        if outcome.error.is_none() && outcome.has_status {
+            self.take_status(outcome.status);
+            return true;
         }
-        // An error does not say. Statements that cannot have begun a transaction leave things as
-        // they were; after the others the connection is kept until the next status.
-        let may_have_begun = began
+        // An error may have ended the transaction (a deadlock, a failed statement that commits
+        // first), or left one open that the statement began.
+        let may_have_changed = began
+            || self.pins.has(PinReason::Transaction)
             || self.autocommit_off()
             || matches!(
                 class.kind,
                 Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } | Kind::Begin
             );
-        if may_have_begun {
+        !may_have_changed || (outcome.error.is_none() && !began)
+    }
+
+    fn take_status(&mut self, status: Status) {
+        self.status = status;
+        if status.contains(Status::IN_TRANS) {
             self.pin(PinReason::Transaction);
+        } else {
+            self.unpin(PinReason::Transaction);
+        }
+    }
+
+    /// COM_PING: its OK has the status flags and leaves all else as it is.
+    async fn ask_status(&mut self, lease: &mut Lease) {
+        let asked = lease.stream.send(&[1, 0, 0, 0, COM_PING]).await;
+        let answered = match asked {
+            Ok(()) => lease.read_answer(Expect::Simple).await.is_ok(),
+            Err(_) => false,
+        };
+        if answered {
+            self.take_status(lease.status);
+        } else {
+            lease.broken = true;
         }
     }
 
     /// Session variables and the default database.
     fn fold_state(&mut self, lease: &mut Lease, outcome: &Outcome, class: &Statement, text: &[u8]) {
         let mut state = SessionState::clone(&self.state);
-        for (name, value) in &outcome.variables {
+        // MariaDB reports what SET STATEMENT sets for the one statement.
+        let lasting = !class.flags.contains(Flags::SET_STATEMENT);
+        for (name, value) in outcome.variables.iter().filter(|_| lasting) {
             if NOT_STATE.contains(&&**name) {
                 continue;
+            }
+            if &**name == "character_set_connection" {
+                // Unless told otherwise below, with the character set's default collation.
+                state.unset("collation_connection");
             }
             let value = if &**name == "character_set_results" && value.is_empty() {
                 Value::Null
@@ -258,6 +336,23 @@ impl Session {
         assignment: &millrace_sql::Assignment,
         text: &[u8],
     ) {
+        if let Target::Names {
+            collation: Some(collation),
+        } = assignment.target
+        {
+            let collation = variables::variable_name(collation.of(text));
+            state.set("collation_connection", Value::Reported(collation));
+            return;
+        }
+        if matches!(
+            assignment.target,
+            Target::System {
+                scope: Scope::NextTransaction,
+                ..
+            }
+        ) {
+            self.pin(PinReason::SessionState);
+        }
         let Target::System {
             scope: Scope::Session,
             name,
@@ -515,7 +610,8 @@ impl Session {
 
     /// Warnings would be cleared by what follows: they are saved as another session would.
     async fn save_own_diagnostics(&mut self, lease: &mut Lease) {
-        if self.has_diagnostics
+        let seq = self.seq;
+        if self.diagnostics_at == Some((lease.server, seq))
             && self.saved_warnings().is_none()
             && let Ok(rows) = lease.query("SHOW WARNINGS").await
         {

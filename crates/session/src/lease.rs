@@ -9,7 +9,7 @@ use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState};
 use millrace_metrics::{PositionWait, RetryKind};
 use millrace_protocol::command::{COM_STMT_CLOSE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA};
-use millrace_protocol::packet;
+use millrace_protocol::{Status, packet};
 use millrace_protocol::response::{Expect, Tracker};
 use millrace_topology::ServerId;
 use millrace_sql::{Access, Family, Flags, Kind, Statement};
@@ -138,14 +138,22 @@ impl Session {
         }
         self.worker.prove(prelude.proofs);
         let is_read = request.access <= Access::Read;
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let read_only = self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
         let plan = Plan {
-            hold: is_read.then_some(refused_here as fn(u16) -> bool),
+            hold: (is_read || read_only).then_some(refused_here as fn(u16) -> bool),
             statement: request.prepare,
             discard: false,
         };
         let tracker = Tracker::new(request.expect, lease.capabilities);
         match self.relay(lease, tracker, &plan).await? {
             Ended::Whole(outcome) => Ok(Attempt::Done(outcome)),
+            // A replica refuses the write before it looks at the transaction.
+            Ended::Held(error) if read_only && error.code != 1053 => {
+                let text = "Cannot execute statement in a READ ONLY transaction.";
+                let text = text.trim_end_matches(if lease.family == Family::MariaDb { "." } else { "" });
+                Err(Failure::Answer(Answer::client(1792, b"25006", text)))
+            }
             Ended::Held(error) => {
                 self.worker.metrics().retry(RetryKind::Read);
                 Ok(Attempt::Elsewhere(Answer::server(error)))
@@ -232,11 +240,14 @@ impl Session {
         if self.needs_insert_id(request) {
             self.restore_insert_id(lease, &mut prelude).await;
         }
-        if request.class.kind == Kind::Diagnostics && lease.last_seq != self.seq {
-            // The statement before was another session's; ours left nothing to show.
-            prelude.query(lease, b"DO 0");
+        let own = Some((lease.server, lease.last_seq)) == self.diagnostics_at;
+        if request.class.kind == Kind::Diagnostics && !(own && lease.last_user == uid) {
+            // What the connection has to show is not this session's, which has nothing.
+            prelude.query(lease, CLEAR_DIAGNOSTICS);
         }
-        self.open_transaction(lease, request.class, &mut prelude);
+        if request.expect != Expect::Prepare {
+            self.open_transaction(lease, request.class, &mut prelude);
+        }
         Ok(prelude)
     }
 
@@ -290,6 +301,9 @@ impl Session {
                 b"SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS()",
             );
             prelude.steps.push(Step::SaveNumbers(owner, lease.last_seq));
+        }
+        if lease.residue.diagnostics {
+            prelude.query(lease, CLEAR_DIAGNOSTICS);
         }
         lease.last_user = 0;
         lease.residue = Default::default();
@@ -668,6 +682,10 @@ impl Session {
         }
     }
 }
+
+/// Leaves nothing for SHOW WARNINGS on either family: MariaDB keeps the old messages over
+/// statements that read no table (observed).
+const CLEAR_DIAGNOSTICS: &[u8] = b"DO (SELECT 1 FROM (SELECT 1) x)";
 
 fn close_statement(id: u32) -> [u8; 9] {
     let id = id.to_le_bytes();

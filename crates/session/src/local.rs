@@ -1,10 +1,10 @@
 //! Statements that Millrace answers itself: the beginning and end of transactions that no server
 //! has seen yet, and questions about the session whose answer only Millrace knows.
 
-use millrace_protocol::Status;
-use millrace_protocol::ok::OkFields;
+use millrace_protocol::ok::{Change, OkFields, put_change};
+use millrace_protocol::{Capabilities, Status};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
-use millrace_sql::{Flags, Kind};
+use millrace_sql::{Family, Flags, Kind};
 
 use crate::failure::Failure;
 use crate::lease::Request;
@@ -26,12 +26,18 @@ impl Session {
                 self.begin_deferred(class.flags, text).await?;
             }
             Kind::Commit | Kind::Rollback if self.may_end_here(class.flags) => {
+                let mut state: &[u8] = b"";
                 if !class.flags.contains(Flags::CHAIN) {
+                    if self.status.contains(Status::IN_TRANS) {
+                        state = b"________";
+                    }
                     self.transaction = Transaction::None;
                     self.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
+                    self.one_shot.clear();
+                    self.one_shot_read_only = None;
                 }
                 self.settle_locally();
-                self.ok(OkFields::default()).await?;
+                self.ok_in_transaction(state).await?;
             }
             Kind::SetTransaction
                 if class.flags.contains(Flags::TX_ONE_SHOT)
@@ -39,6 +45,9 @@ impl Session {
                     && !self.autocommit_off() =>
             {
                 self.one_shot.push(text.into());
+                if class.flags.intersects(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE) {
+                    self.one_shot_read_only = Some(class.flags.contains(Flags::TX_READ_ONLY));
+                }
                 self.settle_locally();
                 self.ok(OkFields::default()).await?;
             }
@@ -52,7 +61,9 @@ impl Session {
     /// The statement counts as one: what could be asked about the one before is gone.
     fn settle_locally(&mut self) {
         self.seq += 1;
-        self.has_diagnostics = false;
+        if self.family == Family::MySql {
+            self.diagnostics_at = None;
+        }
         self.row_count = 0;
         self.last_server = None;
         // The connection that holds LAST_INSERT_ID() is still found by its own number.
@@ -62,12 +73,15 @@ impl Session {
         let tells = self
             .state
             .reported("session_track_transaction_info")
-            .is_some_and(|value| value != b"OFF");
-        !flags.contains(Flags::CONSISTENT_SNAPSHOT) && !tells
+            .is_some_and(|value| value.eq_ignore_ascii_case(b"CHARACTERISTICS"));
+        let contradictory = flags.contains(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE);
+        !flags.contains(Flags::CONSISTENT_SNAPSHOT) && !tells && !contradictory
     }
 
     async fn begin_deferred(&mut self, flags: Flags, text: &[u8]) -> Result<(), Failure> {
-        let read_only = flags.contains(Flags::TX_READ_ONLY);
+        let read_only = flags.contains(Flags::TX_READ_ONLY)
+            || (!flags.contains(Flags::TX_READ_WRITE) && self.is_read_only_by_default());
+        let changed = !self.status.contains(Status::IN_TRANS);
         self.transaction = Transaction::Deferred {
             text: text.into(),
             read_only,
@@ -75,7 +89,36 @@ impl Session {
         self.status |= Status::IN_TRANS;
         self.status.set(Status::IN_TRANS_READONLY, read_only);
         self.settle_locally();
-        self.ok(OkFields::default()).await
+        self.ok_in_transaction(if changed { b"T_______" } else { b"" }).await
+    }
+
+    /// What a transaction begins as where the statement does not say.
+    fn is_read_only_by_default(&self) -> bool {
+        if let Some(read_only) = self.one_shot_read_only {
+            return read_only;
+        }
+        ["transaction_read_only", "tx_read_only"].iter().any(|name| {
+            let value = self.state.reported(name);
+            value.is_some_and(|value| value == b"1" || value.eq_ignore_ascii_case(b"ON"))
+        })
+    }
+
+    /// An OK that tells a client that follows transactions what became of its own.
+    async fn ok_in_transaction(&mut self, state: &[u8]) -> Result<(), Failure> {
+        let mut session = Vec::new();
+        let follows = self.capabilities.contains(Capabilities::SESSION_TRACK)
+            && match self.state.reported("session_track_transaction_info") {
+                Some(value) => value.eq_ignore_ascii_case(b"STATE"),
+                None => self.worker.with_world(|world| world.tracks_transactions),
+            };
+        if follows && !state.is_empty() {
+            put_change(&mut session, &Change::TransactionState(state));
+        }
+        self.ok(OkFields {
+            session: &session,
+            ..OkFields::default()
+        })
+        .await
     }
 
     fn may_end_here(&self, flags: Flags) -> bool {

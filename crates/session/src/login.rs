@@ -17,7 +17,7 @@ use millrace_protocol::compress::Algorithm;
 use millrace_protocol::handshake::{
     AuthSwitch, ClientHello, Greeting, HandshakeResponse, encode_auth_more,
 };
-use millrace_protocol::ok::{ErrPacket, OkFields, encode_ok};
+use millrace_protocol::ok::{Change, ErrPacket, OkFields, encode_ok, put_change};
 use millrace_protocol::{Capabilities, Status};
 use millrace_routing::Target;
 use tracing::debug;
@@ -546,8 +546,10 @@ impl Entrance<'_> {
     ) -> Option<Session> {
         let base = self.worker.base(self.hello.collation)?;
         let mut out = Vec::new();
+        let session = tracked_schema(self.hello.database.as_deref().unwrap_or_default());
         let fields = OkFields {
             status: Status::AUTOCOMMIT,
+            session: &session,
             ..OkFields::default()
         };
         encode_ok(&mut out, self.sequence, self.capabilities, &fields);
@@ -573,6 +575,15 @@ impl Entrance<'_> {
             database,
         ))
     }
+}
+
+/// What a login's OK says of the default database to a client that follows it.
+pub(crate) fn tracked_schema(database: &[u8]) -> Vec<u8> {
+    let mut session = Vec::new();
+    if !database.is_empty() {
+        put_change(&mut session, &Change::Schema(database));
+    }
+    session
 }
 
 /// Wraps the stream in compression where that was agreed on; the first packet after the login's

@@ -40,6 +40,11 @@ impl Statements {
         self.held.len()
     }
 
+    /// Whether any has an open cursor.
+    pub(crate) fn has_cursor(&self) -> bool {
+        self.held.values().any(|statement| statement.cursor)
+    }
+
     /// The number that the next statement will get.
     pub(crate) fn next_id(&mut self) -> u32 {
         loop {

@@ -65,7 +65,7 @@ impl Session {
         self.worker.metrics().error(answer.side, answer.class);
         let mut out = Vec::new();
         error_packet(&answer).encode(&mut out, 1);
-        self.has_diagnostics = false;
+        self.diagnostics_at = None;
         self.row_count = -1;
         let _ = self.send(&out).await;
     }
@@ -318,22 +318,23 @@ impl Session {
     /// A statement about the session's last one runs on the connection of the last one, if
     /// nobody else has used that since.
     fn own_connection(&mut self, request: &Request<'_>) -> Option<Lease> {
-        let about_last = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT | Flags::USES_WARNING_COUNT;
         let class = request.class;
-        let wants = class.flags.intersects(about_last)
-            || class.kind == Kind::Diagnostics
-            || (self.insert_id_at.is_some() && class.flags.contains(Flags::USES_LAST_INSERT_ID));
-        if !wants {
-            return None;
-        }
-        let (server, seq) = if class.flags.contains(Flags::USES_LAST_INSERT_ID) {
+        let about_messages =
+            class.kind == Kind::Diagnostics || class.flags.contains(Flags::USES_WARNING_COUNT);
+        let about_numbers = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
+        let (server, seq) = if about_messages {
+            self.diagnostics_at?
+        } else if class.flags.intersects(about_numbers) {
+            (self.last_server?, self.seq)
+        } else if class.flags.contains(Flags::USES_LAST_INSERT_ID) {
             self.insert_id_at?
         } else {
-            (self.last_server?, self.seq)
+            return None;
         };
         let primary = self.worker.with_world(|world| world.snapshot.primary);
         let fits = primary == Some(server)
-            || (request.access <= Access::Read && class.tables.is_empty());
+            || (class.tables.is_empty()
+                && (class.kind == Kind::Diagnostics || request.access <= Access::PrimaryRead));
         if !fits {
             return None;
         }

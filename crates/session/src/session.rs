@@ -146,6 +146,8 @@ pub(crate) struct Session {
     pub(crate) transaction: Transaction,
     /// SET TRANSACTION statements for the next transaction.
     pub(crate) one_shot: Vec<Box<[u8]>>,
+    /// Whether they say READ ONLY or READ WRITE.
+    pub(crate) one_shot_read_only: Option<bool>,
     /// The connection that the session keeps between statements.
     pub(crate) lease: Option<Lease>,
     pub(crate) pins: Pins,
@@ -166,8 +168,8 @@ pub(crate) struct Session {
     pub(crate) row_count: i64,
     /// FOUND_ROWS() after the last statement.
     pub(crate) found_rows: u64,
-    /// Warnings or an error of the last statement can be asked for.
-    pub(crate) has_diagnostics: bool,
+    /// Where warnings or an error can be asked for: the server, and the statement that has them.
+    pub(crate) diagnostics_at: Option<(ServerId, u64)>,
     /// What a read must have seen.
     pub(crate) position: GtidSet,
     pub(crate) position_unknown: bool,
@@ -220,6 +222,7 @@ impl Session {
             private: Private::default(),
             transaction: Transaction::None,
             one_shot: Vec::new(),
+            one_shot_read_only: None,
             lease: None,
             pins: Pins::default(),
             temporary_tables: Vec::new(),
@@ -230,7 +233,7 @@ impl Session {
             last_insert_id: 0,
             row_count: 0,
             found_rows: 0,
-            has_diagnostics: false,
+            diagnostics_at: None,
             position: GtidSet::new(topology_family),
             position_unknown: false,
             statements: Statements::default(),
@@ -359,10 +362,11 @@ impl Session {
         }
     }
 
-    /// The warnings of the last statement, where another session saved them.
+    /// The warnings that can be asked for, where another session saved them.
     pub(crate) fn saved_warnings(&self) -> Option<Vec<[Box<[u8]>; 3]>> {
         let saved = self.handle.saved.borrow();
-        let saved = saved.as_ref().filter(|saved| saved.seq == self.seq)?;
+        let (_, seq) = self.diagnostics_at?;
+        let saved = saved.as_ref().filter(|saved| saved.seq == seq)?;
         saved.warnings.clone()
     }
 }

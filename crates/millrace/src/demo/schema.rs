@@ -32,7 +32,9 @@ const TABLES: [&str; 4] = [
 
 /// Makes and fills the tables, through Millrace like everything else.
 pub(super) async fn create(opts: Opts) -> Result<()> {
-    let mut conn = Conn::new(opts).await.context("cannot log in through Millrace")?;
+    let mut conn = Conn::new(opts)
+        .await
+        .context("cannot log in through Millrace")?;
     for table in TABLES {
         conn.query_drop(table).await?;
     }
@@ -61,12 +63,24 @@ pub(super) async fn check_everywhere(cluster: &Cluster, tally: &Tally) -> Result
     for server in cluster.servers() {
         let mut control = cluster.control(&server.name).await?;
         for (what, sql, expected) in [
-            ("balances in all", "SELECT SUM(balance) FROM app.demo_account", TOTAL_BALANCE),
-            ("transfers", "SELECT COUNT(*) FROM app.demo_transfer", transfers),
+            (
+                "balances in all",
+                "SELECT SUM(balance) FROM app.demo_account",
+                TOTAL_BALANCE,
+            ),
+            (
+                "transfers",
+                "SELECT COUNT(*) FROM app.demo_transfer",
+                transfers,
+            ),
             ("unbalanced accounts", UNBALANCED, 0),
         ] {
             let got = control.value(sql).await?.unwrap_or_default();
-            tally.check(&format!("{what} on {}", server.name), &got, &expected.to_string());
+            tally.check(
+                &format!("{what} on {}", server.name),
+                &got,
+                &expected.to_string(),
+            );
         }
         control.close().await;
     }

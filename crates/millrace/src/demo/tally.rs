@@ -1,14 +1,15 @@
 //! What the workload's clients have counted: statements, answers checked, what was wrong. Only
 //! sums; it judges nothing.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// So many faults are told in words; further ones are only counted.
-const EXAMPLES_MAX: usize = 10;
+/// So many faults of a kind are told in words; further ones are only counted.
+const EXAMPLES_PER_KIND: usize = 2;
 
 /// Counters shared by all clients.
 #[derive(Debug, Default)]
@@ -26,7 +27,7 @@ pub(super) struct Tally {
     answers: AtomicU64,
     wrong: AtomicU64,
     errors: AtomicU64,
-    examples: Mutex<Vec<String>>,
+    examples: Mutex<BTreeMap<String, Vec<String>>>,
 }
 
 /// Adds one.
@@ -40,20 +41,21 @@ impl Tally {
         bump(&self.answers);
         if got != expected {
             bump(&self.wrong);
-            self.example(format!("{what}: got {got:?}, expected {expected:?}"));
+            self.example(what, format!("got {got:?}, expected {expected:?}"));
         }
     }
 
     /// A statement or login that failed: none of them should.
     pub(super) fn error(&self, what: &str, error: &dyn std::error::Error) {
         bump(&self.errors);
-        self.example(format!("{what}: {error}"));
+        self.example(what, error.to_string());
     }
 
-    fn example(&self, text: String) {
+    fn example(&self, what: &str, text: String) {
         let mut examples = self.examples.lock().unwrap_or_else(PoisonError::into_inner);
-        if examples.len() < EXAMPLES_MAX {
-            examples.push(text);
+        let of_kind = examples.entry(what.to_owned()).or_default();
+        if of_kind.len() < EXAMPLES_PER_KIND {
+            of_kind.push(format!("{what}: {text}"));
         }
     }
 
@@ -74,7 +76,7 @@ impl Tally {
             answers_checked: get(&self.answers),
             wrong: get(&self.wrong),
             errors: get(&self.errors),
-            examples: examples.clone(),
+            examples: examples.values().flatten().cloned().collect(),
         }
     }
 }
@@ -92,7 +94,7 @@ pub(super) struct Totals {
     pub(super) answers_checked: u64,
     pub(super) wrong: u64,
     pub(super) errors: u64,
-    /// The first faults in words.
+    /// The first faults of each kind in words.
     pub(super) examples: Vec<String>,
 }
 
