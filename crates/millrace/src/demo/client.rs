@@ -288,7 +288,8 @@ impl Client {
             "app".to_owned(),
         );
         self.check("the session's state", &rows, &vec![expected]);
-        let ids: Vec<u32> = self.read("SELECT CONNECTION_ID()", Vec::new()).await?;
+        bump(&self.tally.reads);
+        let ids: Vec<u32> = self.conn.query("SELECT CONNECTION_ID()").await?;
         self.check("CONNECTION_ID()", &ids, &vec![self.conn.id()]);
         Ok(())
     }
