@@ -59,7 +59,20 @@ func connect(change ...func(*mysql.Config)) session {
 	return session{db, c}
 }
 
-func (s session) close() { s.Conn.Close(); s.db.Close() }
+// close also ends a session whose transaction a failed check left open: database/sql would wait for
+// it for ever.
+func (s session) close() {
+	closed := make(chan struct{})
+	go func() {
+		s.Conn.Close()
+		s.db.Close()
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-time.After(time.Second):
+	}
+}
 
 type execer interface {
 	ExecContext(context.Context, string, ...any) (sql.Result, error)
@@ -335,6 +348,9 @@ func crowd(change ...func(*mysql.Config)) func() {
 		do(db, "CREATE TABLE tally (id INT PRIMARY KEY, total INT)")
 		do(db, "INSERT INTO tally VALUES (1, 0)")
 		const clients, rounds = 50, 12
+		// The first client to find something wrong calls off the others, who may wait for its connection.
+		ctx, cancel := context.WithTimeout(bg, time.Minute)
+		defer cancel()
 		var wg sync.WaitGroup
 		problems := make(chan string, clients)
 		for who := 0; who < clients; who++ {
@@ -344,11 +360,12 @@ func crowd(change ...func(*mysql.Config)) func() {
 				defer func() {
 					if p := recover(); p != nil {
 						problems <- fmt.Sprintf("client %d: %v", who, p)
+						cancel()
 					}
 				}()
 				// Its own connection for each round, out of a pool that others use in between.
 				for n := 0; n < rounds; n++ {
-					c, err := db.Conn(bg)
+					c, err := db.Conn(ctx)
 					ok(err)
 					mark := fmt.Sprintf("%d-%d", who, n)
 					do(c, "SET @mark = ?", mark)
@@ -356,7 +373,7 @@ func crowd(change ...func(*mysql.Config)) func() {
 					equal(one(c, "SELECT who, n FROM crowd WHERE id = ?", id), fmt.Sprintf("%d|%d", who, n))
 					equal(one(c, "SELECT LAST_INSERT_ID(), @mark"), fmt.Sprintf("%d|%s", id, mark))
 					if n%3 == 0 {
-						tx, err := c.BeginTx(bg, nil)
+						tx, err := c.BeginTx(ctx, nil)
 						ok(err)
 						do(tx, "UPDATE tally SET total = total + 1 WHERE id = 1")
 						ok(tx.Commit())
