@@ -11,12 +11,13 @@ use millrace_tests::differential::suite::{self, Case, Sides};
 use millrace_tests::harness::{self, ProxyOptions, Stage};
 use millrace_tests::wire::{Target, cap};
 
-fn profile(capabilities: u64) -> Profile {
+fn profile(family: Family, capabilities: u64) -> Profile {
     Profile {
         user: "t_app".to_owned(),
         password: "app-secret".to_owned(),
         capabilities,
         tls: false,
+        charset: family.client_charset(),
         timeout: Duration::from_secs(20),
     }
 }
@@ -75,7 +76,7 @@ async fn run(family: Family) -> anyhow::Result<()> {
         family,
         direct: Target::Tcp(format!("127.0.0.1:{}", direct.primary().port)),
         through: stage.address.clone(),
-        profile: profile(cap::MODERN),
+        profile: profile(family, cap::MODERN),
     };
     let mut failed = compare(&sides, &cases, &format!("{family} modern")).await;
     let small: Vec<Case> = cases
@@ -93,7 +94,7 @@ async fn run(family: Family) -> anyhow::Result<()> {
         .cluster
         .wait_replicas_caught_up(Duration::from_secs(60))
         .await?;
-    sides.profile = profile(cap::LEGACY | cap::COMPRESS);
+    sides.profile = profile(family, cap::LEGACY | cap::COMPRESS);
     failed.extend(compare(&sides, &small, &format!("{family} legacy, compressed")).await);
 
     let errant = stage.errant_writes().await?;

@@ -48,6 +48,9 @@ struct Args {
     compress: Option<String>,
     #[arg(long)]
     tls: bool,
+    /// Collation id of the handshake; the family's usual one where it is left out.
+    #[arg(long)]
+    charset: Option<u8>,
     /// How many disturbing clients.
     #[arg(long, default_value_t = 4)]
     noise: u64,
@@ -84,6 +87,7 @@ impl Args {
             password: "app-secret".to_owned(),
             capabilities,
             tls: self.tls,
+            charset: self.charset.unwrap_or(self.family.client_charset()),
             timeout: Duration::from_secs_f64(self.timeout),
         })
     }

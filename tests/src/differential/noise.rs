@@ -72,8 +72,8 @@ const MENU: &[&[&str]] = &[
         "DROP TEMPORARY TABLE t",
     ],
     &[
-        "SELECT GET_LOCK('d_noise', 0)",
-        "SELECT RELEASE_LOCK('d_noise')",
+        "SELECT GET_LOCK(CONCAT('noise', CONNECTION_ID()), 0)",
+        "SELECT RELEASE_ALL_LOCKS()",
     ],
     &[
         "SELECT SQL_CALC_FOUND_ROWS id FROM n LIMIT 1",

@@ -25,6 +25,17 @@ pub enum Family {
     MariaDb,
 }
 
+impl Family {
+    /// The collation that a current client library of this family asks for: utf8mb4_0900_ai_ci or
+    /// utf8mb4_general_ci.
+    pub fn client_charset(self) -> u8 {
+        match self {
+            Family::MySql => 255,
+            Family::MariaDb => 45,
+        }
+    }
+}
+
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -152,6 +152,7 @@ pub fn noise_logins(sides: &Sides) -> Vec<Login> {
         let mut login = Login::new(sides.through.clone(), user, password);
         login.capabilities = sides.profile.capabilities;
         login.tls = sides.profile.tls;
+        login.charset = sides.profile.charset;
         login
     };
     let own = login(&sides.profile.user, &sides.profile.password);
