@@ -6,6 +6,8 @@
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# What `make demo` shows; for example DEMO='--family mariadb --clients 500'.
+DEMO ?= --for 15 --stay
 
 .PHONY: build demo test check figures
 .NOTPARALLEL:
@@ -19,7 +21,7 @@ demo:
 	@echo "make: installing the servers the demo runs on (nothing when they are there)"
 	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory build
-	@echo "make: starting the demo; Ctrl-C ends it and removes everything it made"
+	@echo "make: starting the demo; it removes everything it made, also on Ctrl-C"
 	$(TARGET)/release/millrace demo $(DEMO)
 
 test:

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mysql_async::prelude::{FromRow, Queryable};
-use mysql_async::{Conn, Opts, Params, Value};
+use mysql_async::{Conn, FromRowError, Opts, Params, Row, Value, from_row_opt};
 use tokio::sync::watch;
 
 use super::random::Random;
@@ -17,7 +17,21 @@ const REST_MS: u64 = 50;
 /// Notes that a client keeps.
 const NOTES_MAX: usize = 10;
 
-type Outcome = Result<(), mysql_async::Error>;
+/// Why a session cannot go on.
+enum Fault {
+    /// An error, from a server or on the way.
+    Error(mysql_async::Error),
+    /// Rows that are no answer to this statement.
+    Shape(String),
+}
+
+impl From<mysql_async::Error> for Fault {
+    fn from(error: mysql_async::Error) -> Self {
+        Fault::Error(error)
+    }
+}
+
+type Outcome = Result<(), Fault>;
 
 /// Lives until `stop` says so; a session that fails is followed by a new one.
 pub(super) async fn live(
@@ -30,12 +44,19 @@ pub(super) async fn live(
     while !*stop.borrow() {
         match Client::connect(number, seed, opts.clone(), tally.clone()).await {
             Ok(client) => client.work(&mut stop).await,
-            Err(error) => tally.error("login", &error),
+            Err(fault) => tell(&tally, "login", fault),
         }
         if !*stop.borrow() {
             seed += 1 << 32;
             rest(&mut stop, 500).await;
         }
+    }
+}
+
+fn tell(tally: &Tally, what: &str, fault: Fault) {
+    match fault {
+        Fault::Error(error) => tally.error(what, &error),
+        Fault::Shape(text) => tally.wrong(what, text),
     }
 }
 
@@ -64,12 +85,7 @@ struct Client {
 impl Client {
     /// Logs in, gives the session a state that no other client's has, and forgets what an earlier
     /// session of this client has written.
-    async fn connect(
-        number: u64,
-        seed: u64,
-        opts: Opts,
-        tally: Arc<Tally>,
-    ) -> Result<Self, mysql_async::Error> {
+    async fn connect(number: u64, seed: u64, opts: Opts, tally: Arc<Tally>) -> Result<Self, Fault> {
         let mut client = Client {
             number,
             conn: Conn::new(opts).await?,
@@ -96,8 +112,8 @@ impl Client {
     async fn work(mut self, stop: &mut watch::Receiver<bool>) {
         while !*stop.borrow() {
             let (name, outcome) = self.step().await;
-            if let Err(error) = outcome {
-                self.tally.error(name, &error);
+            if let Err(fault) = outcome {
+                tell(&self.tally, name, fault);
                 return;
             }
             let ms = self.random.within(0..2 * REST_MS);
@@ -150,7 +166,7 @@ impl Client {
         Ok(())
     }
 
-    async fn balances(&mut self) -> Result<Vec<u64>, mysql_async::Error> {
+    async fn balances(&mut self) -> Result<Vec<u64>, Fault> {
         let sql = "SELECT CAST(SUM(balance) AS UNSIGNED) FROM demo_account";
         self.read(sql, Vec::new()).await
     }
@@ -308,17 +324,21 @@ impl Client {
         &mut self,
         sql: &str,
         values: Vec<Value>,
-    ) -> Result<Vec<R>, mysql_async::Error> {
+    ) -> Result<Vec<R>, Fault> {
         bump(&self.tally.reads);
-        if self.prepared() {
-            self.conn.exec(sql, params(values)).await
+        let rows: Vec<Row> = if self.prepared() {
+            self.conn.exec(sql, params(values)).await?
         } else {
-            self.conn.query(with_values(sql, &values)).await
-        }
+            self.conn.query(with_values(sql, &values)).await?
+        };
+        let converted = rows.into_iter().map(from_row_opt);
+        converted
+            .collect::<Result<_, FromRowError>>()
+            .map_err(|error| Fault::Shape(format!("{sql}: got {:?}", error.0)))
     }
 
     /// The number of affected rows.
-    async fn write(&mut self, sql: &str, values: Vec<Value>) -> Result<u64, mysql_async::Error> {
+    async fn write(&mut self, sql: &str, values: Vec<Value>) -> Result<u64, Fault> {
         bump(&self.tally.writes);
         if self.prepared() {
             self.conn.exec_drop(sql, params(values)).await?;
@@ -330,12 +350,12 @@ impl Client {
 
     async fn transaction(&mut self, sql: &str) -> Outcome {
         bump(&self.tally.transaction_ends);
-        self.conn.query_drop(sql).await
+        Ok(self.conn.query_drop(sql).await?)
     }
 
     async fn session(&mut self, sql: &str) -> Outcome {
         bump(&self.tally.session);
-        self.conn.query_drop(sql).await
+        Ok(self.conn.query_drop(sql).await?)
     }
 
     /// Half of the statements are prepared, the others text.

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use millrace_sandbox::{APP, Binaries, Cluster, ClusterSpec, Family};
 use mysql_async::{Opts, OptsBuilder};
@@ -205,7 +205,7 @@ impl Stage {
         }
     }
 
-    /// Ends the workload and compares what all servers hold with what the clients did.
+    /// Ends the workload, and judges.
     async fn finish(
         &self,
         args: &DemoArgs,
@@ -219,9 +219,10 @@ impl Stage {
             clients: last.clients,
             ..observer.look().await?
         };
-        if args.clients > 0 {
-            self.cluster.wait_replicas_caught_up(CATCH_UP_LIMIT).await?;
-            schema::check_everywhere(&self.cluster, &tally).await?;
+        if args.clients > 0
+            && let Err(error) = self.compare(&tally).await
+        {
+            tally.error("comparing the servers", error.as_ref());
         }
         let totals = tally.totals();
         let info = self.cluster.info();
@@ -236,6 +237,12 @@ impl Stage {
             look,
             totals,
         })
+    }
+
+    /// What every server holds in the end must be what the clients did.
+    async fn compare(&self, tally: &Tally) -> Result<()> {
+        self.cluster.wait_replicas_caught_up(CATCH_UP_LIMIT).await?;
+        schema::check_everywhere(&self.cluster, tally).await
     }
 
     fn report(&self, args: &DemoArgs, outcome: &Outcome) -> Result<()> {
@@ -353,10 +360,11 @@ impl Workload {
         };
         match timeout(STOP_LIMIT, all).await {
             Ok(ended) => ended?,
-            Err(_) => bail!(
-                "{} clients still wait for an answer after 30 s",
-                self.clients.len()
-            ),
+            Err(elapsed) => {
+                for _ in 0..self.clients.len() {
+                    self.tally.error("no answer for 30 s", &elapsed);
+                }
+            }
         }
         Ok(self.tally)
     }

@@ -30,8 +30,6 @@ pub(super) struct ServerWork {
     pub(super) connections: u64,
     /// SELECTs by the server's own count, Millrace's own questions and waits among them.
     pub(super) own_selects: u64,
-    /// Rows' changes by the server's own count, without those that replication applied.
-    pub(super) own_writes: u64,
 }
 
 /// Everything at one moment.
@@ -65,8 +63,8 @@ pub(super) struct Observer {
 struct Watched {
     info: ServerInfo,
     conn: Option<Conn>,
-    last: Option<[u64; 2]>,
-    sum: [u64; 2],
+    last: Option<u64>,
+    own_selects: u64,
 }
 
 impl Observer {
@@ -88,7 +86,7 @@ impl Observer {
         self.connections_max = 0;
         for server in &mut self.servers {
             server.count().await;
-            server.sum = [0, 0];
+            server.own_selects = 0;
             let address = server.info.addr();
             self.base
                 .insert(address.clone(), statements(&text, &address));
@@ -123,7 +121,7 @@ impl Watched {
             info,
             conn: None,
             last: None,
-            sum: [0, 0],
+            own_selects: 0,
         }
     }
 
@@ -138,8 +136,7 @@ impl Watched {
             writes: since(1),
             other: since(2),
             connections: of(text, "millrace_pool_connections", &address) as u64,
-            own_selects: self.sum[0],
-            own_writes: self.sum[1],
+            own_selects: self.own_selects,
             name: self.info.name.clone(),
             address,
         }
@@ -150,10 +147,7 @@ impl Watched {
         match timeout(LIMIT, self.ask()).await {
             Ok(Ok(now)) => {
                 if let Some(last) = self.last {
-                    for index in 0..2 {
-                        self.sum[index] +=
-                            now[index].checked_sub(last[index]).unwrap_or(now[index]);
-                    }
+                    self.own_selects += now.checked_sub(last).unwrap_or(now);
                 }
                 self.last = Some(now);
             }
@@ -162,20 +156,15 @@ impl Watched {
         }
     }
 
-    async fn ask(&mut self) -> mysql_async::Result<[u64; 2]> {
+    async fn ask(&mut self) -> mysql_async::Result<u64> {
         let mut conn = match self.conn.take() {
             Some(conn) => conn,
             None => Conn::new(self.opts()).await?,
         };
-        let sql = "SHOW GLOBAL STATUS WHERE Variable_name IN \
-                   ('Com_select', 'Com_insert', 'Com_update', 'Com_delete')";
-        let rows: Vec<(String, u64)> = conn.query(sql).await?;
-        let mut counts = [0, 0];
-        for (name, count) in rows {
-            counts[usize::from(name != "Com_select")] += count;
-        }
+        let sql = "SHOW GLOBAL STATUS WHERE Variable_name = 'Com_select'";
+        let row: Option<(String, u64)> = conn.query_first(sql).await?;
         self.conn = Some(conn);
-        Ok(counts)
+        Ok(row.map_or(0, |(_, count)| count))
     }
 
     /// Known values spare the driver a SELECT, which would be counted.

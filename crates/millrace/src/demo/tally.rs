@@ -38,11 +38,18 @@ pub(super) fn bump(counter: &AtomicU64) {
 impl Tally {
     /// Compares an answer with what it must be.
     pub(super) fn check<T: PartialEq + Debug>(&self, what: &str, got: &T, expected: &T) {
-        bump(&self.answers);
-        if got != expected {
-            bump(&self.wrong);
-            self.example(what, format!("got {got:?}, expected {expected:?}"));
+        if got == expected {
+            bump(&self.answers);
+        } else {
+            self.wrong(what, format!("got {got:?}, expected {expected:?}"));
         }
+    }
+
+    /// An answer that is not what it must be.
+    pub(super) fn wrong(&self, what: &str, how: String) {
+        bump(&self.answers);
+        bump(&self.wrong);
+        self.example(what, how);
     }
 
     /// A statement or login that failed: none of them should.

@@ -57,15 +57,16 @@ impl View {
     }
 
     /// Goes back up over what was drawn last, and clears each line before it is written again.
+    /// Lines are not wrapped meanwhile, or there would be more of them than counted.
     fn redraw(&mut self, text: &str) {
-        let mut out = String::new();
+        let mut out = "\x1b[?7l".to_owned();
         if self.drawn_lines > 0 {
             let _ = write!(out, "\x1b[{}A", self.drawn_lines);
         }
         for line in text.lines() {
             let _ = writeln!(out, "\x1b[2K{line}");
         }
-        out += "\x1b[J";
+        out += "\x1b[J\x1b[?7h";
         self.drawn_lines = text.lines().count();
         print!("{out}");
         // A closed terminal leaves nobody to tell.
@@ -78,17 +79,26 @@ pub(super) fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+/// With a workload the rates of the last moment; without one, each statement counts.
 fn table(last: &Look, look: &Look, totals: Option<&Totals>, seconds: u64) -> String {
-    let mut text = format!(
-        "{:>4} s   {} clients on {} server connections\n\n",
-        seconds,
-        look.clients,
-        look.connections()
+    let (clients, connections) = (look.clients, look.connections());
+    let mut text =
+        format!("{seconds:>4} s   {clients} clients on {connections} server connections\n\n");
+    let unit = if totals.is_some() { "/s" } else { "" };
+    let head = |what: &str| format!("{what}{unit}");
+    let _ = writeln!(
+        text,
+        "  server                role     {:>8} {:>9} {:>8}  share of reads",
+        head("reads"),
+        head("writes"),
+        head("other")
     );
-    text += "  server                role      reads/s  writes/s  other/s  share of reads\n";
     let reads = look.reads();
     for (before, now) in last.servers.iter().zip(&look.servers) {
-        let rate = |before, now| per_second(before, now, last, look);
+        let show = |before, now| match totals {
+            Some(_) => per_second(before, now, last, look),
+            None => now,
+        };
         let share = share(now.reads, reads);
         let _ = writeln!(
             text,
@@ -96,9 +106,9 @@ fn table(last: &Look, look: &Look, totals: Option<&Totals>, seconds: u64) -> Str
             now.name,
             now.address,
             now.role,
-            rate(before.reads, now.reads),
-            rate(before.writes, now.writes),
-            rate(before.other, now.other),
+            show(before.reads, now.reads),
+            show(before.writes, now.writes),
+            show(before.other, now.other),
             bar(share),
             share * 100.0
         );
@@ -170,6 +180,8 @@ pub(super) fn summary(
     for server in &look.servers {
         text += &summary_row(server, reads);
     }
+    text += "\n  The primary's reads are those in transactions that write, and those of own writes \
+             that no\n  replica had in time.\n";
     let _ = write!(text, "\n  {}\n", counts(totals));
     for example in &totals.examples {
         let _ = writeln!(text, "  ! {example}");
@@ -208,18 +220,22 @@ pub(super) fn how_to_connect(info: &ClusterInfo, ports: Ports) -> String {
             APP.user, APP.password
         )
     };
+    let program = std::env::args()
+        .next()
+        .unwrap_or_else(|| "millrace".to_owned());
     format!(
         "Connect with any client:\n\n  \
          {}    reads to replicas, writes to the primary\n  \
          {}    everything to the primary\n  \
          {}    everything to replicas\n\n\
          Metrics: http://127.0.0.1:{}/metrics\n\
-         Break it: millrace sandbox kill s2 --dir {} (then: start s2)",
+         Break it: {program} sandbox kill s2 --dir {dir}\n\
+         Mend it:  {program} sandbox start s2 --dir {dir}",
         command(ports.auto),
         command(ports.primary),
         command(ports.replicas),
         ports.http,
-        info.dir.display()
+        dir = info.dir.display()
     )
 }
 
@@ -249,9 +265,15 @@ mod tests {
     fn rates_and_shares_are_of_the_time_between_two_looks() {
         let begin = Instant::now();
         let (last, now) = (look(begin, 100), look(begin + Duration::from_secs(2), 300));
-        let text = table(&last, &now, None, 2);
+        let text = table(&last, &now, Some(&Totals::default()), 2);
         let row = text.lines().find(|line| line.contains("s2")).unwrap();
         assert!(row.contains(" 300 ") && row.ends_with(" 75 %"), "{row}");
+        let text = table(&last, &now, None, 2);
+        assert!(
+            text.lines()
+                .any(|line| line.contains("s2") && line.contains(" 900 ")),
+            "{text}"
+        );
         let text = line(&last, &now, None, 2);
         assert!(text.contains("s1 primary: 100 reads/s"), "{text}");
     }
