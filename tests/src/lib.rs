@@ -4,6 +4,7 @@
 //! can judge it. It never reaches into the proxy's crates: everything is seen from a socket.
 
 pub mod checks;
+pub mod cutter;
 pub mod differential;
 pub mod harness;
 pub mod torture;
