@@ -12,7 +12,7 @@ use millrace_tests::checks::Checks;
 use millrace_tests::harness::{self, Launch, Proxy};
 use millrace_tests::wire::{Connection, Login, Reply, Target, cap};
 
-const CATCH_UP: Duration = Duration::from_secs(30);
+const CATCH_UP: Duration = Duration::from_secs(20);
 
 /// A cluster, a proxy that logs all it can, and every password that was used with it.
 struct Ground {
@@ -220,7 +220,8 @@ impl Ground {
     }
 }
 
-/// How a login ended.
+/// How a login ended. A server calls a client at its Unix socket `localhost`, the proxy's own
+/// client never; messages are compared without that.
 #[derive(Debug, PartialEq)]
 enum Seen {
     Refused {
@@ -240,7 +241,7 @@ impl Seen {
             return Ok(Self::Refused {
                 code: err.code,
                 state: err.state.clone(),
-                message: err.message.clone(),
+                message: err.message.replace("'@'localhost'", "'@'127.0.0.1'"),
             });
         }
         let Some(mut connection) = connection else {
@@ -295,16 +296,12 @@ async fn every_plugin(ground: &Ground) -> anyhow::Result<()> {
                 let connection = ground.good(&format!("{what} {time}"), &login).await?;
                 connection.quit().await;
             }
-            ground.everywhere("FLUSH PRIVILEGES").await?;
+            ground.everywhere("FLUSH LOCAL PRIVILEGES").await?;
             let again = ground.good(&format!("{what} flushed"), &login).await?;
             again.quit().await;
             ground.same(&what, &login).await?;
             let wrong = ground.through(&name, &ground.secret("not-the-password-511"), way);
-            let seen = if way == Way::Socket {
-                Seen::of(&wrong).await?
-            } else {
-                ground.same(&what, &wrong).await?
-            };
+            let seen = ground.same(&what, &wrong).await?;
             ensure!(seen.code() == Some(1045), "{what}: {seen:?}");
         }
     }
@@ -994,7 +991,7 @@ async fn refuses_to_show(ground: &Ground) -> anyhow::Result<()> {
             - before;
         ensure!(
             again <= relayed,
-            "relayed again although the password is known"
+            "{account}: relayed again although the password is known"
         );
         login.password = ground.secret("shy-and-wrong-5d5");
         let seen = Seen::of(&login).await?;
@@ -1011,7 +1008,7 @@ async fn configured(ground: &Ground) -> anyhow::Result<()> {
             let mut login = ground.through(name, password, Way::Plain);
             login.shows_password = false;
             ground.good("at once", &login).await?.quit().await;
-            ground.everywhere("FLUSH PRIVILEGES").await?;
+            ground.everywhere("FLUSH LOCAL PRIVILEGES").await?;
             let mut connection = ground.good("with the server's cache cold", &login).await?;
             for _ in 0..4 {
                 connection.expect("SELECT @@server_id").await?;
@@ -1050,7 +1047,7 @@ async fn no_secret_gets_out(ground: &Ground) -> anyhow::Result<()> {
     connection.expect("DROP USER said").await?;
     let log = std::fs::read(ground.proxy.log_path())?;
     let log = String::from_utf8_lossy(&log);
-    ensure!(log.lines().count() > 20, "the log is not complete: {log}");
+    ensure!(log.contains("listening"), "the log is not complete: {log}");
     let metrics = ground.proxy.metrics().await?;
     let command_line = std::fs::read(format!("/proc/{}/cmdline", ground.proxy.pid()))?;
     let command_line = String::from_utf8_lossy(&command_line);
@@ -1265,12 +1262,13 @@ async fn unreachable_server(proxy: &mut Proxy) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let log = loop {
         let log = proxy.log();
-        if log.to_lowercase().contains("tls") || log.to_lowercase().contains("certificate") {
+        let mut lines = log.lines().filter(|line| line.contains("is down"));
+        if lines.any(|line| line.contains("TLS") || line.contains("certificate")) {
             break log;
         }
         ensure!(
             Instant::now() < deadline,
-            "the log says nothing of TLS: {log}"
+            "the log does not say that the server is down for TLS: {log}"
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     };

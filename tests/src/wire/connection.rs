@@ -206,8 +206,11 @@ impl Connection {
         Ok((good.then_some(connection), reply))
     }
 
-    fn secure(&self) -> bool {
-        self.login.tls || matches!(self.login.target, Target::Unix(_))
+    /// Whether a password may be sent as it is. To sha256_password a Unix socket is as open as
+    /// TCP.
+    fn secure(&self, plugin: &str) -> bool {
+        let socket = matches!(self.login.target, Target::Unix(_));
+        self.login.tls || (socket && plugin != "sha256_password")
     }
 
     async fn send_login(&mut self) -> io::Result<()> {
@@ -220,7 +223,7 @@ impl Connection {
             &plugin,
             login.password.as_bytes(),
             &self.greeting.scramble,
-            self.secure(),
+            self.secure(&plugin),
         );
         let mut out = response_head(login, self.capabilities);
         out.extend_from_slice(login.user.as_bytes());
@@ -385,7 +388,7 @@ impl Connection {
             &plugin,
             password.as_bytes(),
             &self.greeting.scramble,
-            self.secure(),
+            self.secure(&plugin),
         );
         self.login.user = user.to_owned();
         self.login.password = password.to_owned();
@@ -663,11 +666,13 @@ impl Connection {
                         &plugin,
                         &password,
                         &scramble,
-                        self.secure(),
+                        self.secure(&plugin),
                     ))
                 }
                 Some((0x01, [3])) => None,
-                Some((0x01, [4])) if self.secure() => Some(auth::with_nul(&password)),
+                Some((0x01, [4])) if self.secure("caching_sha2_password") => {
+                    Some(auth::with_nul(&password))
+                }
                 Some((0x01, [4])) if !self.login.shows_password => {
                     return Err(protocol_error("this client does not show its password"));
                 }
