@@ -81,7 +81,7 @@ impl Proxy {
         if let Some(pid) = self
             .child
             .id()
-            .and_then(|id| Pid::from_raw(id.cast_signed()))
+            .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
         {
             kill_process(pid, Signal::TERM)?;
         }
@@ -202,7 +202,12 @@ mod tests {
     }
 
     fn environment() -> Environment {
-        Environment::process()
+        Environment {
+            variable: Box::new(|name| {
+                (name == "MILLRACE_MONITOR_PASSWORD").then(|| "secret".into())
+            }),
+            ..Environment::process()
+        }
     }
 
     fn server(port: u16) -> ServerInfo {
