@@ -59,9 +59,6 @@ pub struct World {
     pub facts: Vec<Arc<ServerFacts>>,
     /// What clients are to be greeted with; the primary's own greeting.
     pub greeting: Option<Arc<Greeting>>,
-    /// Session tracking of transactions is on where a session has not set it: so it is on MySQL 9
-    /// (observed), and not before.
-    pub tracks_transactions: bool,
     /// Stored routines and views.
     pub catalogue: Arc<CatalogueRows>,
 }
@@ -76,16 +73,15 @@ pub struct Monitor {
     origin: Instant,
 }
 
-/// A server's connection for probes, what it greeted with, the value for
-/// `session_track_system_variables`, and whether it tracks transactions by default.
-type Followed = (Conn, Greeting, Arc<str>, bool);
+/// A server's connection for probes, what it greeted with, and the value for
+/// `session_track_system_variables`.
+type Followed = (Conn, Greeting, Arc<str>);
 
 /// What a probe learnt besides the report.
 struct Probed {
     report: ProbeReport,
     greeting: Greeting,
     track: Arc<str>,
-    tracks_transactions: bool,
 }
 
 impl Monitor {
@@ -108,7 +104,6 @@ impl Monitor {
             snapshot: topology.snapshot(),
             facts,
             greeting: None,
-            tracks_transactions: false,
             catalogue: Arc::default(),
         };
         Arc::new(Monitor {
@@ -174,6 +169,8 @@ impl Monitor {
 
     async fn watch_server(self: Arc<Self>, id: ServerId, options: Arc<MonitorOptions>, tls: SharedTls) {
         let mut conn: Option<Followed> = None;
+        // The last failure, so that it is logged once.
+        let mut complaint = None;
         loop {
             let started = Instant::now();
             let address = self.world.borrow().facts[id.index()].address.clone();
@@ -186,11 +183,16 @@ impl Monitor {
                 Ok(mut probed) => {
                     let elapsed = started.elapsed().as_micros();
                     probed.report.round_trip_us = u32::try_from(elapsed).unwrap_or(u32::MAX);
+                    complaint = None;
                     self.accept(id, &address, probed);
                 }
                 Err(error) => {
                     conn = None;
-                    debug!(server = %address, %error, "probe failed");
+                    let text = error.to_string();
+                    if complaint.as_ref() != Some(&text) {
+                        warn!(server = %address, error = %text, "cannot be asked");
+                        complaint = Some(text);
+                    }
                     let kind = ObservationKind::ProbeFailed {
                         cause: cause(&error),
                         text: error.to_string().into(),
@@ -221,7 +223,6 @@ impl Monitor {
             track: probed.track,
         };
         let greeting = probed.greeting;
-        let tracks_transactions = probed.tracks_transactions;
         self.fold(id, ObservationKind::ProbeOk(Box::new(probed.report)), move |world| {
             let old = &world.facts[id.index()];
             if old.family != facts.family || old.track != facts.track {
@@ -230,7 +231,6 @@ impl Monitor {
             let first = world.greeting.is_none();
             if first || world.snapshot.primary == Some(id) {
                 world.greeting = Some(Arc::new(greeting));
-                world.tracks_transactions = tracks_transactions;
             }
         });
     }
@@ -365,10 +365,10 @@ async fn probe(
     }
     if slot.is_none() {
         let (mut conn, greeting) = connect(id, address, options, tls).await?;
-        let (track, tracks_transactions) = trackable(&mut conn).await?;
-        *slot = Some((conn, greeting, track, tracks_transactions));
+        let track = trackable(&mut conn).await?;
+        *slot = Some((conn, greeting, track));
     }
-    let Some((conn, greeting, track, tracks_transactions)) = slot else {
+    let Some((conn, greeting, track)) = slot else {
         return Err(BackendError::Protocol("no connection"));
     };
     let report = match conn.family {
@@ -379,7 +379,6 @@ async fn probe(
         report: report?,
         greeting: greeting.clone(),
         track: track.clone(),
-        tracks_transactions: *tracks_transactions,
     })
 }
 
@@ -402,18 +401,14 @@ async fn greet(address: &Address, options: &MonitorOptions) -> Result<Probed, Ba
         report,
         greeting,
         track: "*".into(),
-        tracks_transactions: false,
     })
 }
 
 /// The value for `session_track_system_variables`. MySQL's `*` would add its `statement_id` to
 /// every answer, so all other names are listed there (observed on 9.7).
-async fn trackable(conn: &mut Conn) -> Result<(Arc<str>, bool), BackendError> {
-    let transactions = conn.query("SELECT @@GLOBAL.session_track_transaction_info").await?;
-    let transactions = transactions.first().and_then(|row| row.first()?.as_deref());
-    let transactions = transactions.is_some_and(|value| value.eq_ignore_ascii_case(b"STATE"));
+async fn trackable(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
     if conn.family == millrace_sql::Family::MariaDb {
-        return Ok(("*".into(), transactions));
+        return Ok("*".into());
     }
     let rows = conn.query("SHOW SESSION VARIABLES").await?;
     let names: Vec<String> = rows
@@ -421,7 +416,7 @@ async fn trackable(conn: &mut Conn) -> Result<(Arc<str>, bool), BackendError> {
         .filter_map(|row| String::from_utf8(row.into_iter().next()??).ok())
         .filter(|name| name != "statement_id" && !name.contains('\''))
         .collect();
-    Ok((names.join(",").into(), transactions))
+    Ok(names.join(",").into())
 }
 
 fn text(cell: Option<&Option<Vec<u8>>>) -> String {

@@ -19,7 +19,12 @@ use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
 use crate::session::{Session, Transaction};
 
-fn unknown_statement(id: u32, command: &str) -> Failure {
+fn unknown_statement(family: Family, id: u32, command: &str) -> Failure {
+    // MySQL 9 names the function that looks first (observed).
+    let command = match family {
+        Family::MySql => "mysql_stmt_precheck",
+        Family::MariaDb => command,
+    };
     let text = format!("Unknown prepared statement handler ({id}) given to {command}");
     Answer::client(1243, b"HY000", text).into()
 }
@@ -69,6 +74,7 @@ impl Session {
                             params,
                             types: Box::default(),
                             long_data: Vec::new(),
+                            bad_long_data: false,
                             cursor: false,
                         },
                     );
@@ -89,11 +95,20 @@ impl Session {
         payload: &[u8],
         execute: StmtExecute<'_>,
     ) -> Result<(), Failure> {
-        let capabilities = self.capabilities;
+        let (capabilities, family) = (self.capabilities, self.family);
         let id = self.statements.real(execute.id);
         let Some(statement) = self.statements.get_mut(id) else {
-            return Err(unknown_statement(execute.id, "mysqld_stmt_execute"));
+            return Err(unknown_statement(family, execute.id, "mysqld_stmt_execute"));
         };
+        if std::mem::take(&mut statement.bad_long_data) {
+            let command = match family {
+                Family::MySql => "mysql_stmt_precheck",
+                Family::MariaDb => "mysqld_stmt_send_long_data",
+            };
+            self.statements.clear_long_data(id);
+            let text = format!("Incorrect arguments to {command}");
+            return Err(Answer::client(1210, b"HY000", text).into());
+        }
         let class = statement.class.clone();
         let text = statement.text.clone();
         let mut rebuilt = Vec::new();
@@ -188,7 +203,7 @@ impl Session {
     ) -> Result<(), Failure> {
         let id = self.statements.real(id);
         let Some(statement) = self.statements.get(id) else {
-            return Err(unknown_statement(id, "mysqld_stmt_bulk_execute"));
+            return Err(unknown_statement(self.family, id, "mysqld_stmt_bulk_execute"));
         };
         let _ = flags;
         let (class, text) = (statement.class.clone(), statement.text.clone());
@@ -215,6 +230,7 @@ impl Session {
             return Err(Failure::Fatal(Answer::client(1153, b"08S01", text)));
         }
         if let Some(statement) = self.statements.get_mut(id) {
+            statement.bad_long_data |= param >= statement.params;
             match statement.long_data.last_mut() {
                 Some((last, bytes)) if *last == param && bytes.len() + data.len() < packet::MAX_PAYLOAD - 16 => {
                     bytes.extend_from_slice(data);
@@ -259,7 +275,7 @@ impl Session {
         let id = self.statements.real(id);
         self.statements.clear_long_data(id);
         let Some(statement) = self.statements.get_mut(id) else {
-            return Err(unknown_statement(id, "mysqld_stmt_reset"));
+            return Err(unknown_statement(self.family, id, "mysqld_stmt_reset"));
         };
         if !std::mem::take(&mut statement.cursor) {
             return self.ok(OkFields::default()).await;
@@ -289,7 +305,7 @@ impl Session {
     pub(crate) async fn fetch(&mut self, packet: &[u8], id: u32) -> Result<(), Failure> {
         let id = self.statements.real(id);
         let Some(statement) = self.statements.get(id) else {
-            return Err(unknown_statement(id, "mysqld_stmt_fetch"));
+            return Err(unknown_statement(self.family, id, "mysqld_stmt_fetch"));
         };
         if !statement.cursor {
             let dot = if self.family == Family::MySql { "." } else { "" };
@@ -341,7 +357,7 @@ impl Session {
                 lease.state = self.worker.states.share(state.clone());
                 let state = SessionState {
                     database,
-                    multi_statements: self.capabilities.contains(millrace_protocol::Capabilities::MULTI_STATEMENTS),
+                    multi_statements: self.state.multi_statements,
                     ..state
                 };
                 lease.last_user = 0;
@@ -376,6 +392,8 @@ impl Session {
         self.last_insert_id = 0;
         self.last_server = None;
         self.diagnostics_at = None;
+        self.found_rows_at = None;
+        self.found_rows = 0;
         self.row_count = 0;
         self.seq += 1;
         self.status = Status::AUTOCOMMIT;
@@ -387,6 +405,7 @@ impl Session {
         let Ok(change) = ChangeUser::parse(body, self.capabilities) else {
             return Err(Failure::Fatal(Answer::client(1047, b"08S01", "Unknown command")));
         };
+        let old_database = self.state.database.clone();
         self.release_everything();
         let collation = change.collation.and_then(|id| u8::try_from(id).ok());
         let collation = collation.filter(|id| *id != 0).unwrap_or(self.identity.collation);
@@ -446,10 +465,14 @@ impl Session {
                 let mut out = Vec::new();
                 crate::login::error_packet(&answer).encode(&mut out, sequence);
                 self.send(&out).await?;
-                // As the servers do after a failed change of user.
+                if self.family == Family::MariaDb {
+                    // The session goes on as it was (observed); MySQL closes the connection.
+                    self.begin(&old_database);
+                    return Ok(());
+                }
                 Err(Failure::Ended)
             }
-            Proof::Relay => Err(Failure::Fatal(Answer::client(
+            Proof::Relay | Proof::Own(_) => Err(Failure::Fatal(Answer::client(
                 1045,
                 b"28000",
                 "Millrace: the password cannot be learnt in COM_CHANGE_USER; connect anew",

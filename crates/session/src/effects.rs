@@ -5,7 +5,6 @@ use millrace_backend::conn::Residue;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{SessionState, Value};
 use millrace_metrics::PinReason;
-use millrace_protocol::command::COM_PING;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::ColumnDef;
 use millrace_protocol::{Capabilities, Status};
@@ -83,11 +82,7 @@ impl Session {
             self.transaction = Transaction::None;
         }
         self.note_results(&mut lease, &outcome, class, text);
-        let status_known = self.note_transaction(&outcome, class, began);
-        if !status_known {
-            self.flush().await?;
-            self.ask_status(&mut lease).await;
-        }
+        self.note_transaction(&outcome, class, began);
         if !outcome.variables.is_empty() || outcome.schema.is_some() || !class.assignments.is_empty() {
             self.fold_state(&mut lease, &outcome, class, text);
         }
@@ -177,6 +172,9 @@ impl Session {
         let holds_insert_id = self
             .insert_id_at
             .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
+        let held_rows = self
+            .found_rows_at
+            .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
         let held_diagnostics = self
             .diagnostics_at
             .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
@@ -194,6 +192,7 @@ impl Session {
             self.insert_id_at = Some((lease.server, self.seq));
         }
         self.last_server = Some(lease.server);
+        let sure = lease.last_insert_id == Some(self.last_insert_id) || (holds_insert_id && self.insert_id_sure);
         let may_set_insert_id = outcome.insert_id != 0
             || class.flags.contains(Flags::SETS_LAST_INSERT_ID)
             || class.flags.contains(Flags::RETURNING)
@@ -206,22 +205,13 @@ impl Session {
                     | Kind::Execute { .. }
                     | Kind::LoadData { .. }
             )
-            || class.assignments.iter().any(|assignment| match assignment.target {
-                Target::System { name, .. } => {
-                    let name = name.of(text);
-                    ["last_insert_id", "identity"]
-                        .iter()
-                        .any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
-                }
-                _ => false,
-            });
+            || sets_insert_id(class, text);
         if may_set_insert_id {
             lease.last_insert_id = None;
             lease.residue.insert_id = true;
             self.insert_id_at = Some((lease.server, self.seq));
-            if outcome.insert_id != 0 {
-                self.last_insert_id = outcome.insert_id;
-            }
+            self.insert_id_seen = outcome.insert_id;
+            self.insert_id_sure = sure || sets_insert_id(class, text);
         }
         let failed = outcome.error.is_some();
         let leaves_messages = !failed && outcome.warnings == 0 && self.keeps_messages(class);
@@ -242,6 +232,9 @@ impl Session {
         };
         if outcome.result_sets > 0 {
             self.found_rows = outcome.rows;
+            self.found_rows_at = Some((lease.server, self.seq));
+        } else if held_rows {
+            self.found_rows_at = Some((lease.server, self.seq));
         }
     }
 
@@ -254,11 +247,12 @@ impl Session {
             && matches!(class.kind, Kind::Select | Kind::Set | Kind::Do | Kind::Use | Kind::Begin | Kind::Commit | Kind::Rollback)
     }
 
-    /// Whether a transaction is open now. False where the answer does not say.
-    fn note_transaction(&mut self, outcome: &Outcome, class: &Statement, began: bool) -> bool {
+    /// Whether a transaction is open now. Where the answer does not say, the connection is kept
+    /// until one does.
+    fn note_transaction(&mut self, outcome: &Outcome, class: &Statement, began: bool) {
         if outcome.error.is_none() && outcome.has_status {
             self.take_status(outcome.status);
-            return true;
+            return;
         }
         // An error may have ended the transaction (a deadlock, a failed statement that commits
         // first), or left one open that the statement began.
@@ -269,7 +263,9 @@ impl Session {
                 class.kind,
                 Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } | Kind::Begin
             );
-        !may_have_changed || (outcome.error.is_none() && !began)
+        if began || (outcome.error.is_some() && may_have_changed) {
+            self.pin(PinReason::Transaction);
+        }
     }
 
     fn take_status(&mut self, status: Status) {
@@ -278,20 +274,6 @@ impl Session {
             self.pin(PinReason::Transaction);
         } else {
             self.unpin(PinReason::Transaction);
-        }
-    }
-
-    /// COM_PING: its OK has the status flags and leaves all else as it is.
-    async fn ask_status(&mut self, lease: &mut Lease) {
-        let asked = lease.stream.send(&[1, 0, 0, 0, COM_PING]).await;
-        let answered = match asked {
-            Ok(()) => lease.read_answer(Expect::Simple).await.is_ok(),
-            Err(_) => false,
-        };
-        if answered {
-            self.take_status(lease.status);
-        } else {
-            lease.broken = true;
         }
     }
 
@@ -435,6 +417,10 @@ impl Session {
             self.pin(PinReason::UserLock);
         } else if class.flags.contains(Flags::RELEASES_ALL_USER_LOCKS) {
             self.unpin(PinReason::UserLock);
+        }
+        if class.flags.contains(Flags::SEQUENCE) {
+            // LASTVAL() is the connection's.
+            self.pin(PinReason::SessionState);
         }
         if class.flags.contains(Flags::USES_CONNECTION_ID) {
             // The client has seen the connection's number and may use it.
@@ -688,6 +674,9 @@ impl Session {
             else {
                 return false;
             };
+            if value.is_none() && is_undefined(column) {
+                continue;
+            }
             let Some(literal) = user_value(column, value, hex, charset, collation) else {
                 return false;
             };
@@ -742,6 +731,19 @@ impl Session {
     }
 }
 
+/// SET last_insert_id = …
+fn sets_insert_id(class: &Statement, text: &[u8]) -> bool {
+    class.assignments.iter().any(|assignment| match assignment.target {
+        Target::System { name, .. } => {
+            let name = name.of(text);
+            ["last_insert_id", "identity"]
+                .iter()
+                .any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+        }
+        _ => false,
+    })
+}
+
 fn user_value(
     column: &ColumnDef,
     value: &Option<Vec<u8>>,
@@ -764,6 +766,11 @@ fn user_value(
     let charset = String::from_utf8(charset.clone()?).ok()?;
     let collation = String::from_utf8(collation.clone()?).ok()?;
     Some(variables::string_literal(&charset, &collation, &bytes))
+}
+
+/// A variable that was never assigned has metadata of its own (observed on both families).
+fn is_undefined(column: &ColumnDef) -> bool {
+    matches!(column.length, 16_777_216 | 65_532)
 }
 
 fn unhex(text: &[u8]) -> Option<Vec<u8>> {

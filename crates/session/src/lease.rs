@@ -75,6 +75,8 @@ struct Prelude {
     steps: Vec<Step>,
     /// One of them can fail, and then a statement that writes must not follow.
     doubtful: bool,
+    /// A transaction is begun.
+    begins: bool,
     /// What is proven not to fail on the server once the steps have succeeded.
     proofs: Vec<u64>,
 }
@@ -129,12 +131,18 @@ impl Session {
             lease.broken = true;
             return self.broken(request, lease, BackendError::Io(error));
         }
+        // Every command was sent, so every answer must be read, whatever one of them says.
+        let mut refusal = None;
         for step in std::mem::take(&mut prelude.steps) {
             if let Err(answer) = self.settle(lease, step).await {
-                // The statement was sent all the same: its answer is not wanted.
-                self.discard(lease, request).await;
-                return Ok(Attempt::Elsewhere(answer));
+                refusal.get_or_insert(answer);
             }
+        }
+        if let Some(answer) = refusal {
+            self.discard(lease, request).await;
+            // A transaction that was begun for it must not come to anybody else.
+            lease.broken |= prelude.begins;
+            return Ok(Attempt::Elsewhere(answer));
         }
         self.worker.prove(prelude.proofs);
         let is_read = request.access <= Access::Read;
@@ -155,6 +163,7 @@ impl Session {
                 Err(Failure::Answer(Answer::client(1792, b"25006", text)))
             }
             Ended::Held(error) => {
+                lease.broken |= prelude.begins;
                 self.worker.metrics().retry(RetryKind::Read);
                 Ok(Attempt::Elsewhere(Answer::server(error)))
             }
@@ -217,6 +226,11 @@ impl Session {
     ) -> Result<Prelude, BackendError> {
         let mut prelude = Prelude::default();
         let uid = self.handle.uid;
+        let own = lease.last_user == uid && Some((lease.server, lease.last_seq)) == self.diagnostics_at;
+        if own && request.class.kind == Kind::Diagnostics {
+            // Anything before it would be what it tells about.
+            return Ok(prelude);
+        }
         if lease.last_user != uid && !lease.residue.is_empty() {
             self.save_residue(lease, &mut prelude);
         }
@@ -240,8 +254,11 @@ impl Session {
         if self.needs_insert_id(request) {
             self.restore_insert_id(lease, &mut prelude).await;
         }
-        let own = Some((lease.server, lease.last_seq)) == self.diagnostics_at;
-        if request.class.kind == Kind::Diagnostics && !(own && lease.last_user == uid) {
+        let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
+        if request.class.flags.intersects(counts) {
+            self.restore_counts(lease, request.class, &mut prelude);
+        }
+        if request.class.kind == Kind::Diagnostics {
             // What the connection has to show is not this session's, which has nothing.
             prelude.query(lease, CLEAR_DIAGNOSTICS);
         }
@@ -315,6 +332,7 @@ impl Session {
         let names = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
         let class = request.class;
         class.flags.intersects(names)
+            || self.may_keep(class)
             || !class.functions.is_empty()
             || matches!(
                 class.kind,
@@ -328,15 +346,76 @@ impl Session {
             || (request.access == Access::Write && self.worker.catalogue().triggers().user_variables)
     }
 
+    /// Whether the connection may come to be kept after the statement, and must then be right for
+    /// whatever follows.
+    fn may_keep(&self, class: &Statement) -> bool {
+        let keeps = Flags::ACQUIRES_USER_LOCK | Flags::CREATES_TEMP_TABLE | Flags::SEQUENCE;
+        !matches!(self.transaction, Transaction::None)
+            || self.autocommit_off()
+            || class.flags.intersects(keeps)
+            || !matches!(
+                class.kind,
+                Kind::Select
+                    | Kind::Insert
+                    | Kind::Replace
+                    | Kind::Update
+                    | Kind::Delete
+                    | Kind::Show(_)
+                    | Kind::Explain { .. }
+                    | Kind::Diagnostics
+                    | Kind::Commit
+                    | Kind::Help
+                    | Kind::Ddl
+                    | Kind::Use
+            )
+    }
+
     fn needs_insert_id(&self, request: &Request<'_>) -> bool {
         let class = request.class;
-        class.flags.contains(Flags::USES_LAST_INSERT_ID)
+        let flags =
+            Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
+        class.flags.intersects(flags)
             || !class.functions.is_empty()
+            || (class.kind == Kind::Select && self.state.variable("sql_auto_is_null").is_some())
             || matches!(
                 class.kind,
-                Kind::Execute { .. } | Kind::Call | Kind::Multi | Kind::Unknown
+                Kind::Execute { .. }
+                    | Kind::Call
+                    | Kind::Multi
+                    | Kind::Unknown
+                    | Kind::LoadData { .. }
+                    | Kind::Insert
+                    | Kind::Replace
             )
             || (request.access == Access::Write && self.worker.catalogue().triggers().last_insert_id)
+    }
+
+    /// Makes FOUND_ROWS() and ROW_COUNT() on another connection what they are for the session,
+    /// as far as a statement without effect can.
+    fn restore_counts(&mut self, lease: &Lease, class: &Statement, prelude: &mut Prelude) {
+        const ROWS_MAX: u64 = 64;
+        let uid = self.handle.uid;
+        let here = Some((lease.server, lease.last_seq));
+        let mine = lease.last_user == uid;
+        let rows_here = mine && self.found_rows_at == here;
+        let count_here = mine && self.last_server == Some(lease.server) && lease.last_seq == self.seq;
+        let needs_rows = class.flags.contains(Flags::USES_FOUND_ROWS) && !rows_here;
+        let needs_count = class.flags.contains(Flags::USES_ROW_COUNT) && !count_here;
+        if !needs_rows && !needs_count {
+            return;
+        }
+        self.collect_saved();
+        if needs_rows && self.found_rows <= ROWS_MAX || needs_count && self.row_count < 0 {
+            let mut text = b"SELECT 1".to_vec();
+            match self.found_rows {
+                0 => text.extend_from_slice(b" LIMIT 0"),
+                rows => (1..rows.min(ROWS_MAX)).for_each(|_| text.extend_from_slice(b" UNION ALL SELECT 1")),
+            }
+            prelude.query(lease, &text);
+        }
+        if self.row_count == 0 {
+            prelude.query(lease, b"DO 0");
+        }
     }
 
     /// Gives the connection the session's LAST_INSERT_ID().
@@ -345,14 +424,25 @@ impl Session {
         self.collect_saved();
         if let Some((server, seq)) = self.insert_id_at {
             if lease.server == server && lease.last_user == uid && lease.last_seq == seq {
-                return;
+                if self.insert_id_sure {
+                    return;
+                }
+                if !prelude.bytes.is_empty() && self.run_steps(lease, prelude).await.is_err() {
+                    lease.broken = true;
+                    return;
+                }
+                self.read_insert_id(lease).await;
             }
-            if let Some(mut own) = self.pool(server).try_take_own(uid, seq) {
+            if self.insert_id_at.is_some()
+                && let Some(mut own) = self.pool(server).try_take_own(uid, seq)
+            {
                 self.read_insert_id(&mut own).await;
                 own.give_back();
             }
-            // Where its connection is gone, the OK packet's number has to do.
-            self.insert_id_at = None;
+            if self.insert_id_at.take().is_some() {
+                // Its connection is gone: the OK packet's number has to do.
+                self.last_insert_id = self.insert_id_seen;
+            }
         }
         if lease.last_insert_id != Some(self.last_insert_id) {
             let text = format!("SET @@session.last_insert_id={}", self.last_insert_id);
@@ -369,7 +459,7 @@ impl Session {
         });
         match id {
             Some(id) => {
-                self.last_insert_id = id;
+                self.settle_insert_id(id);
                 own.last_insert_id = Some(id);
                 own.residue.insert_id = false;
             }
@@ -386,6 +476,10 @@ impl Session {
     ) -> Result<(), BackendError> {
         let uid = self.handle.uid;
         let current = lease.private_of == uid && lease.private_version == self.private.version;
+        let at = Some((lease.server, lease.last_seq));
+        if request.class.kind == Kind::Diagnostics && lease.last_user == uid && self.diagnostics_at == at {
+            return Ok(());
+        }
         if lease.private_of == 0 || current || !self.pins.is_empty() || !self.needs_private(request) {
             return Ok(());
         }
@@ -397,7 +491,6 @@ impl Session {
             // LAST_INSERT_ID() goes with the rest.
             if self.insert_id_at == Some((lease.server, lease.last_seq)) {
                 self.read_insert_id(lease).await;
-                self.insert_id_at = None;
             }
             lease.last_seq = 0;
         }
@@ -410,7 +503,8 @@ impl Session {
     /// Gives the connection the session's user variables and SQL-level prepared statements.
     fn restore_private(&mut self, lease: &mut Lease, prelude: &mut Prelude) {
         let uid = self.handle.uid;
-        if self.private.is_empty() || lease.private_of != 0 {
+        let current = lease.private_of == uid && lease.private_version == self.private.version;
+        if self.private.is_empty() || current {
             return;
         }
         // EXECUTE … needs the variables as well, so they come first.
@@ -460,6 +554,7 @@ impl Session {
             }
         }
         if let Transaction::Deferred { text, .. } = &self.transaction {
+            prelude.begins = true;
             prelude.query(lease, text);
         }
     }

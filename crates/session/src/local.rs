@@ -4,7 +4,7 @@
 use millrace_protocol::ok::{Change, OkFields, put_change};
 use millrace_protocol::{Capabilities, Status};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
-use millrace_sql::{Family, Flags, Kind};
+use millrace_sql::{Family, Flags, Kind, Target};
 
 use crate::failure::Failure;
 use crate::lease::Request;
@@ -42,11 +42,18 @@ impl Session {
             Kind::SetTransaction
                 if class.flags.contains(Flags::TX_ONE_SHOT)
                     && matches!(self.transaction, Transaction::None)
-                    && !self.autocommit_off() =>
+                    && !self.autocommit_off()
+                    && !class.flags.contains(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE) =>
             {
                 self.one_shot.push(text.into());
-                if class.flags.intersects(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE) {
-                    self.one_shot_read_only = Some(class.flags.contains(Flags::TX_READ_ONLY));
+                for assignment in &class.assignments {
+                    if let Target::Transaction {
+                        read_only: Some(read_only),
+                        ..
+                    } = assignment.target
+                    {
+                        self.one_shot_read_only = Some(read_only);
+                    }
                 }
                 self.settle_locally();
                 self.ok(OkFields::default()).await?;
@@ -70,10 +77,7 @@ impl Session {
     }
 
     fn may_defer(&self, flags: Flags) -> bool {
-        let tells = self
-            .state
-            .reported("session_track_transaction_info")
-            .is_some_and(|value| value.eq_ignore_ascii_case(b"CHARACTERISTICS"));
+        let tells = self.state.variable("session_track_transaction_info").is_some();
         let contradictory = flags.contains(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE);
         !flags.contains(Flags::CONSISTENT_SNAPSHOT) && !tells && !contradictory
     }
@@ -109,7 +113,8 @@ impl Session {
         let follows = self.capabilities.contains(Capabilities::SESSION_TRACK)
             && match self.state.reported("session_track_transaction_info") {
                 Some(value) => value.eq_ignore_ascii_case(b"STATE"),
-                None => self.worker.with_world(|world| world.tracks_transactions),
+                // Whatever the variable says, MySQL 9 does (observed).
+                None => self.family == Family::MySql && self.lex.version >= 90_000,
             };
         if follows && !state.is_empty() {
             put_change(&mut session, &Change::TransactionState(state));
@@ -132,31 +137,58 @@ impl Session {
     /// SHOW WARNINGS after another session has used the connection that had them.
     async fn show_saved_warnings(&mut self, text: &[u8]) -> Result<bool, Failure> {
         let words = words(text);
-        if words != "show warnings" {
+        let only_errors = words == "show errors";
+        if words != "show warnings" && !only_errors {
             return Ok(false);
         }
+        let Some((collation, width)) = self.results_collation() else {
+            return Ok(false);
+        };
+        let (decimals, code_length) = match self.family {
+            Family::MySql => (31, 5),
+            Family::MariaDb => (39, 4),
+        };
         let Some(warnings) = self.saved_warnings() else {
             return Ok(false);
         };
-        // Metadata as both servers send it (observed): names fixed, utf8 lengths.
-        let mut level = ColumnDef::text("Level", 33);
-        level.length = 21;
+        // Metadata as the servers send it (observed).
+        let mut level = ColumnDef::text("Level", collation);
+        level.length = 7 * width;
         level.flags = flags::NOT_NULL;
-        level.decimals = 31;
+        level.decimals = decimals;
         let mut code = ColumnDef::integer("Code");
         code.kind = millrace_protocol::types::column_type::LONG;
-        code.length = 4;
+        code.length = code_length;
         code.flags = flags::NOT_NULL | flags::UNSIGNED | flags::BINARY;
-        let mut message = ColumnDef::text("Message", 33);
-        message.length = 1536;
+        let mut message = ColumnDef::text("Message", collation);
+        message.length = 512 * width;
         message.flags = flags::NOT_NULL;
-        message.decimals = 31;
+        message.decimals = decimals;
         let mut result = TextResult::new(vec![level, code, message]);
         for [level, code, message] in &warnings {
+            if only_errors && **level != *b"Error" {
+                continue;
+            }
             result.row(&[Cell::Bytes(level), Cell::Bytes(code), Cell::Bytes(message)]);
         }
         self.show(&result).await?;
         Ok(true)
+    }
+
+    /// The collation that results have, and the bytes a character may take; none where it is not
+    /// known.
+    fn results_collation(&self) -> Option<(u16, u32)> {
+        let charset = self.state.reported("character_set_results")?;
+        let as_greeted = self.base.reported("character_set_results") == Some(charset);
+        let (collation, width) = match charset {
+            b"utf8mb4" if self.family == Family::MySql => (255, 4),
+            b"utf8mb4" => (45, 4),
+            b"utf8mb3" => (33, 3),
+            b"latin1" => (8, 1),
+            _ => return None,
+        };
+        let collation = if as_greeted { u16::from(self.identity.collation) } else { collation };
+        Some((collation, width))
     }
 
     async fn answer_about_session(&mut self, class: Flags, text: &[u8]) -> Result<bool, Failure> {
@@ -169,6 +201,10 @@ impl Session {
             "select connection_id()" => {
                 let mut column = ColumnDef::integer(&name);
                 column.length = 21;
+                if self.family == Family::MariaDb {
+                    column.kind = millrace_protocol::types::column_type::LONG;
+                    column.length = 10;
+                }
                 column.flags = flags::NOT_NULL | flags::UNSIGNED | flags::BINARY;
                 let mut result = TextResult::new(vec![column]);
                 result.row(&[Cell::UInt(u64::from(self.id))]);

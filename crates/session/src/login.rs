@@ -199,6 +199,9 @@ pub(crate) enum Proof {
     Account(Arc<Account>),
     /// The password cannot be had: relay the login.
     Relay,
+    /// The password is right and has expired: the client gets a connection of its own, on which
+    /// it can do nothing but change it.
+    Own(Secret),
     /// Not let in.
     Denied(Answer),
 }
@@ -241,11 +244,23 @@ async fn log_in(
             session.map(|session| Entered::Session(Box::new(session)))
         }
         Ok(Proof::Relay) => {
+            debug!(user = %String::from_utf8_lossy(&claim.user), ?address, "login relayed");
             *handle.user.borrow_mut() = claim.user.clone().into();
             let relayed = relayed::log_in(entrance, &claim).await;
             relayed.map(|relayed| Entered::Relayed(Box::new(relayed)))
         }
+        Ok(Proof::Own(password)) => {
+            *handle.user.borrow_mut() = claim.user.clone().into();
+            let relayed = relayed::log_in_with(entrance, &claim, &password).await;
+            relayed.map(|relayed| Entered::Relayed(Box::new(relayed)))
+        }
         Ok(Proof::Denied(answer)) => {
+            debug!(
+                user = %String::from_utf8_lossy(&claim.user),
+                ?address,
+                code = answer.error.code,
+                "login refused"
+            );
             worker.metrics().login(LoginOutcome::Denied);
             worker.metrics().error(answer.side, answer.class);
             let delay = worker.shared.accounts.failed(address, worker.options());
@@ -405,8 +420,12 @@ impl Entrance<'_> {
                     self.worker.shared.accounts.forget(&account);
                     return Ok(Proof::Denied(answer));
                 }
-                // The password has expired: only the server knows what such a client may do.
-                Err(answer) if matches!(answer.error.code, 1820 | 1862) => return Ok(Proof::Relay),
+                Err(answer) if self.may_expire(&answer) => {
+                    if plugin == Plugin::CachingSha2 {
+                        self.more(&[auth::FAST_OK]).await?;
+                    }
+                    return Ok(Proof::Own(account.password.clone()));
+                }
                 Err(answer) => return Ok(Proof::Denied(answer)),
             }
         }
@@ -437,7 +456,8 @@ impl Entrance<'_> {
     /// Whether the client will send its password when asked: privately, or under our RSA key.
     fn can_show_password(&self, claim: &Claim) -> bool {
         if !self.capabilities.contains(Capabilities::PLUGIN_AUTH)
-            || self.worker.shared.accounts.is_mute(&claim.user, self.address)
+            || (!self.stream.is_private()
+                && self.worker.shared.accounts.is_mute(&claim.user, self.address))
         {
             return false;
         }
@@ -491,7 +511,7 @@ impl Entrance<'_> {
         if let Some(account) = same {
             return match self.verify(account, claim).await {
                 Ok(()) => Proof::Account(account.clone()),
-                Err(answer) if matches!(answer.error.code, 1820 | 1862) => Proof::Relay,
+                Err(answer) if self.may_expire(&answer) => Proof::Own(password),
                 Err(answer) => Proof::Denied(answer),
             };
         }
@@ -504,8 +524,20 @@ impl Entrance<'_> {
                     Err(answer) => Proof::Denied(answer),
                 }
             }
-            Err(BackendError::Server(error)) => Proof::Denied(Answer::server(error)),
-            Err(error) => Proof::Denied(Answer::backend(error)),
+            Err(error) => match Answer::backend(error) {
+                answer if self.may_expire(&answer) => Proof::Own(password),
+                answer => Proof::Denied(answer),
+            },
+        }
+    }
+
+    /// The password has expired, and the client may come in all the same to change it.
+    fn may_expire(&self, answer: &Answer) -> bool {
+        // MariaDB lets every client in, unless disconnect_on_expired_password is set.
+        match answer.error.code {
+            1820 => true,
+            1862 => self.capabilities.contains(Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS),
+            _ => false,
         }
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct ClientStatement {
     pub(crate) types: Box<[u8]>,
     /// Long data for the next execution: parameter and bytes.
     pub(crate) long_data: Vec<(u16, Vec<u8>)>,
+    /// Some of it was for a parameter that does not exist: the next execution fails.
+    pub(crate) bad_long_data: bool,
     /// A cursor is open on the leased connection.
     pub(crate) cursor: bool,
 }

@@ -168,16 +168,16 @@ impl Session {
                     if !plan.discard && (start < at || !out.is_empty()) {
                         outcome.forwarded = true;
                         let sent = if out.is_empty() {
-                            self.client.send(&lease.buffer[start..at]).await
+                            self.send(&lease.buffer[start..at]).await
                         } else {
                             out.extend_from_slice(&lease.buffer[start..at]);
-                            self.client.send(&out).await
+                            self.send(&out).await
                         };
                         out.clear();
-                        if let Err(error) = sent {
+                        if let Err(failure) = sent {
                             // The rest of the answer is of no use to anyone.
                             lease.broken = true;
-                            return Err(error.into());
+                            return Err(failure);
                         }
                     }
                     lease.buffer.drain(..at);

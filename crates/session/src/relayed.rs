@@ -4,13 +4,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_backend::connect::{LOGIN_PACKET_MAX, MAX_PACKET, dial, start_tls};
+use millrace_backend::connect::{LOGIN_PACKET_MAX, Login, MAX_PACKET, dial, open, start_tls};
 use millrace_backend::error::BackendError;
 use millrace_backend::packet_io::{read_packet, write_packet};
+use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
 use millrace_metrics::{LoginOutcome, PinReason};
 use millrace_protocol::Capabilities;
 use millrace_protocol::handshake::{HandshakeResponse, ServerAuthPacket};
+use millrace_protocol::ok::{OkFields, encode_ok};
 
 use crate::failure::Answer;
 use crate::login::{Claim, Entrance, compressed, error_packet};
@@ -58,6 +60,68 @@ pub(crate) async fn log_in(mut entrance: Entrance<'_>, claim: &Claim) -> Option<
             None
         }
     }
+}
+
+/// Logs in with a password that has expired and gives the client the connection.
+pub(crate) async fn log_in_with(
+    mut entrance: Entrance<'_>,
+    claim: &Claim,
+    password: &Secret,
+) -> Option<Relayed> {
+    let worker = entrance.worker.clone();
+    let own = Capabilities::SSL | Capabilities::COMPRESS | Capabilities::ZSTD_COMPRESSION;
+    let login = Login {
+        user: &claim.user,
+        password,
+        database: (!claim.database.is_empty()).then_some(&claim.database),
+        collation: claim.collation,
+        capabilities: (entrance.capabilities - own) | Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS,
+        tls: entrance.stream.is_tls(),
+    };
+    let primary = worker.with_world(|world| {
+        let primary = world.snapshot.primary?;
+        Some(world.facts[primary.index()].clone())
+    });
+    let opened = match primary {
+        Some(facts) => {
+            let timeout = worker.shared.pool.connect_timeout;
+            open(&facts.address, &login, &worker.shared.server_tls, timeout).await
+        }
+        None => Err(BackendError::Limit("no primary is available".to_owned())),
+    };
+    let mut out = Vec::new();
+    let opened = match opened {
+        Ok(opened) => {
+            let fields = OkFields {
+                status: opened.status,
+                ..OkFields::default()
+            };
+            encode_ok(&mut out, entrance.sequence, entrance.capabilities, &fields);
+            Some(opened)
+        }
+        Err(error) => {
+            let answer = Answer::backend(error);
+            worker.metrics().error(answer.side, answer.class);
+            error_packet(&answer).encode(&mut out, entrance.sequence);
+            None
+        }
+    };
+    entrance.stream.send(&out).await.ok()?;
+    let opened = opened?;
+    worker.metrics().login(LoginOutcome::Relayed);
+    let mut buffer = std::mem::take(&mut entrance.buffer);
+    let client = compressed(
+        entrance.stream,
+        entrance.capabilities,
+        &entrance.hello,
+        &mut buffer,
+    );
+    Some(Relayed {
+        worker,
+        client,
+        server: opened.stream,
+        ahead: [buffer, opened.buffer],
+    })
 }
 
 async fn relay(

@@ -14,7 +14,7 @@ use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::{Candidates, Decision, Load, Reason, SessionView, Transaction as TxView, decide};
-use millrace_sql::{Access, Flags, HandlerOp, Kind, Show, Statement, classify};
+use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify};
 use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure};
@@ -120,13 +120,19 @@ impl Session {
     async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
         let payload = packet::payload(packet);
         let Ok(command) = Command::parse(&payload, self.capabilities) else {
-            return Err(Answer::client(1835, b"HY000", "Malformed communication packet.").into());
+            let dot = if self.family == Family::MySql { "." } else { "" };
+            let text = format!("Malformed communication packet{dot}");
+            return Err(Answer::client(1835, b"HY000", text).into());
         };
         match command {
             Command::Query(query) => self.query(packet, query).await,
             Command::StmtExecute(execute) => self.execute(packet, &payload, execute).await,
             Command::StmtPrepare(text) => Box::pin(self.prepare(packet, text)).await,
             Command::Quit => Err(Failure::Ended),
+            // On a kept connection: its OK has the status that an error before it did not tell.
+            Command::Ping if self.lease.is_some() => {
+                Box::pin(self.forward(packet, Kind::Diagnostics, Access::Read, Expect::Simple)).await
+            }
             Command::Ping => self.ok(OkFields::default()).await,
             Command::StmtClose(id) => Box::pin(self.close_statement(id)).await,
             Command::StmtSendLongData { id, param, data } => self.keep_long_data(id, param, data),
@@ -321,12 +327,13 @@ impl Session {
         let class = request.class;
         let about_messages =
             class.kind == Kind::Diagnostics || class.flags.contains(Flags::USES_WARNING_COUNT);
-        let about_numbers = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
         let (server, seq) = if about_messages {
             self.diagnostics_at?
-        } else if class.flags.intersects(about_numbers) {
+        } else if class.flags.contains(Flags::USES_ROW_COUNT) {
             (self.last_server?, self.seq)
-        } else if class.flags.contains(Flags::USES_LAST_INSERT_ID) {
+        } else if class.flags.contains(Flags::USES_FOUND_ROWS) {
+            self.found_rows_at?
+        } else if class.flags.contains(Flags::USES_LAST_INSERT_ID) && self.insert_id_sure {
             self.insert_id_at?
         } else {
             return None;
@@ -435,7 +442,9 @@ impl Session {
 
     /// The status flags that hold between statements.
     pub(crate) fn idle_status(&self) -> Status {
+        // 0x8000 is MariaDB's ANSI_QUOTES.
         let kept = Status::AUTOCOMMIT
+            | Status::from_bits_retain(0x8000)
             | Status::NO_BACKSLASH_ESCAPES
             | Status::IN_TRANS
             | Status::IN_TRANS_READONLY;

@@ -162,12 +162,19 @@ pub(crate) struct Session {
     /// The connection that holds LAST_INSERT_ID(): its server, and the last statement that the
     /// session ran on it.
     pub(crate) insert_id_at: Option<(ServerId, u64)>,
+    /// What that statement's OK said; LAST_INSERT_ID() is this or what it was before, because an
+    /// explicit value for the column is reported and does not count.
+    pub(crate) insert_id_seen: u64,
+    /// The connection had the session's LAST_INSERT_ID() before, so what it has now is right.
+    pub(crate) insert_id_sure: bool,
     /// LAST_INSERT_ID(), where no connection holds it.
     pub(crate) last_insert_id: u64,
     /// ROW_COUNT() after the last statement.
     pub(crate) row_count: i64,
-    /// FOUND_ROWS() after the last statement.
+    /// FOUND_ROWS(), as far as it is known.
     pub(crate) found_rows: u64,
+    /// The connection that has it: only statements with rows change it.
+    pub(crate) found_rows_at: Option<(ServerId, u64)>,
     /// Where warnings or an error can be asked for: the server, and the statement that has them.
     pub(crate) diagnostics_at: Option<(ServerId, u64)>,
     /// What a read must have seen.
@@ -230,9 +237,12 @@ impl Session {
             seq: 0,
             last_server: None,
             insert_id_at: None,
+            insert_id_seen: 0,
+            insert_id_sure: false,
             last_insert_id: 0,
             row_count: 0,
             found_rows: 0,
+            found_rows_at: None,
             diagnostics_at: None,
             position: GtidSet::new(topology_family),
             position_unknown: false,
@@ -347,19 +357,26 @@ impl Session {
     /// What another session saved of this one's last statements, taken over as far as it still
     /// counts.
     pub(crate) fn collect_saved(&mut self) {
-        let saved = self.handle.saved.borrow();
-        let Some(saved) = saved.as_ref() else { return };
+        let saved = self.handle.saved.borrow().clone();
+        let Some(saved) = saved else { return };
         if let (Some(id), Some((_, seq))) = (saved.last_insert_id, self.insert_id_at)
             && seq == saved.seq
         {
-            self.last_insert_id = id;
-            self.insert_id_at = None;
+            self.settle_insert_id(id);
         }
         if let Some(rows) = saved.found_rows
-            && saved.seq == self.seq
+            && self.found_rows_at.is_some_and(|(_, seq)| seq == saved.seq)
         {
             self.found_rows = rows;
         }
+    }
+
+    /// LAST_INSERT_ID() as read from the connection that holds it.
+    pub(crate) fn settle_insert_id(&mut self, read: u64) {
+        if self.insert_id_sure || read == self.insert_id_seen {
+            self.last_insert_id = read;
+        }
+        self.insert_id_at = None;
     }
 
     /// The warnings that can be asked for, where another session saved them.

@@ -127,7 +127,17 @@ pub(crate) fn variable_name(written: &[u8]) -> Box<[u8]> {
 /// A value read back from the server as SQL text that gives the variable the same type again.
 pub(crate) fn literal(column: &ColumnDef, value: Option<&[u8]>) -> Box<[u8]> {
     let Some(value) = value else {
-        return b"NULL".as_slice().into();
+        // A NULL has a type as well.
+        let null: &[u8] = match column.kind {
+            column_type::LONGLONG | column_type::LONG => b"CAST(NULL AS SIGNED)",
+            column_type::NEWDECIMAL => b"CAST(NULL AS DECIMAL(10,2))",
+            column_type::DOUBLE | column_type::FLOAT => b"(NULL+0e0)",
+            column_type::LONG_BLOB | column_type::VAR_STRING if column.collation != 63 => {
+                b"CAST(NULL AS CHAR)"
+            }
+            _ => b"NULL",
+        };
+        return null.into();
     };
     match column.kind {
         column_type::LONGLONG | column_type::LONG | column_type::NEWDECIMAL => {
