@@ -259,6 +259,17 @@ impl ServerPool {
         self.closed(closed);
     }
 
+    /// Closes an account's idle connections: it is allowed no more than it has.
+    pub fn drop_account(&self, account: &Account) {
+        let mut closed = 0;
+        for pool in self.pools.borrow().values() {
+            if pool.key.account.id == account.id {
+                closed += pool.idle.borrow_mut().drain(..).count();
+            }
+        }
+        self.closed(closed);
+    }
+
     /// Opens connections for those who wait, as far as the limit allows. Also called when
     /// another worker has made room.
     pub fn pump(&self) {

@@ -6,15 +6,16 @@ use millrace_backend::state::SessionState;
 use millrace_metrics::{PinReason, RetryKind};
 use millrace_protocol::Status;
 use millrace_protocol::auth::Plugin;
-use millrace_protocol::command::{StmtExecute, execute_with_types};
+use millrace_protocol::command::{COM_STMT_PREPARE, StmtExecute, execute_with_types};
 use millrace_protocol::handshake::{ChangeUser, HandshakeResponse};
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_sql::{Access, Family, Kind, classify};
+use millrace_sql::{Access, Family, Flags, Kind, classify};
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Main, Request};
+use crate::local::with_connection_id;
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
 use crate::session::{Session, Transaction};
@@ -42,6 +43,21 @@ impl Session {
         }
         let mut class = self.worker.take_statement();
         classify(text, &self.lex, &mut class);
+        let own_number = class
+            .flags
+            .contains(Flags::USES_CONNECTION_ID)
+            .then(|| with_connection_id(text, self.id))
+            .flatten();
+        let mut framed = Vec::new();
+        let (packet, text) = match &own_number {
+            Some(text) => {
+                classify(text, &self.lex, &mut class);
+                let payload = [&[COM_STMT_PREPARE][..], text].concat();
+                packet::frame(&mut framed, 0, &payload);
+                (&*framed, &**text)
+            }
+            None => (packet, text),
+        };
         let id = self.statements.next_id();
         // Preparing runs nothing, so that nothing follows for the session: it is only sent
         // where the statement will run.
@@ -49,6 +65,8 @@ impl Session {
         preparing.clear();
         preparing.kind = Kind::Help;
         preparing.access = class.access;
+        // Their types decide the metadata.
+        preparing.flags = class.flags & Flags::READS_USER_VARS;
         let access = self.access(&class, text);
         let request = Request {
             main: Main::Packet(packet),

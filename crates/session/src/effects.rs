@@ -101,10 +101,11 @@ impl Session {
         let (class, text) = request.inner.unwrap_or((class, text));
         self.note_surprises(&outcome, class);
         self.note_position(&outcome, request);
-        if self.has_epilogue(class, &outcome, request) {
+        self.position_stale |= self.hides_position(&outcome, request);
+        if self.has_epilogue(class, &lease) {
             // The client need not wait for what is only for our records.
             self.flush().await?;
-            Box::pin(self.epilogue(&mut lease, class, text, &outcome, request)).await;
+            Box::pin(self.epilogue(&mut lease, class, text)).await;
         }
         let releases = !failed && self.releases(class);
         lease.broken |= releases;
@@ -178,10 +179,7 @@ impl Session {
         let held_diagnostics = self
             .diagnostics_at
             .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
-        if self.handle.saved.borrow().is_some() {
-            self.collect_saved();
-            *self.handle.saved.borrow_mut() = None;
-        }
+        self.collect_saved();
         self.seq += 1;
         if !holds_insert_id || lease.last_user != uid {
             lease.residue = Residue::default();
@@ -225,6 +223,9 @@ impl Session {
             lease.residue.diagnostics = true;
             self.diagnostics_at = Some((lease.server, self.seq));
         }
+        let kept = self.diagnostics_at.map(|(_, seq)| seq);
+        let stale = |saved: &mut variables::Diagnostics| Some(saved.seq) != kept;
+        let _ = self.handle.saved.borrow_mut().take_if(stale);
         lease.residue.found_rows = class.flags.contains(Flags::CALC_FOUND_ROWS);
         self.row_count = match outcome.ended_ok && !failed {
             true => i64::try_from(outcome.affected_rows).unwrap_or(i64::MAX),
@@ -415,8 +416,13 @@ impl Session {
         self.note_tables(class, text);
         if class.flags.contains(Flags::ACQUIRES_USER_LOCK) {
             self.pin(PinReason::UserLock);
+            if !lock_names(text, &mut self.locks) {
+                self.locks_unknown = true;
+            }
         } else if class.flags.contains(Flags::RELEASES_ALL_USER_LOCKS) {
             self.unpin(PinReason::UserLock);
+            self.locks.clear();
+            self.locks_unknown = false;
         }
         if class.flags.contains(Flags::SEQUENCE) {
             // LASTVAL() is the connection's.
@@ -531,10 +537,27 @@ impl Session {
             && !self.capabilities.contains(Capabilities::DEPRECATE_EOF)
     }
 
-    fn has_epilogue(&self, class: &Statement, outcome: &Outcome, request: &Request<'_>) -> bool {
+    fn has_epilogue(&self, class: &Statement, lease: &Lease) -> bool {
         class.flags.contains(Flags::ASSIGNS_USER_VARS)
+            || self.locks_to_check(class)
             || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK) && !class.assignments.is_empty())
-            || self.hides_position(outcome, request)
+            || self.position_to_read(class, lease)
+    }
+
+    /// The position is behind what the session wrote, and can be asked for here without being in
+    /// the way of a question about the statement before.
+    fn position_to_read(&self, class: &Statement, lease: &Lease) -> bool {
+        self.position_stale
+            && class.kind != Kind::Diagnostics
+            && self.diagnostics_at != Some((lease.server, self.seq))
+            && !self.pins.has(PinReason::Transaction)
+            && self.worker.with_world(|world| world.snapshot.primary == Some(lease.server))
+    }
+
+    /// Locks may have been taken or released.
+    fn locks_to_check(&self, class: &Statement) -> bool {
+        let touches = Flags::ACQUIRES_USER_LOCK | Flags::RELEASES_USER_LOCK;
+        class.flags.intersects(touches) && self.pins.has(PinReason::UserLock)
     }
 
     /// Reads back what the statement may have changed and the server does not report.
@@ -543,13 +566,10 @@ impl Session {
         lease: &mut Lease,
         class: &Statement,
         text: &[u8],
-        outcome: &Outcome,
-        request: &Request<'_>,
     ) {
-        if self.pins.has(PinReason::UserVariable) && !self.hides_position(outcome, request) {
-            return;
-        }
-        if class.flags.contains(Flags::ASSIGNS_USER_VARS) && !self.keep_numbers(lease, class, text) {
+        let assigns = class.flags.contains(Flags::ASSIGNS_USER_VARS)
+            && !self.pins.has(PinReason::UserVariable);
+        if assigns && !self.keep_numbers(lease, class, text) {
             self.save_own_diagnostics(lease).await;
             if !self.read_user_variables(lease, class, text).await {
                 self.pin(PinReason::UserVariable);
@@ -558,7 +578,11 @@ impl Session {
         if class.flags.contains(Flags::MENTIONS_SESSION_TRACK) && !class.assignments.is_empty() {
             self.read_tracking(lease).await;
         }
-        if self.hides_position(outcome, request) {
+        if self.locks_to_check(class) {
+            self.save_own_diagnostics(lease).await;
+            self.check_locks(lease).await;
+        }
+        if self.position_to_read(class, lease) {
             self.save_own_diagnostics(lease).await;
             self.read_position(lease).await;
         }
@@ -728,7 +752,64 @@ impl Session {
             self.position.insert_text(&text).is_ok()
         });
         self.position_unknown |= !known;
+        self.position_stale = false;
     }
+
+    /// Asks which of the locks that were asked for are held; with the last the pin ends.
+    async fn check_locks(&mut self, lease: &mut Lease) {
+        if self.locks_unknown || self.locks.is_empty() {
+            return;
+        }
+        let mut query = "SELECT ".to_owned();
+        for (at, name) in self.locks.iter().enumerate() {
+            if at > 0 {
+                query.push(',');
+            }
+            query.push_str(&format!("IS_USED_LOCK({name})<=>CONNECTION_ID()"));
+        }
+        let Ok(rows) = lease.query(&query).await else {
+            return;
+        };
+        let held = rows.into_iter().next().unwrap_or_default();
+        let mut held = held.iter().map(|cell| cell.as_deref() == Some(b"1"));
+        self.locks.retain(|_| held.next().unwrap_or(true));
+        if self.locks.is_empty() {
+            self.unpin(PinReason::UserLock);
+        }
+    }
+}
+
+/// Adds the names in a statement's GET_LOCK calls, as string literals; false where one is no
+/// literal that means the same in another statement.
+fn lock_names(text: &[u8], names: &mut Vec<Box<str>>) -> bool {
+    let lower = text.to_ascii_lowercase();
+    let mut from = 0;
+    let mut found = false;
+    while let Some(at) = find(&lower[from..], b"get_lock") {
+        let rest = &text[from + at + 8..];
+        from += at + 8;
+        let Some(rest) = rest.trim_ascii_start().strip_prefix(b"(") else {
+            return false;
+        };
+        let Some(rest) = rest.trim_ascii_start().strip_prefix(b"'") else {
+            return false;
+        };
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.:/ $".contains(byte);
+        let length = rest.iter().take_while(|byte| plain(byte)).count();
+        if !rest[length..].starts_with(b"'") || !rest[length + 1..].trim_ascii_start().starts_with(b",") {
+            return false;
+        }
+        let name: Box<str> = format!("'{}'", String::from_utf8_lossy(&rest[..length])).into();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+        found = true;
+    }
+    found
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|window| window == what)
 }
 
 /// SET last_insert_id = …

@@ -13,13 +13,24 @@ use crate::registry::{Entry, FIRST_ID};
 use crate::session::Session;
 use crate::worker::{Message, Running};
 
+/// The number in what CONNECTION_ID() was replaced by.
+fn own_number(expression: &[u8]) -> Option<u64> {
+    let expression = expression.trim_ascii();
+    let number = expression.strip_prefix(b"CAST(")?.strip_suffix(b" AS UNSIGNED)")?;
+    std::str::from_utf8(number).ok()?.parse().ok()
+}
+
 impl Session {
     /// The KILL statement.
     pub(crate) async fn kill(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
         let (id, query) = match request.class.kill.map(|kill| kill.target) {
             Some(KillTarget::Connection(id)) => (id, false),
             Some(KillTarget::Query(id)) => (id, true),
-            // By user, by statement, by expression: the server's own matter.
+            Some(KillTarget::Expression { value, query }) => match own_number(value.of(text)) {
+                Some(id) => (id, query),
+                None => return self.statement(request, text).await,
+            },
+            // By user, by statement: the server's own matter.
             _ => return self.statement(request, text).await,
         };
         match self.find(id) {

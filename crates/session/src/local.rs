@@ -17,10 +17,13 @@ impl Session {
         request: &Request<'_>,
         text: &[u8],
     ) -> Result<bool, Failure> {
+        let class = request.class;
+        if class.kind == Kind::Diagnostics {
+            return self.show_saved_warnings(text).await;
+        }
         if self.lease.is_some() {
             return Ok(false);
         }
-        let class = request.class;
         match class.kind {
             Kind::Begin if self.may_defer(class.flags) => {
                 self.begin_deferred(class.flags, text).await?;
@@ -58,7 +61,6 @@ impl Session {
                 self.settle_locally();
                 self.ok(OkFields::default()).await?;
             }
-            Kind::Diagnostics => return self.show_saved_warnings(text).await,
             Kind::Select => return self.answer_about_session(class.flags, text).await,
             _ => return Ok(false),
         }
@@ -192,25 +194,12 @@ impl Session {
     }
 
     async fn answer_about_session(&mut self, class: Flags, text: &[u8]) -> Result<bool, Failure> {
-        let asked = Flags::USES_CONNECTION_ID | Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS;
+        let asked = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS;
         if !class.intersects(asked) || text.len() > 64 {
             return Ok(false);
         }
         let (words, name) = (words(text), expression(text));
         let value = match words.as_str() {
-            "select connection_id()" => {
-                let mut column = ColumnDef::integer(&name);
-                column.length = 21;
-                if self.family == Family::MariaDb {
-                    column.kind = millrace_protocol::types::column_type::LONG;
-                    column.length = 10;
-                }
-                column.flags = flags::NOT_NULL | flags::UNSIGNED | flags::BINARY;
-                let mut result = TextResult::new(vec![column]);
-                result.row(&[Cell::UInt(u64::from(self.id))]);
-                self.show(&result).await?;
-                return Ok(true);
-            }
             "select row_count()" if !self.own_is_idle() => self.row_count,
             "select found_rows()" if !self.own_is_idle() => {
                 self.collect_saved();
@@ -254,6 +243,91 @@ impl Session {
     }
 }
 
+/// The text with every CONNECTION_ID() replaced by the client's own number, which is the one it
+/// was greeted with and may name to KILL; none where the calls are not all plain to see. A column
+/// that would have been named after the call still is.
+pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
+    const CALL: &[u8] = b"connection_id";
+    let mut out = Vec::with_capacity(text.len() + 32);
+    let mut replaced = false;
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        match rest[0] {
+            quote @ (b'\'' | b'"' | b'`') => {
+                let length = quoted_length(rest, quote)?;
+                out.extend_from_slice(&rest[..length]);
+                at += length;
+            }
+            // Comments may hide or run code: left to the server.
+            b'#' => return None,
+            b'/' if rest.starts_with(b"/*") => return None,
+            b'-' if rest.starts_with(b"--") => return None,
+            byte if byte.is_ascii_alphabetic() || byte == b'_' || byte == b'@' => {
+                let word = |byte: &u8| byte.is_ascii_alphanumeric() || b"_$@.".contains(byte) || *byte >= 0x80;
+                let length = rest.iter().take_while(|byte| word(byte)).count().max(1);
+                let name = &rest[..length];
+                let call = name.eq_ignore_ascii_case(CALL).then(|| empty_call(&rest[length..])).flatten();
+                let Some(arguments) = call else {
+                    out.extend_from_slice(name);
+                    at += length;
+                    continue;
+                };
+                let whole = &rest[..length + arguments];
+                let named = is_column(&out, &rest[length + arguments..]);
+                out.extend_from_slice(format!("CAST({id} AS UNSIGNED)").as_bytes());
+                if named {
+                    out.extend_from_slice(b" AS `");
+                    out.extend_from_slice(whole);
+                    out.push(b'`');
+                }
+                replaced = true;
+                at += length + arguments;
+            }
+            byte => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    replaced.then_some(out)
+}
+
+/// The length of `()` with blanks, where the text begins so.
+fn empty_call(text: &[u8]) -> Option<usize> {
+    let inner = text.strip_prefix(b"(")?;
+    let blanks = inner.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    (inner.get(blanks) == Some(&b')')).then_some(blanks + 2)
+}
+
+/// The length of a quoted string or name; none where it does not end or holds a backslash.
+fn quoted_length(text: &[u8], quote: u8) -> Option<usize> {
+    let mut at = 1;
+    loop {
+        match *text.get(at)? {
+            b'\\' => return None,
+            byte if byte == quote => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+}
+
+/// Whether what stands between these two is a column of a SELECT list by itself, without a name.
+fn is_column(before: &[u8], after: &[u8]) -> bool {
+    let before = before.trim_ascii_end();
+    let starts = before.last() == Some(&b',')
+        || before.to_ascii_lowercase().ends_with(b"select");
+    let after = after.trim_ascii_start();
+    let ends = after.is_empty()
+        || after.starts_with(b",")
+        || after.starts_with(b";")
+        || after.to_ascii_lowercase().starts_with(b"from");
+    let in_parentheses = before.iter().filter(|byte| **byte == b'(').count()
+        > before.iter().filter(|byte| **byte == b')').count();
+    let is_select = before.trim_ascii_start().to_ascii_lowercase().starts_with(b"select");
+    starts && ends && is_select && !in_parentheses
+}
+
 /// The statement in lower case, with single blanks and without a `;` at the end.
 fn words(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text).to_ascii_lowercase();
@@ -266,4 +340,28 @@ fn expression(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let text = text.trim().trim_end_matches(';').trim();
     text.get(6..).unwrap_or("").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_number_takes_the_calls_place() {
+        let substituted = |text: &str| {
+            with_connection_id(text.as_bytes(), 7).map(|text| String::from_utf8_lossy(&text).into_owned())
+        };
+        let cases = [
+            ("SELECT CONNECTION_ID()", Some("SELECT CAST(7 AS UNSIGNED) AS `CONNECTION_ID()`")),
+            ("select connection_id( ) x", Some("select CAST(7 AS UNSIGNED) x")),
+            ("KILL CONNECTION_ID()", Some("KILL CAST(7 AS UNSIGNED)")),
+            ("SELECT 'connection_id()'", None),
+            ("SELECT x.connection_id()", None),
+            ("SELECT /* a */ CONNECTION_ID()", None),
+            ("SELECT (CONNECTION_ID())", Some("SELECT (CAST(7 AS UNSIGNED))")),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(substituted(text).as_deref(), expected, "{text}");
+        }
+    }
 }

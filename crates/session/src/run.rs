@@ -6,7 +6,11 @@ use std::io;
 use std::task::Poll;
 use std::time::Instant;
 
-use millrace_backend::pool::Lease;
+use std::rc::Rc;
+
+use millrace_backend::error::BackendError;
+use millrace_backend::pool::{Lease, Pool};
+use millrace_backend::state::SessionState;
 use millrace_metrics::StatementKind;
 use millrace_protocol::Status;
 use millrace_protocol::command::{Command, Query};
@@ -19,6 +23,7 @@ use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Attempt, Main, Request};
+use crate::local::with_connection_id;
 use crate::login::error_packet;
 use crate::relay::Outcome;
 use crate::session::{Session, Transaction};
@@ -173,6 +178,13 @@ impl Session {
     async fn query(&mut self, packet: &[u8], query: Query<'_>) -> Result<(), Failure> {
         let mut class = self.worker.take_statement();
         classify(query.text, &self.lex, &mut class);
+        if class.flags.contains(Flags::USES_CONNECTION_ID)
+            && let Some(text) = with_connection_id(query.text, self.id)
+        {
+            let sent = self.substituted_query(query.attributes, &text).await;
+            self.worker.put_statement(class);
+            return sent;
+        }
         let request = Request {
             main: Main::Packet(packet),
             access: self.access(&class, query.text),
@@ -185,6 +197,32 @@ impl Session {
             self.statement(&request, query.text).await
         } else {
             Box::pin(self.special(&request, query.text)).await
+        };
+        self.worker.put_statement(class);
+        ran
+    }
+
+    /// A query with the client's own connection number in it.
+    async fn substituted_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
+        let mut payload = vec![millrace_protocol::command::COM_QUERY];
+        payload.extend_from_slice(attributes);
+        payload.extend_from_slice(text);
+        let mut packet = Vec::new();
+        packet::frame(&mut packet, 0, &payload);
+        let mut class = self.worker.take_statement();
+        classify(text, &self.lex, &mut class);
+        let request = Request {
+            main: Main::Packet(&packet),
+            access: self.access(&class, text),
+            class: &class,
+            inner: None,
+            expect: Expect::Query,
+            prepare: None,
+        };
+        let ran = if self.is_simple(&class) {
+            self.statement(&request, text).await
+        } else {
+            Box::pin(self.special(&request, text)).await
         };
         self.worker.put_statement(class);
         ran
@@ -246,7 +284,8 @@ impl Session {
         let access = catalogue.effective_access(class, text, &self.state.database);
         // What sets session state may come to keep its connection, and a kept one must be able
         // to take whatever comes next.
-        let keeps = access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
+        let keeps =
+            access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
         if keeps { access.max(Access::PrimaryRead) } else { access }
     }
 
@@ -296,7 +335,7 @@ impl Session {
             let state = self.state.clone();
             let lease = match pool.try_take(self.handle.uid, &state) {
                 Some(lease) => Ok(lease),
-                None => Box::pin(pool.take(self.handle.uid, &state)).await,
+                None => Box::pin(self.take_anew(&pool, &state)).await,
             };
             let mut lease = match lease {
                 Ok(lease) => lease,
@@ -379,7 +418,7 @@ impl Session {
                 Transaction::Deferred { .. } => TxView::ReadWrite,
             },
             required: &self.position,
-            position_unknown: self.position_unknown,
+            position_unknown: self.position_unknown || self.position_stale,
             serializable: self.is_serializable(),
             autocommit_off: self.autocommit_off(),
         };
@@ -408,8 +447,30 @@ impl Session {
         }
     }
 
-    fn unavailable(&self, server: ServerId, error: millrace_backend::error::BackendError) -> Answer {
-        use millrace_backend::error::BackendError;
+    /// A connection that is not there yet. Where the account may have no more of them, those that
+    /// it has and does not use are closed first.
+    async fn take_anew(
+        &self,
+        pool: &Rc<Pool>,
+        state: &Rc<SessionState>,
+    ) -> Result<Lease, BackendError> {
+        let taken = pool.take(self.handle.uid, state).await;
+        match taken {
+            Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226) => {
+                let account = &self.identity.account;
+                self.worker.verifiers.rest(account.id);
+                for server in &self.worker.servers {
+                    server.drop_account(account);
+                }
+                // The server counts a connection until it has noticed its end.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                pool.take(self.handle.uid, state).await
+            }
+            taken => taken,
+        }
+    }
+
+    fn unavailable(&self, server: ServerId, error: BackendError) -> Answer {
         use millrace_topology::{Cause, ObservationKind};
         if let BackendError::Io(error) = &error {
             let cause = match error.kind() {

@@ -180,6 +180,12 @@ pub(crate) struct Session {
     /// What a read must have seen.
     pub(crate) position: GtidSet,
     pub(crate) position_unknown: bool,
+    /// Something was written whose position was not told: it is asked for at the next chance.
+    pub(crate) position_stale: bool,
+    /// The locks asked for by GET_LOCK, as SQL literals.
+    pub(crate) locks: Vec<Box<str>>,
+    /// Some lock's name is not known.
+    pub(crate) locks_unknown: bool,
     pub(crate) statements: Statements,
     /// Status flags of the last answer.
     pub(crate) status: Status,
@@ -246,6 +252,9 @@ impl Session {
             diagnostics_at: None,
             position: GtidSet::new(topology_family),
             position_unknown: false,
+            position_stale: false,
+            locks: Vec::new(),
+            locks_unknown: false,
             statements: Statements::default(),
             status: Status::AUTOCOMMIT,
             worker,
@@ -340,6 +349,8 @@ impl Session {
         }
         self.temporary_tables.clear();
         self.handlers = 0;
+        self.locks.clear();
+        self.locks_unknown = false;
     }
 
     /// A variable is in force with a value that makes every statement open a transaction.

@@ -2,7 +2,7 @@
 //! account and database that arrived before it was asked. So a password that was changed, or an
 //! account that was locked, is noticed by every later login, at a cost that falls under load.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -35,8 +35,22 @@ struct Key {
 
 #[derive(Default)]
 struct Line {
+    /// The connection is to be closed at once.
+    rests: Cell<bool>,
     waiting: RefCell<Vec<oneshot::Sender<Result<(), Answer>>>>,
     called: Notify,
+}
+
+impl Verifiers {
+    /// Closes the connections that ask for an account: it is allowed too few.
+    pub(crate) fn rest(&self, account: u64) {
+        for (key, line) in self.lines.borrow().iter() {
+            if key.account == account {
+                line.rests.set(true);
+                line.called.notify_one();
+            }
+        }
+    }
 }
 
 /// How long the connection that asks is kept when nobody logs in.
@@ -80,6 +94,9 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
         let called = tokio::time::timeout(REST, line.called.notified()).await;
         let waiting = std::mem::take(&mut *line.waiting.borrow_mut());
         if waiting.is_empty() {
+            if line.rests.take() {
+                conn = None;
+            }
             if called.is_err() {
                 worker.verifiers.lines.borrow_mut().remove(&key);
                 return;
