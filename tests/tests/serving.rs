@@ -1190,8 +1190,20 @@ async fn promoted(cluster: &Cluster) -> anyhow::Result<()> {
     readers.during(readers.until(&replicas)).await
 }
 
-/// Brings back what a failed check left down.
+/// Brings back what a failed check left down; a server may still be on its way down.
 async fn mend(cluster: &Cluster) -> anyhow::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = try_mend(cluster).await {
+        ensure!(
+            Instant::now() < deadline,
+            "the cluster stays broken: {error:#}"
+        );
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    Ok(())
+}
+
+async fn try_mend(cluster: &Cluster) -> anyhow::Result<()> {
     for server in cluster.servers() {
         if server.pid.is_none() {
             cluster.start(&server.name).await?;

@@ -1,0 +1,720 @@
+//! Being watched: what /metrics, /healthz, /readyz and the log say while clients work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use millrace_sandbox::{APP, Cluster, ClusterSpec, Family, MONITOR, skip_unless};
+use millrace_tests::checks::Checks;
+use millrace_tests::harness::{self, Launch, Proxy};
+use millrace_tests::wire::{Connection, Login, Target};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const READY: Duration = Duration::from_secs(30);
+const FOLLOWED: Duration = Duration::from_secs(20);
+
+async fn proxy(cluster: &Cluster, more: &str) -> anyhow::Result<Proxy> {
+    let launch = Launch::new()?;
+    let servers: String = cluster
+        .servers()
+        .iter()
+        .map(|s| format!("[[server]]\naddress = \"127.0.0.1:{}\"\n", s.port))
+        .collect();
+    let text = format!(
+        "workers = 2\n[[listen]]\naddress = \"127.0.0.1:{}\"\n{servers}\
+         [monitor]\nuser = \"{}\"\npassword_env = \"MILLRACE_MONITOR_PASSWORD\"\n\
+         [http]\nlisten = \"127.0.0.1:{}\"\n{more}",
+        launch.port, MONITOR.user, launch.http_port
+    );
+    let mut proxy = launch.config(&text).spawn()?;
+    proxy.wait_ready(READY).await?;
+    let deadline = Instant::now() + FOLLOWED;
+    for server in cluster.servers().iter().filter(|s| s.pid.is_some()) {
+        let series = format!(
+            "millrace_server_fit{{server=\"127.0.0.1:{}\"}}",
+            server.port
+        );
+        while Exposition::of(&proxy).await?.value(&series) != 1.0 {
+            ensure!(Instant::now() < deadline, "{series}; log: {}", proxy.log());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    Ok(proxy)
+}
+
+fn app(proxy: &Proxy) -> Login {
+    Login::new(proxy.address(), APP.user, APP.password).database("app")
+}
+
+// --- The format ---
+
+/// The text of /metrics, taken apart by the OpenMetrics specification's rules.
+#[derive(Debug, Default)]
+struct Exposition {
+    /// Types by family.
+    types: BTreeMap<String, String>,
+    /// Values by series as written, labels included.
+    series: BTreeMap<String, f64>,
+}
+
+impl Exposition {
+    async fn of(proxy: &Proxy) -> anyhow::Result<Self> {
+        let answer = proxy.metrics().await?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("no body")?;
+        ensure!(head.starts_with("HTTP/1.1 200"), "{head}");
+        let head = head.to_lowercase();
+        ensure!(
+            head.contains("content-type: application/openmetrics-text"),
+            "{head}"
+        );
+        // Chunked answers would need joining; the client asked for a closed connection.
+        ensure!(!head.contains("transfer-encoding"), "{head}");
+        Self::parse(body)
+    }
+
+    fn parse(body: &str) -> anyhow::Result<Self> {
+        let mut parsed = Self::default();
+        let mut family = String::new();
+        let body = body
+            .strip_suffix("# EOF\n")
+            .context("no `# EOF` at the end")?;
+        for line in body.lines() {
+            if let Some(comment) = line.strip_prefix("# ") {
+                let mut words = comment.splitn(3, ' ');
+                let (keyword, name, rest) = (words.next(), words.next(), words.next());
+                let name = name.with_context(|| line.to_owned())?;
+                match keyword {
+                    Some("TYPE") => {
+                        family = name.to_owned();
+                        let kind = rest.with_context(|| line.to_owned())?.to_owned();
+                        let twice = parsed.types.insert(family.clone(), kind);
+                        ensure!(twice.is_none(), "{name} has two types");
+                    }
+                    Some("HELP" | "UNIT") => {}
+                    _ => bail!("an unknown comment: {line}"),
+                }
+                continue;
+            }
+            parsed.sample(&family, line)?;
+        }
+        Ok(parsed)
+    }
+
+    fn sample(&mut self, family: &str, line: &str) -> anyhow::Result<()> {
+        let (series, value) = line
+            .rsplit_once(' ')
+            .with_context(|| format!("no value: {line}"))?;
+        let value: f64 = match value {
+            "+Inf" => f64::INFINITY,
+            number => number
+                .parse()
+                .with_context(|| format!("no number: {line}"))?,
+        };
+        let name = series.split('{').next().unwrap_or_default();
+        let suffix = name
+            .strip_prefix(family)
+            .with_context(|| format!("{line} in {family}"))?;
+        let allowed: &[&str] = match self.types.get(family).map(String::as_str) {
+            Some("counter") => &["_total"],
+            Some("gauge") => &[""],
+            Some("histogram") => &["_bucket", "_sum", "_count"],
+            kind => bail!("{family} is a {kind:?}"),
+        };
+        ensure!(allowed.contains(&suffix), "{name} in {family}");
+        if let Some(labels) = series
+            .strip_prefix(name)
+            .filter(|labels| !labels.is_empty())
+        {
+            let inner = labels.strip_prefix('{').and_then(|l| l.strip_suffix('}'));
+            for label in inner.with_context(|| line.to_owned())?.split("\",") {
+                let (key, value) = label.split_once("=\"").with_context(|| line.to_owned())?;
+                let fine = key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+                ensure!(
+                    fine && !key.is_empty() && !value.is_empty(),
+                    "label {label} of {line}"
+                );
+            }
+        }
+        let twice = self.series.insert(series.to_owned(), value);
+        ensure!(twice.is_none(), "{series} is there twice");
+        Ok(())
+    }
+
+    /// A series' value; 0 where there is none yet.
+    fn value(&self, series: &str) -> f64 {
+        self.series.get(series).copied().unwrap_or(0.0)
+    }
+
+    /// The sum over all series of this name whose labels contain these.
+    fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        let of = |series: &str| {
+            series.split('{').next() == Some(name) && labels.iter().all(|l| series.contains(l))
+        };
+        let fitting = self.series.iter().filter(|(series, _)| of(series));
+        fitting.map(|(_, value)| value).sum()
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        let name = |(family, kind): (&String, &String)| match kind.as_str() {
+            "counter" => format!("{family}_total"),
+            _ => family.clone(),
+        };
+        self.types.iter().map(name).collect()
+    }
+}
+
+/// Names in the first column of the documentation's tables.
+fn documented() -> anyhow::Result<BTreeMap<String, String>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md");
+    let text = std::fs::read_to_string(path)?;
+    let mut names = BTreeMap::new();
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        if let [_, name, kind, ..] = cells[..]
+            && let Some(name) = name.strip_prefix('`').and_then(|n| n.strip_suffix('`'))
+        {
+            names.insert(name.to_owned(), kind.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+async fn format(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "").await?;
+    let mut connection = Connection::open(&app(&proxy)).await?;
+    for sql in [
+        "SELECT 1 FROM app.seen",
+        "INSERT INTO app.seen VALUES (1)",
+        "SELEC",
+        "SELECT CONNECTION_ID()",
+    ] {
+        connection.query(sql).await;
+    }
+    let exposition = Exposition::of(&proxy).await?;
+    let documented = documented()?;
+    let names: BTreeSet<String> = documented.keys().cloned().collect();
+    let missing: Vec<_> = names.difference(&exposition.names()).cloned().collect();
+    let unknown: Vec<_> = exposition.names().difference(&names).cloned().collect();
+    ensure!(
+        missing.is_empty() && unknown.is_empty(),
+        "missing {missing:?}, undocumented {unknown:?}"
+    );
+    for (family, kind) in &exposition.types {
+        let name = if kind == "counter" {
+            format!("{family}_total")
+        } else {
+            family.clone()
+        };
+        ensure!(documented.get(&name) == Some(kind), "{name} is a {kind}");
+    }
+    buckets(&exposition)
+}
+
+/// Buckets only grow, and the last one holds all.
+fn buckets(exposition: &Exposition) -> anyhow::Result<()> {
+    const NAME: &str = "millrace_statement_duration_seconds";
+    let mut seen = 0;
+    for (series, count) in &exposition.series {
+        let Some(labels) = series.strip_prefix(&format!("{NAME}_count")) else {
+            continue;
+        };
+        seen += 1;
+        let labels = labels.trim_matches(['{', '}']);
+        let mut buckets: Vec<(f64, f64)> = Vec::new();
+        for (other, value) in &exposition.series {
+            let Some(rest) = other.strip_prefix(&format!("{NAME}_bucket{{le=\"")) else {
+                continue;
+            };
+            let (bound, rest) = rest.split_once("\",").context("labels")?;
+            if rest.trim_end_matches('}') == labels {
+                let bound = match bound {
+                    "+Inf" => f64::INFINITY,
+                    number => number.parse()?,
+                };
+                buckets.push((bound, *value));
+            }
+        }
+        buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+        ensure!(
+            buckets.windows(2).all(|w| w[0].1 <= w[1].1),
+            "{labels}: {buckets:?}"
+        );
+        let last = buckets.last().context("no buckets")?;
+        ensure!(
+            last.0.is_infinite() && last.1 == *count,
+            "{labels}: {last:?}, count {count}"
+        );
+        let total = exposition.value(&format!("millrace_statements_total{{{labels}}}"));
+        ensure!(
+            total == *count,
+            "{labels}: {total} statements, {count} durations"
+        );
+    }
+    ensure!(seen > 0, "no durations");
+    Ok(())
+}
+
+// --- What moves ---
+
+/// By how much series moved while something happened.
+struct Moved {
+    before: Exposition,
+    after: Exposition,
+}
+
+impl Moved {
+    fn by(&self, name: &str, labels: &[&str]) -> f64 {
+        self.after.sum(name, labels) - self.before.sum(name, labels)
+    }
+
+    fn exactly(&self, name: &str, labels: &[&str], expected: f64) -> anyhow::Result<()> {
+        let moved = self.by(name, labels);
+        ensure!(
+            moved == expected,
+            "{name}{labels:?} moved by {moved}, not {expected}"
+        );
+        Ok(())
+    }
+
+    fn at_least(&self, name: &str, labels: &[&str], least: f64) -> anyhow::Result<()> {
+        let moved = self.by(name, labels);
+        ensure!(
+            moved >= least,
+            "{name}{labels:?} moved by {moved}, not {least} or more"
+        );
+        Ok(())
+    }
+}
+
+async fn moves(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "").await?;
+    let primary = format!("server=\"127.0.0.1:{}\"", cluster.primary().port);
+    let login = app(&proxy);
+    let before = Exposition::of(&proxy).await?;
+    ensure!(
+        before.value("millrace_clients") == 0.0,
+        "clients before any came"
+    );
+    let mut connection = Connection::open(&login).await?;
+    let big = "x".repeat(50_000);
+    for _ in 0..7 {
+        connection.expect("SELECT * FROM app.seen LIMIT 1").await?;
+    }
+    for _ in 0..3 {
+        connection.expect("INSERT INTO app.seen VALUES (5)").await?;
+    }
+    connection.expect(&format!("SELECT '{big}'")).await?;
+    connection.query("SELECT * FROM app.not_there").await;
+    connection.query("SELEC 1").await;
+    connection
+        .query("INSERT INTO app.seen VALUES ('no number')")
+        .await;
+    let reply = connection.query("SELECT CONNECTION_ID()").await;
+    ensure!(reply.scalar().is_some(), "{:?}", reply.render());
+    let moved = Moved {
+        before,
+        after: Exposition::of(&proxy).await?,
+    };
+    let read = ["kind=\"read\""];
+    // 7 reads, the long one, the one of no table, and CONNECTION_ID.
+    moved.exactly("millrace_statements_total", &read, 10.0)?;
+    moved.exactly(
+        "millrace_statements_total",
+        &["kind=\"write\"", &primary],
+        4.0,
+    )?;
+    moved.exactly("millrace_client_connections_total", &[], 1.0)?;
+    moved.exactly("millrace_clients", &[], 1.0)?;
+    moved.exactly("millrace_logins_total", &["outcome=\"denied\""], 0.0)?;
+    moved.exactly("millrace_logins_total", &[], 1.0)?;
+    moved.exactly(
+        "millrace_errors_total",
+        &["side=\"server\"", "class=\"syntax\""],
+        2.0,
+    )?;
+    moved.exactly("millrace_errors_total", &[], 3.0)?;
+    moved.at_least("millrace_client_received_bytes_total", &[], 50_000.0)?;
+    moved.at_least("millrace_client_sent_bytes_total", &[], 50_000.0)?;
+    moved.at_least("millrace_pool_connections_opened_total", &[&primary], 1.0)?;
+    let before = moved.after;
+    connection.quit().await;
+    settled(&proxy, "millrace_clients", 0.0).await?;
+    let mut wrong = login.clone();
+    wrong.password = "not it".to_owned();
+    for _ in 0..2 {
+        let (connection, _) = Connection::try_open(&wrong).await?;
+        ensure!(connection.is_none(), "a wrong password is let in");
+    }
+    let moved = Moved {
+        before,
+        after: Exposition::of(&proxy).await?,
+    };
+    moved.exactly("millrace_logins_total", &["outcome=\"denied\""], 2.0)?;
+    moved.exactly("millrace_errors_total", &["class=\"access\""], 2.0)?;
+    moved.exactly("millrace_statements_total", &[], 0.0)
+}
+
+/// Waits until a series has this value: what a client no longer sees may end a moment later.
+async fn settled(proxy: &Proxy, series: &str, expected: f64) -> anyhow::Result<()> {
+    let deadline = Instant::now() + FOLLOWED;
+    loop {
+        let value = Exposition::of(proxy).await?.value(series);
+        if value == expected {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "{series} is {value}, not {expected}"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What begins a pin and what ends it.
+const PINS: [(&str, &[&str], &[&str]); 6] = [
+    (
+        "transaction",
+        &["BEGIN", "INSERT INTO app.seen VALUES (1)"],
+        &["COMMIT"],
+    ),
+    (
+        "temporary_table",
+        &["CREATE TEMPORARY TABLE tt (x INT)"],
+        &["DROP TEMPORARY TABLE tt"],
+    ),
+    (
+        "lock_tables",
+        &["LOCK TABLES app.seen READ"],
+        &["UNLOCK TABLES"],
+    ),
+    (
+        "user_lock",
+        &["SELECT GET_LOCK('watched', 1)"],
+        &["SELECT RELEASE_LOCK('watched')"],
+    ),
+    (
+        "handler",
+        &["HANDLER app.seen OPEN"],
+        &["HANDLER seen CLOSE"],
+    ),
+    (
+        "xa",
+        &["XA START 'watched'", "INSERT INTO app.seen VALUES (1)"],
+        &["XA END 'watched'", "XA COMMIT 'watched' ONE PHASE"],
+    ),
+];
+
+async fn pin(proxy: &Proxy, reason: &str, begin: &[&str], end: &[&str]) -> anyhow::Result<()> {
+    let mut connection = Connection::open(&app(proxy)).await?;
+    let leased = |exposition: &Exposition| {
+        exposition.sum("millrace_pool_connections", &["state=\"leased\""])
+    };
+    let before = Exposition::of(proxy).await?;
+    for sql in begin {
+        connection.expect(sql).await?;
+    }
+    let gauge = format!("millrace_pins{{reason=\"{reason}\"}}");
+    settled(proxy, &gauge, 1.0).await?;
+    let kept = leased(&Exposition::of(proxy).await?);
+    ensure!(kept >= 1.0, "{kept} leased");
+    for sql in end {
+        connection.expect(sql).await?;
+    }
+    settled(proxy, &gauge, 0.0).await?;
+    let deadline = Instant::now() + FOLLOWED;
+    while leased(&Exposition::of(proxy).await?) != 0.0 {
+        ensure!(Instant::now() < deadline, "a connection stays leased");
+        // What only the next statement can see ends with that.
+        connection.expect("DO 0").await?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let moved = Moved {
+        before,
+        after: Exposition::of(proxy).await?,
+    };
+    let label = format!("reason=\"{reason}\"");
+    moved.exactly("millrace_pins_begun_total", &[&label], 1.0)?;
+    // A client that leaves in the middle leaves no pin behind.
+    for sql in begin {
+        connection.expect(sql).await?;
+    }
+    drop(connection);
+    settled(proxy, &gauge, 0.0).await
+}
+
+async fn pins(checks: &mut Checks, cluster: &Cluster) {
+    for (reason, begin, end) in PINS {
+        let check = async {
+            let proxy = proxy(cluster, "").await?;
+            pin(&proxy, reason, begin, end).await
+        };
+        checks.run(&format!("pin: {reason}"), check).await;
+    }
+}
+
+async fn waits(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(
+        cluster,
+        "[pool]\nmax_connections = 1\nwait_timeout = \"500ms\"\n",
+    )
+    .await?;
+    let label = format!("server=\"127.0.0.1:{}\"", cluster.primary().port);
+    let mut holder = Connection::open(&app(&proxy)).await?;
+    let mut waiter = Connection::open(&app(&proxy)).await?;
+    for sql in ["BEGIN", "INSERT INTO app.seen VALUES (1)"] {
+        holder.expect(sql).await?;
+    }
+    let before = Exposition::of(&proxy).await?;
+    let reply = waiter.query("INSERT INTO app.seen VALUES (2)").await;
+    ensure!(reply.err().is_some(), "{:?}", reply.render());
+    holder.expect("COMMIT").await?;
+    let moved = Moved {
+        before,
+        after: Exposition::of(&proxy).await?,
+    };
+    moved.exactly(
+        "millrace_pool_waits_total",
+        &[&label, "outcome=\"timed_out\""],
+        1.0,
+    )?;
+    moved.at_least("millrace_pool_wait_seconds_total", &[&label], 0.4)?;
+    moved.exactly(
+        "millrace_errors_total",
+        &["side=\"proxy\"", "class=\"limit\""],
+        1.0,
+    )
+}
+
+/// The servers' state, as servers come and go; ready as long as one serves.
+async fn servers(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut proxy = proxy(cluster, "").await?;
+    let series = |name: &str, port: u16| format!("{name}{{server=\"127.0.0.1:{port}\"}}");
+    let exposition = Exposition::of(&proxy).await?;
+    for server in cluster.servers() {
+        let primary = server.port == cluster.primary().port;
+        ensure!(
+            exposition.value(&series("millrace_server_up", server.port)) == 1.0,
+            "{server:?}"
+        );
+        let is_primary = exposition.value(&series("millrace_server_primary", server.port));
+        ensure!(
+            is_primary == f64::from(u8::from(primary)),
+            "{server:?}: {is_primary}"
+        );
+        let lag = exposition
+            .series
+            .get(&series("millrace_server_lag_seconds", server.port));
+        ensure!(
+            primary || lag.is_some_and(|lag| *lag < 30.0),
+            "{server:?}: lag {lag:?}"
+        );
+    }
+    let replica = cluster.replicas()[0].clone();
+    cluster.kill(&replica.name).await?;
+    settled(&proxy, &series("millrace_server_up", replica.port), 0.0).await?;
+    settled(&proxy, &series("millrace_server_fit", replica.port), 0.0).await?;
+    expect_status(&proxy, "/readyz", 200).await?;
+    for server in cluster.servers().iter().filter(|s| s.name != replica.name) {
+        cluster.kill(&server.name).await?;
+    }
+    expect_status(&proxy, "/readyz", 503).await?;
+    expect_status(&proxy, "/healthz", 200).await?;
+    for server in cluster.servers() {
+        settled(&proxy, &series("millrace_server_up", server.port), 0.0).await?;
+    }
+    let (connection, reply) = Connection::try_open(&app(&proxy)).await?;
+    ensure!(
+        connection.is_none() && reply.err().is_some(),
+        "{:?}",
+        reply.render()
+    );
+    let log = proxy.log();
+    for server in cluster.servers() {
+        let address = format!("127.0.0.1:{}", server.port);
+        let said = log
+            .lines()
+            .any(|l| l.contains(&address) && l.contains("down"));
+        ensure!(said, "the log does not say that {address} is down: {log}");
+    }
+    for server in cluster.servers() {
+        cluster.start(&server.name).await?;
+    }
+    expect_status(&proxy, "/readyz", 200).await?;
+    ensure!(proxy.alive(), "it has ended");
+    let deadline = Instant::now() + FOLLOWED;
+    while let Err(error) = Connection::open(&app(&proxy)).await {
+        ensure!(Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+/// Waits until the path answers so.
+async fn expect_status(proxy: &Proxy, path: &str, status: u16) -> anyhow::Result<()> {
+    let deadline = Instant::now() + FOLLOWED;
+    loop {
+        let answer = proxy.http(path).await?;
+        if answer.starts_with(&format!("HTTP/1.1 {status} ")) {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "{path} instead of {status}: {answer}"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn http(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "").await?;
+    // One that says nothing, and one that stops in the middle, hold nobody up.
+    let silent = TcpStream::connect(("127.0.0.1", proxy.http_port)).await?;
+    let mut half = TcpStream::connect(("127.0.0.1", proxy.http_port)).await?;
+    half.write_all(b"GET /metr").await?;
+    for (path, status) in [
+        ("/healthz", 200),
+        ("/readyz", 200),
+        ("/metrics", 200),
+        ("/nothing", 404),
+        ("/", 404),
+    ] {
+        let answer = proxy.http(path).await?;
+        let right = answer.starts_with(&format!("HTTP/1.1 {status} "));
+        ensure!(
+            right || (path == "/" && answer.starts_with("HTTP/1.1 200")),
+            "{path}: {answer}"
+        );
+    }
+    // What is no HTTP at all ends that connection only.
+    let mut noise = TcpStream::connect(("127.0.0.1", proxy.http_port)).await?;
+    noise.write_all(&[0xff; 4000]).await?;
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(20), noise.read_to_end(&mut answer)).await;
+    ensure!(read.is_ok(), "noise is kept");
+    expect_status(&proxy, "/healthz", 200).await?;
+    drop((silent, half));
+    Ok(())
+}
+
+// --- The log ---
+
+/// Everything that makes it say something.
+async fn stir(cluster: &Cluster, proxy: &Proxy) -> anyhow::Result<()> {
+    let mut connection = Connection::open(&app(proxy)).await?;
+    for sql in [
+        "SELECT 1",
+        "SELEC \"quo\\ted\"",
+        "BEGIN",
+        "INSERT INTO app.seen VALUES (1)",
+    ] {
+        connection.query(sql).await;
+    }
+    let wrong = Login::new(proxy.address(), "nobody \"\n\\ at all", "not it");
+    let _ = Connection::try_open(&wrong).await?;
+    let mut noise = TcpStream::connect(("127.0.0.1", proxy.port)).await?;
+    noise
+        .write_all(b"\xff\xff\xff\xffGET / HTTP/1.1\r\n\r\n\"\\\n")
+        .await?;
+    drop(noise);
+    let replica = cluster.replicas()[0].clone();
+    let series = format!(
+        "millrace_server_fit{{server=\"127.0.0.1:{}\"}}",
+        replica.port
+    );
+    cluster.kill(&replica.name).await?;
+    settled(proxy, &series, 0.0).await?;
+    cluster.start(&replica.name).await?;
+    settled(proxy, &series, 1.0).await
+}
+
+async fn json_log(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut proxy = proxy(cluster, "[log]\nlevel = \"trace\"\nformat = \"json\"\n").await?;
+    stir(cluster, &proxy).await?;
+    proxy.terminate(READY).await?;
+    let text = std::fs::read_to_string(proxy.log_path())?;
+    let mut levels = BTreeSet::new();
+    for line in text.lines() {
+        let value: serde_json::Value =
+            serde_json::from_str(line).with_context(|| format!("no JSON: {line}"))?;
+        for key in ["timestamp", "level", "target"] {
+            ensure!(value[key].is_string(), "no {key}: {line}");
+        }
+        ensure!(value["fields"]["message"].is_string(), "no message: {line}");
+        levels.insert(value["level"].as_str().unwrap_or_default().to_owned());
+    }
+    ensure!(levels.contains("INFO"), "{levels:?}");
+    ensure!(text.contains("draining") && text.contains("down"), "{text}");
+    Ok(())
+}
+
+/// Lines for people: a time, a level, no colours, no line breaks from outside.
+async fn text_log(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut proxy = proxy(cluster, "[log]\nlevel = \"trace\"\n").await?;
+    stir(cluster, &proxy).await?;
+    proxy.terminate(READY).await?;
+    let text = std::fs::read_to_string(proxy.log_path())?;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let time = words.next().unwrap_or_default();
+        let level = words.next().unwrap_or_default();
+        let timed = time.len() > 20 && time.starts_with("20") && time.ends_with('Z');
+        let known = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"].contains(&level);
+        ensure!(timed && known && !line.contains('\u{1b}'), "{line:?}");
+    }
+    Ok(())
+}
+
+/// A failed login is something that an operator can find.
+async fn refusals_logged(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "[log]\nlevel = \"debug\"\n").await?;
+    let wrong = Login::new(proxy.address(), "looked_for", "not it");
+    let _ = Connection::try_open(&wrong).await?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let log = proxy.log();
+    let line = log.lines().find(|l| l.contains("looked_for"));
+    let line = line.with_context(|| format!("nothing of it: {log}"))?;
+    ensure!(line.contains("127.0.0.1"), "no address: {line}");
+    Ok(())
+}
+
+// --- The suites ---
+
+async fn watched(family: Family) -> anyhow::Result<()> {
+    let cluster = Cluster::up(ClusterSpec::new(family)).await?;
+    let cluster = &cluster;
+    let target = Target::Tcp(format!("127.0.0.1:{}", cluster.primary().port));
+    let mut direct = Connection::open(&Login::new(target, APP.user, APP.password)).await?;
+    direct.expect("CREATE TABLE app.seen (x INT)").await?;
+    direct.quit().await;
+    cluster.wait_replicas_caught_up(FOLLOWED).await?;
+    let mut checks = Checks::new(format!("watched, {family}"));
+    checks.run("format", format(cluster)).await;
+    checks.run("moves", moves(cluster)).await;
+    pins(&mut checks, cluster).await;
+    checks.run("waits", waits(cluster)).await;
+    checks.run("http", http(cluster)).await;
+    checks
+        .run("refusals are logged", refusals_logged(cluster))
+        .await;
+    checks.run("JSON log", json_log(cluster)).await;
+    checks.run("text log", text_log(cluster)).await;
+    checks.run("servers", servers(cluster)).await;
+    checks.finish()
+}
+
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    if harness::direct_only() || !skip_unless(Family::MariaDb, "watched") {
+        return Ok(());
+    }
+    watched(Family::MariaDb).await
+}
+
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    if harness::direct_only() || !skip_unless(Family::MySql, "watched") {
+        return Ok(());
+    }
+    watched(Family::MySql).await
+}
