@@ -312,6 +312,8 @@ async fn moves(cluster: &Cluster) -> anyhow::Result<()> {
         .await;
     let reply = connection.query("SELECT CONNECTION_ID()").await;
     ensure!(reply.scalar().is_some(), "{:?}", reply.render());
+    // A statement counts once its answer is out, which the client may see first.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let moved = Moved {
         before,
         after: Exposition::of(&proxy).await?,

@@ -1,0 +1,275 @@
+//! Good logins: every plugin, kind of connection, password, character set and database.
+
+use anyhow::ensure;
+use millrace_tests::wire::{Connection, cap};
+
+use crate::ground::{CATCH_UP, Ground, Seen, WAYS, Way};
+
+/// Every plugin over every kind of connection: a first login with the server's cache cold, one
+/// with the password known, one when the server has forgotten, and a wrong password after all.
+pub(crate) async fn every_plugin(ground: &Ground) -> anyhow::Result<()> {
+    for plugin in ground.plugins() {
+        for way in WAYS {
+            let name = format!("p_{}_{way:?}", &plugin[..6]).to_lowercase();
+            let password = format!("right-{name}-0c6");
+            ground.account(&name, plugin, &password).await?;
+            let login = ground.through(&name, &password, way);
+            let what = format!("{plugin} {way:?}");
+            for time in ["cold", "known"] {
+                let connection = ground.good(&format!("{what} {time}"), &login).await?;
+                connection.quit().await;
+            }
+            ground.everywhere("FLUSH LOCAL PRIVILEGES").await?;
+            let again = ground.good(&format!("{what} flushed"), &login).await?;
+            again.quit().await;
+            ground.same(&what, &login).await?;
+            let wrong = ground.through(&name, &ground.secret("not-the-password-511"), way);
+            let seen = ground.same(&what, &wrong).await?;
+            ensure!(seen.code() == Some(1045), "{what}: {seen:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The server's cache is warm and the proxy has seen nothing yet.
+pub(crate) async fn warm_server(ground: &Ground) -> anyhow::Result<()> {
+    for plugin in ground.plugins() {
+        for way in WAYS {
+            let name = format!("w_{}_{way:?}", &plugin[..6]).to_lowercase();
+            let password = format!("warm-{name}-44f");
+            ground.account(&name, plugin, &password).await?;
+            let login = ground.through(&name, &password, way);
+            // Direct first: that is what warms it.
+            let seen = ground.same(&format!("{plugin} {way:?}"), &login).await?;
+            ensure!(seen.is_in(), "{plugin} {way:?}: {seen:?}");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn empty_passwords(ground: &Ground) -> anyhow::Result<()> {
+    for plugin in ground.plugins() {
+        let name = format!("empty_{}", &plugin[..6]);
+        ground.account(&name, plugin, "").await?;
+        for way in WAYS {
+            let what = format!("{plugin} {way:?}");
+            let login = ground.through(&name, "", way);
+            ground.same(&what, &login).await?;
+            ground.same(&what, &login).await?;
+            let wrong = ground.through(&name, &ground.secret("should-be-empty-2d0"), way);
+            if way != Way::Socket {
+                ground.same(&format!("{what}, a password"), &wrong).await?;
+            }
+        }
+    }
+    let seen = Seen::of(&ground.through(
+        &format!("empty_{}", &ground.plugins()[0][..6]),
+        "",
+        Way::Plain,
+    ))
+    .await?;
+    ensure!(seen.is_in(), "{seen:?}");
+    Ok(())
+}
+
+/// A client begins with another plugin than the account's, or the server's.
+pub(crate) async fn auth_switch(ground: &Ground) -> anyhow::Result<()> {
+    for plugin in ground.plugins() {
+        for begun in [
+            "caching_sha2_password",
+            "mysql_native_password",
+            "sha256_password",
+            "client_ed25519",
+            "mysql_clear_password",
+            "plugin_of_nobody",
+        ] {
+            let name = format!("s_{}_{}", &plugin[..6], &begun[..9]);
+            let password = format!("switch-{name}-e03");
+            ground.account(&name, plugin, &password).await?;
+            for way in [Way::Tls, Way::Plain] {
+                let mut login = ground.through(&name, &password, way);
+                login.plugin = Some(begun.to_owned());
+                for time in ["first", "second"] {
+                    let what = format!("{plugin} begun with {begun} {way:?}, {time}");
+                    ground.good(&what, &login).await?.quit().await;
+                }
+                login.password = ground.secret("switched-and-wrong-a71");
+                let what = format!("{plugin} begun with {begun} {way:?}, wrong");
+                let seen = ground.same(&what, &login).await?;
+                ensure!(seen.code() == Some(1045), "{what}: {seen:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Clients of the 5.1 era cannot be asked for another plugin.
+pub(crate) async fn no_plugin_support(ground: &Ground) -> anyhow::Result<()> {
+    let plugin = ground.plugins()[0];
+    ground
+        .account("old_client", plugin, "old-client-0b9")
+        .await?;
+    let mut login = ground.through("old_client", "old-client-0b9", Way::Plain);
+    login.capabilities = cap::LEGACY & !cap::PLUGIN_AUTH;
+    login.plugin = Some("mysql_native_password".to_owned());
+    ground.same("first", &login).await?;
+    ground.same("second", &login).await?;
+    Ok(())
+}
+
+pub(crate) async fn strange_passwords(ground: &Ground) -> anyhow::Result<()> {
+    let long = format!("long-{}-end", "0123456789".repeat(12));
+    let passwords = [
+        ("utf8", "gr\u{fc}\u{df}e-\u{4f60}\u{597d}-8c1"),
+        ("quotes", r#"q"uo`te$x {}%s-1f7"#),
+        ("spaces", " leads and ends "),
+        ("long", long.as_str()),
+    ];
+    for plugin in ground.plugins() {
+        for (kind, password) in passwords {
+            let name = format!("odd_{kind}_{}", &plugin[..6]);
+            ground.account(&name, plugin, password).await?;
+            for way in [Way::Plain, Way::Tls] {
+                let login = ground.through(&name, password, way);
+                let seen = ground.same(&format!("{name} {way:?}"), &login).await?;
+                ensure!(seen.is_in(), "{name} {way:?}: {seen:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The handshake's collation is the session's.
+pub(crate) async fn character_sets(ground: &Ground) -> anyhow::Result<()> {
+    ground
+        .account("charsets", ground.plugins()[0], "charsets-31c")
+        .await?;
+    // latin1_swedish_ci, utf8mb3_general_ci, binary, utf8mb4_bin, cp1250, gbk; unknown ones.
+    for charset in [8, 33, 63, 46, 26, 28, 0, 17] {
+        let mut login = ground.through("charsets", "charsets-31c", Way::Tls);
+        login.charset = charset;
+        ground.same(&format!("collation {charset}"), &login).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn database_at_login(ground: &Ground) -> anyhow::Result<()> {
+    ground.primary(&["CREATE DATABASE nobody_may"]).await?;
+    for (at, plugin) in ground.plugins().into_iter().enumerate() {
+        let name = format!("db_{at}");
+        let password = format!("db-login-{at}-5e5");
+        ground.account(&name, plugin, &password).await?;
+        for (database, code) in [
+            ("app", None),
+            ("nobody_may", Some(1044)),
+            ("there_is_none", None),
+            ("", None),
+        ] {
+            let login = ground
+                .through(&name, &password, Way::Tls)
+                .database(database);
+            let seen = ground
+                .same(&format!("{plugin}, {database}"), &login)
+                .await?;
+            ensure!(
+                code.is_none() || seen.code() == code,
+                "{database}: {seen:?}"
+            );
+        }
+    }
+    // One that may see that there is none.
+    let admin = millrace_sandbox::ADMIN;
+    ground.secret(admin.password);
+    let login = ground.through(admin.user, admin.password, Way::Plain);
+    let seen = ground
+        .same("none", &login.clone().database("there_is_none"))
+        .await?;
+    ensure!(seen.code() == Some(1049), "{seen:?}");
+    // Frameworks create one and log in to it at once, whatever the replicas have.
+    delayed(ground, 3, async {
+        let mut first = Connection::open(&login).await?;
+        first.expect("CREATE DATABASE just_made").await?;
+        let mut second = Connection::open(&login.clone().database("just_made")).await?;
+        let reply = second.query("SELECT DATABASE()").await;
+        ensure!(
+            reply.scalar().as_deref() == Some("just_made"),
+            "{:?}",
+            reply.render()
+        );
+        let reply = second
+            .query("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema=DATABASE()")
+            .await;
+        ensure!(
+            reply.scalar().as_deref() == Some("0"),
+            "{:?}",
+            reply.render()
+        );
+        Ok(())
+    })
+    .await
+}
+
+pub(crate) async fn delayed(
+    ground: &Ground,
+    seconds: u32,
+    what: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    for replica in ground.cluster.replicas() {
+        ground.cluster.delay_applier(&replica.name, seconds).await?;
+    }
+    let outcome = what.await;
+    for replica in ground.cluster.replicas() {
+        ground.cluster.delay_applier(&replica.name, 0).await?;
+    }
+    ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+    outcome
+}
+
+/// An account, or its new password, that late replicas do not have yet.
+pub(crate) async fn late_replicas(ground: &Ground) -> anyhow::Result<()> {
+    let plugin = ground.plugins()[0];
+    delayed(ground, 5, async {
+        ground
+            .account_somewhere("late", plugin, "late-first-9d8")
+            .await?;
+        let login = ground
+            .through("late", "late-first-9d8", Way::Tls)
+            .database("app");
+        for time in 0..4 {
+            let mut connection = ground
+                .good(&format!("new account, login {time}"), &login)
+                .await?;
+            for _ in 0..3 {
+                connection
+                    .expect("SELECT @@server_id, CURRENT_USER()")
+                    .await?;
+            }
+            connection.quit().await;
+        }
+        Ok(())
+    })
+    .await?;
+    delayed(ground, 5, async {
+        ground.secret("late-second-1a2");
+        let identified = ground.identified(plugin, "late-second-1a2");
+        ground
+            .primary(&[format!("ALTER USER 'late'@'%' {identified}")])
+            .await?;
+        let login = ground
+            .through("late", "late-second-1a2", Way::Tls)
+            .database("app");
+        for time in 0..4 {
+            let mut connection = ground
+                .good(&format!("new password, login {time}"), &login)
+                .await?;
+            for _ in 0..3 {
+                connection
+                    .expect("SELECT @@server_id, CURRENT_USER()")
+                    .await?;
+            }
+            connection.quit().await;
+        }
+        Ok(())
+    })
+    .await
+}

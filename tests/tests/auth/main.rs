@@ -1,0 +1,99 @@
+//! Logins with no user list: every account that may log in to the server may log in through the
+//! proxy, and no other; the servers' own answers are the specification.
+
+mod entering;
+mod ground;
+mod other_user;
+mod refused;
+mod secrecy;
+mod server_tls;
+mod unlearnt;
+
+use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
+use millrace_tests::checks::Checks;
+
+use crate::entering::{
+    auth_switch, character_sets, database_at_login, empty_passwords, every_plugin, late_replicas,
+    no_plugin_support, strange_passwords, warm_server,
+};
+use crate::ground::Ground;
+use crate::other_user::change_user;
+use crate::refused::{
+    changed_with_few_connections, expired, locked, max_user_connections, password_changed,
+    refusals, require_ssl,
+};
+use crate::secrecy::{no_secret_gets_out, slowed_down};
+use crate::server_tls::server_tls_modes;
+use crate::unlearnt::{configured, refuses_to_show};
+
+async fn accounts(family: Family) -> anyhow::Result<()> {
+    let ground = Ground::start(family).await?;
+    let mut checks = Checks::new(format!("auth, {family}"));
+    checks.run("every plugin", every_plugin(&ground)).await;
+    checks.run("a warm server", warm_server(&ground)).await;
+    checks
+        .run("empty passwords", empty_passwords(&ground))
+        .await;
+    checks.run("auth switch", auth_switch(&ground)).await;
+    checks
+        .run("clients without plugins", no_plugin_support(&ground))
+        .await;
+    checks
+        .run("strange passwords", strange_passwords(&ground))
+        .await;
+    checks.run("character sets", character_sets(&ground)).await;
+    checks
+        .run("database at login", database_at_login(&ground))
+        .await;
+    checks.run("late replicas", late_replicas(&ground)).await;
+    checks.run("refusals", refusals(&ground)).await;
+    checks.run("require ssl", require_ssl(&ground)).await;
+    checks
+        .run("password changed", password_changed(&ground))
+        .await;
+    checks
+        .run(
+            "password changed, few connections",
+            changed_with_few_connections(&ground),
+        )
+        .await;
+    checks.run("locked", locked(&ground)).await;
+    checks.run("expired", expired(&ground)).await;
+    checks
+        .run("max_user_connections", max_user_connections(&ground))
+        .await;
+    checks.run("change user", change_user(&ground)).await;
+    checks
+        .run("refuses to show", refuses_to_show(&ground))
+        .await;
+    checks.run("configured", configured(&ground)).await;
+    checks.run("slowed down", slowed_down(&ground)).await;
+    checks
+        .run("no secret gets out", no_secret_gets_out(&ground))
+        .await;
+    server_tls_modes(&mut checks, &ground.cluster).await;
+    drop(ground);
+    if family == Family::MariaDb {
+        let mut spec = ClusterSpec::new(family);
+        spec.replicas = 0;
+        let without = Cluster::up(spec).await?;
+        server_tls_modes(&mut checks, &without).await;
+    }
+    checks.finish()
+}
+
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    if millrace_tests::harness::direct_only() || !skip_unless(Family::MariaDb, "auth") {
+        return Ok(());
+    }
+    accounts(Family::MariaDb).await
+}
+
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    if millrace_tests::harness::direct_only() || !skip_unless(Family::MySql, "auth") {
+        return Ok(());
+    }
+    accounts(Family::MySql).await
+}

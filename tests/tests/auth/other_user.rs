@@ -1,0 +1,101 @@
+//! COM_CHANGE_USER.
+
+use anyhow::ensure;
+use millrace_tests::wire::{Connection, Login};
+
+use crate::ground::{CATCH_UP, Ground, Way, answer};
+
+/// The same steps, each answer noted.
+pub(crate) async fn change_user_steps(
+    ground: &Ground,
+    login: &Login,
+) -> anyhow::Result<Vec<String>> {
+    let mut seen = Vec::new();
+    let mut connection = Connection::open(login).await?;
+    let looks = "SELECT CURRENT_USER(), DATABASE(), @x, @@collation_connection, @@autocommit, @@group_concat_max_len";
+    let spoil = [
+        "SET @x=5, autocommit=0, group_concat_max_len=4321",
+        "CREATE TEMPORARY TABLE app.gone (x INT)",
+        "INSERT INTO app.gone VALUES (1)",
+    ];
+    let steps: [(&str, &str, &str, u16); 7] = [
+        ("turn_b", "turn-b-secret-88", "app", 8),
+        ("turn_b", "turn-b-secret-88", "", 45),
+        ("turn_a", "turn-a-secret-99", "test", 33),
+        ("turn_a", "turn-a-secret-99", "app", 45),
+        ("turn_c", "", "app", 45),
+        ("turn_d", "turn-d-secret-77", "app", 45),
+        ("turn_a", "turn-a-secret-99", "app", 46),
+    ];
+    for (user, password, database, charset) in steps {
+        for sql in spoil {
+            seen.push(answer(&connection.query(sql).await));
+        }
+        let reply = connection
+            .change_user(user, password, database, charset)
+            .await;
+        seen.push(format!("{user} {database}: {}", answer(&reply)));
+        if reply.err().is_some() {
+            seen.push(answer(&connection.query("SELECT 1").await));
+            connection = Connection::open(login).await?;
+            continue;
+        }
+        for sql in [looks, "SELECT * FROM app.gone", "SELECT 1"] {
+            seen.push(answer(&connection.query(sql).await));
+        }
+    }
+    // Failures: a wrong password, nobody, no such database.
+    for (user, password, database) in [
+        ("turn_b", "turn-b-but-wrong-0", "app"),
+        ("turn_nobody", "turn-nobody-secret-1", "app"),
+        ("turn_b", "turn-b-secret-88", "there_is_none"),
+        ("turn_b", "", "app"),
+    ] {
+        let mut connection = Connection::open(login).await?;
+        connection.expect("SET @x=6").await?;
+        let reply = connection.change_user(user, password, database, 45).await;
+        seen.push(format!("{user} {database}: {}", answer(&reply)));
+        seen.push(answer(&connection.query("SELECT CURRENT_USER(), @x").await));
+    }
+    for secret in ["turn-b-but-wrong-0", "turn-nobody-secret-1"] {
+        ground.secret(secret);
+    }
+    Ok(seen)
+}
+
+pub(crate) async fn change_user(ground: &Ground) -> anyhow::Result<()> {
+    let [first, second] = ground.plugins();
+    for (name, plugin, password) in [
+        ("turn_a", first, "turn-a-secret-99"),
+        ("turn_b", first, "turn-b-secret-88"),
+        ("turn_c", first, ""),
+        ("turn_d", second, "turn-d-secret-77"),
+    ] {
+        ground.account(name, plugin, password).await?;
+    }
+    ground
+        .primary(&["GRANT ALL ON test.* TO 'turn_a'@'%'"])
+        .await?;
+    ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+    for way in [Way::Tls, Way::Plain] {
+        let login = ground
+            .through("turn_a", "turn-a-secret-99", way)
+            .database("app");
+        let direct = change_user_steps(ground, &ground.direct(&login)).await?;
+        let through = change_user_steps(ground, &login).await?;
+        differences(&format!("{way:?}"), &direct, &through)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn differences(what: &str, direct: &[String], through: &[String]) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    for (at, (d, t)) in direct.iter().zip(through).enumerate() {
+        if d != t {
+            found.push(format!("step {at}: direct {d}, through {t}"));
+        }
+    }
+    ensure!(found.is_empty(), "{what}: {}", found.join("; "));
+    ensure!(direct.len() == through.len(), "{what}: steps are missing");
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Passwords stay inside, and guessing them is slow.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use millrace_tests::harness::Launch;
+use millrace_tests::wire::{Connection, Login, Target};
+
+use crate::ground::{Ground, Seen, Way, monitor_toml, servers_toml};
+
+/// Passwords in statements and everything before, in any form that a log could have them.
+pub(crate) async fn no_secret_gets_out(ground: &Ground) -> anyhow::Result<()> {
+    let admin = millrace_sandbox::ADMIN;
+    let mut connection =
+        Connection::open(&ground.through(admin.user, admin.password, Way::Plain)).await?;
+    ground.secret("in-a-statement-3b8");
+    ground.secret("in-a-wrong-statement-6f2");
+    let identified = ground.identified(ground.plugins()[0], "in-a-statement-3b8");
+    connection
+        .expect(&format!("CREATE USER said {identified}"))
+        .await?;
+    connection
+        .query("ALTER USER said IDENTIFID BY 'in-a-wrong-statement-6f2'")
+        .await;
+    connection.expect("DROP USER said").await?;
+    let log = std::fs::read(ground.proxy.log_path())?;
+    let log = String::from_utf8_lossy(&log);
+    ensure!(log.contains("listening"), "the log is not complete: {log}");
+    let metrics = ground.proxy.metrics().await?;
+    let command_line = std::fs::read(format!("/proc/{}/cmdline", ground.proxy.pid()))?;
+    let command_line = String::from_utf8_lossy(&command_line);
+    let mut secrets = ground.secrets.borrow().clone();
+    secrets.sort();
+    secrets.dedup();
+    ensure!(!secrets.is_empty(), "no secret was used");
+    let mut found = Vec::new();
+    for secret in &secrets {
+        for form in forms(secret) {
+            for (place, text) in [
+                ("log", &*log),
+                ("metrics", metrics.as_str()),
+                ("command line", &*command_line),
+            ] {
+                if let Some(line) = text.lines().find(|line| line.contains(&form)) {
+                    found.push(format!("{secret} in the {place}: {line}"));
+                }
+            }
+        }
+    }
+    ensure!(
+        found.is_empty(),
+        "{} leaks: {}",
+        found.len(),
+        found.join("\n")
+    );
+    Ok(())
+}
+
+/// As text, as the debug form of bytes, as hexadecimal digits.
+pub(crate) fn forms(secret: &str) -> [String; 3] {
+    let bytes = secret.as_bytes();
+    let list: Vec<String> = bytes.iter().map(u8::to_string).collect();
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    [secret.to_owned(), list.join(", "), hex]
+}
+
+/// Failures of one address are slowed down; other addresses, and good logins, are not.
+pub(crate) async fn slowed_down(ground: &Ground) -> anyhow::Result<()> {
+    const DELAY: Duration = Duration::from_secs(4);
+    let launch = Launch::new()?;
+    let text = format!(
+        "[[listen]]\naddress = \"127.0.0.1:{}\"\n{}{}[http]\nlisten = \"127.0.0.1:{}\"\n\
+         [auth]\nfailures_free = 2\nfailure_delay = \"4s\"\nfailure_delay_max = \"4s\"\n",
+        launch.port,
+        servers_toml(&ground.cluster),
+        monitor_toml(),
+        launch.http_port
+    );
+    let mut proxy = launch.config(&text).spawn()?;
+    proxy.wait_ready(Duration::from_secs(30)).await?;
+    ground
+        .account("guessed", ground.plugins()[0], "guessed-right-5b")
+        .await?;
+    let to: SocketAddr = ([127, 0, 0, 1], proxy.port).into();
+    let login = |from: [u8; 4], password: &str| {
+        Login::new(Target::TcpFrom(IpAddr::from(from), to), "guessed", password)
+    };
+    let wrong = ground.secret("guessed-wrong-c5");
+    let time = async |login: &Login| -> anyhow::Result<Duration> {
+        let started = Instant::now();
+        let seen = Seen::of(login).await?;
+        ensure!(seen.code() == Some(1045), "{seen:?}");
+        Ok(started.elapsed())
+    };
+    let bad = login([127, 0, 0, 1], &wrong);
+    let elsewhere = login([127, 0, 0, 2], &wrong);
+    let first = time(&bad).await?;
+    time(&bad).await?;
+    let (third, other, good) = tokio::join!(time(&bad), time(&elsewhere), async {
+        let started = Instant::now();
+        let seen = Seen::of(&login([127, 0, 0, 3], "guessed-right-5b")).await;
+        (seen, started.elapsed())
+    });
+    let (third, other) = (third?, other?);
+    ensure!(third >= DELAY, "the third failure took {third:?}");
+    ensure!(first < DELAY, "the first failure took {first:?}");
+    ensure!(other < third, "another address waited {other:?}");
+    ensure!(
+        good.0?.is_in() && good.1 < third,
+        "a good login waited {:?}",
+        good.1
+    );
+    // A good login from the same address is let in, and ends it.
+    let started = Instant::now();
+    let seen = Seen::of(&login([127, 0, 0, 1], "guessed-right-5b")).await?;
+    ensure!(seen.is_in(), "{seen:?}");
+    ensure!(
+        started.elapsed() < DELAY,
+        "the right password took {:?}",
+        started.elapsed()
+    );
+    let after = time(&bad).await?;
+    ensure!(after < DELAY, "a failure after a good login took {after:?}");
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! The modes of TLS towards the servers.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::{APP, Cluster};
+use millrace_tests::checks::Checks;
+use millrace_tests::harness::{Launch, Proxy};
+use millrace_tests::wire::{Connection, Login};
+
+use crate::ground::{Seen, monitor_toml};
+
+pub(crate) struct TlsCase {
+    pub(crate) mode: &'static str,
+    /// Whether the proxy gets the cluster's own CA; else another one, or none where it needs none.
+    pub(crate) right_ca: Option<bool>,
+    /// What the server is called.
+    pub(crate) host: &'static str,
+    /// What the session's connection to the server uses; none where there can be none.
+    pub(crate) encrypted: Option<[bool; 2]>,
+}
+
+/// For clients without and with TLS.
+pub(crate) fn tls_cases(servers_have_tls: bool) -> Vec<TlsCase> {
+    let case = |mode, right_ca, host, encrypted| TlsCase {
+        mode,
+        right_ca,
+        host,
+        encrypted,
+    };
+    let plain = Some([false, false]);
+    let private = Some([true, true]);
+    if !servers_have_tls {
+        return vec![
+            case("disabled", None, "127.0.0.1", plain),
+            case("preferred", None, "127.0.0.1", plain),
+            case("required", None, "127.0.0.1", None),
+            case("verify_ca", Some(true), "127.0.0.1", None),
+        ];
+    }
+    vec![
+        case("disabled", None, "127.0.0.1", plain),
+        case("preferred", None, "127.0.0.1", private),
+        case("required", None, "127.0.0.1", private),
+        case("as_client", None, "127.0.0.1", Some([false, true])),
+        case("verify_ca", Some(true), "127.0.0.1", private),
+        case("verify_ca", Some(false), "127.0.0.1", None),
+        // A name that is not in the certificate.
+        case("verify_ca", Some(true), "127.1", private),
+        case("verify_identity", Some(true), "127.0.0.1", private),
+        case("verify_identity", Some(true), "localhost", private),
+        case("verify_identity", Some(true), "127.1", None),
+        case("verify_identity", Some(false), "127.0.0.1", None),
+    ]
+}
+
+/// A CA that signed nothing here.
+pub(crate) async fn other_ca(dir: &std::path::Path) -> anyhow::Result<PathBuf> {
+    let path = dir.join("other-ca.pem");
+    if !path.exists() {
+        let status = tokio::process::Command::new("openssl")
+            .args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=another -keyout".split(' '))
+            .arg(dir.join("other-key.pem"))
+            .arg("-out")
+            .arg(&path)
+            .stderr(std::process::Stdio::null())
+            .status()
+            .await?;
+        ensure!(status.success(), "openssl: {status}");
+    }
+    Ok(path)
+}
+
+pub(crate) async fn server_tls(
+    cluster: &Cluster,
+    ca: Option<&PathBuf>,
+    case: &TlsCase,
+) -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let port = cluster.primary().port;
+    let ca = match (case.right_ca, ca) {
+        (Some(true), Some(ca)) => Some(ca.clone()),
+        (Some(_), _) => Some(other_ca(&cluster.dir()).await?),
+        (None, _) => None,
+    };
+    let ca = ca.map_or_else(String::new, |ca| format!("ca = \"{}\"\n", ca.display()));
+    let text = format!(
+        "[[listen]]\naddress = \"127.0.0.1:{}\"\n[[server]]\naddress = \"{}:{port}\"\n{}\
+         [http]\nlisten = \"127.0.0.1:{}\"\n[server_tls]\nmode = \"{}\"\n{ca}",
+        launch.port,
+        case.host,
+        monitor_toml(),
+        launch.http_port,
+        case.mode
+    );
+    let mut proxy = launch.config(&text).spawn()?;
+    let app = APP;
+    let Some(encrypted) = case.encrypted else {
+        return unreachable_server(&mut proxy).await;
+    };
+    proxy.wait_ready(Duration::from_secs(30)).await?;
+    for (tls, encrypted) in [false, true].into_iter().zip(encrypted) {
+        let mut login = Login::new(proxy.address(), app.user, app.password);
+        login.tls = tls;
+        let mut connection = Connection::open(&login).await.context("login")?;
+        for sql in [
+            "SHOW STATUS LIKE 'Ssl_cipher'",
+            "BEGIN",
+            "SHOW STATUS LIKE 'Ssl_cipher'",
+        ] {
+            let reply = connection.query(sql).await;
+            let rows = reply.rows();
+            let Some(row) = rows.first() else { continue };
+            let cipher = row.get(1).cloned().flatten().unwrap_or_default();
+            ensure!(
+                cipher.is_empty() != encrypted,
+                "client's TLS {tls}: cipher {cipher:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The proxy cannot use its server: it says so and lets nobody in.
+pub(crate) async fn unreachable_server(proxy: &mut Proxy) -> anyhow::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let log = loop {
+        let log = proxy.log();
+        let mut lines = log.lines().filter(|line| line.contains("is down"));
+        if lines.any(|line| line.contains("TLS") || line.contains("certificate")) {
+            break log;
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the log does not say that the server is down for TLS: {log}"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let ready = proxy.http("/readyz").await?;
+    ensure!(ready.starts_with("HTTP/1.1 503"), "{ready}; log: {log}");
+    let app = APP;
+    let seen = Seen::of(&Login::new(proxy.address(), app.user, app.password)).await?;
+    ensure!(matches!(&seen, Seen::Refused { .. }), "{seen:?}");
+    ensure!(proxy.alive(), "it has ended");
+    Ok(())
+}
+
+pub(crate) async fn server_tls_modes(checks: &mut Checks, cluster: &Cluster) {
+    let ca = cluster.tls_ca();
+    for case in tls_cases(ca.is_some()) {
+        let name = format!(
+            "server_tls {}{} as {}, servers with TLS: {}",
+            case.mode,
+            match case.right_ca {
+                Some(true) => " with the right CA",
+                Some(false) => " with another CA",
+                None => "",
+            },
+            case.host,
+            ca.is_some(),
+        );
+        checks
+            .run(&name, server_tls(cluster, ca.as_ref(), &case))
+            .await;
+    }
+}

@@ -1,0 +1,141 @@
+//! `millrace check`, and how `serve` refuses a bad file.
+
+use millrace_tests::harness::Launch;
+
+use crate::ground::READY;
+
+pub(crate) async fn check(text: &str) -> anyhow::Result<(bool, String)> {
+    let launch = Launch::new()?;
+    std::fs::create_dir_all(launch.dir())?;
+    let path = launch.dir().join("checked.toml");
+    std::fs::write(&path, text)?;
+    let output = tokio::process::Command::new(millrace_tests::harness::program()?)
+        .arg("check")
+        .arg(&path)
+        .env("MILLRACE_MONITOR_PASSWORD", "x")
+        .output()
+        .await?;
+    std::fs::remove_dir_all(launch.dir())?;
+    let text = [output.stdout, output.stderr].concat();
+    Ok((output.status.success(), String::from_utf8(text)?))
+}
+
+#[tokio::test]
+async fn check_says_what_is_wrong() -> anyhow::Result<()> {
+    const GOOD: &str = "[[listen]]\naddress = \"127.0.0.1:6033\"\n\
+        [[server]]\naddress = \"127.0.0.1:3306\"\n\
+        [[server]]\naddress = \"127.0.0.1:3307\"\n\
+        [monitor]\nuser = \"m\"\npassword_env = \"MILLRACE_MONITOR_PASSWORD\"\n";
+    let (good, text) = check(GOOD).await?;
+    assert!(good, "{text}");
+    // What is added, and what must be said of it; GOOD has nine lines.
+    let cases: &[(&str, &[&[&str]])] = &[
+        (
+            "[pool]\nmax_conections = 5\n",
+            &[&["max_conections", "checked.toml:11", "max_connections"]],
+        ),
+        ("[pol]\nmax_connections = 5\n", &[&["pol", ":10", "pool"]]),
+        (
+            "[pool]\nmax_connections = \"many\"\n",
+            &[&["max_connections", ":11"]],
+        ),
+        (
+            "[pool]\nwait_timeout = \"10 parsecs\"\n",
+            &[&["wait_timeout", ":11"]],
+        ),
+        (
+            "[limits]\nmax_packet = \"64 apples\"\n",
+            &[&["max_packet", ":11"]],
+        ),
+        ("[log]\nlevel = \"lod\"\n", &[&["level", ":11"]]),
+        ("[routing]\nreads = \"primary\"\n", &[&["reads", ":11"]]),
+        ("[server_tls]\nmode = \"verify-ca\"\n", &[&["mode", ":11"]]),
+        ("[server_tls]\nmode = \"verify_ca\"\n", &[&["ca"]]),
+        (
+            "[[listen]]\naddress = \"nonsense\"\n",
+            &[&["address", ":11"]],
+        ),
+        (
+            "[[listen]]\naddress = \"127.0.0.1:6033\"\n",
+            &[&["127.0.0.1:6033"]],
+        ),
+        (
+            "[[listen]]\naddress = \"127.0.0.1:1\"\ntarget = \"replica\"\n",
+            &[&["target", ":12"]],
+        ),
+        (
+            "[[account]]\nname = \"a\"\npassword = \"p\"\n",
+            &[&["password", ":12", "password_file"]],
+        ),
+        (
+            "[[account]]\nname = \"a\"\npassword_file = \"no-such-file\"\n",
+            &[&["password_file", ":12"]],
+        ),
+        (
+            "[[account]]\nname = \"a\"\npassword_env = \"NO_SUCH_VARIABLE_HERE\"\n",
+            &[&["NO_SUCH_VARIABLE_HERE", ":12"]],
+        ),
+        ("[pool\n", &[&[":10"]]),
+        (
+            "[pool]\nmax_conections = 5\nidle_timeout = 7\n[drain]\ntimout = \"1s\"\n",
+            &[
+                &["max_conections", ":11"],
+                &["idle_timeout", ":12"],
+                &["timout", ":14", "timeout"],
+            ],
+        ),
+    ];
+    let mut failed = Vec::new();
+    for (added, expected) in cases {
+        let (good, text) = check(&format!("{GOOD}{added}")).await?;
+        for words in *expected {
+            let said = text
+                .lines()
+                .any(|line| words.iter().all(|word| line.contains(word)));
+            if good || !said {
+                failed.push(format!("{added}: {words:?} not in: {text}"));
+            }
+        }
+    }
+    let (good, text) = check("").await?;
+    if good || !text.contains("listen") || !text.contains("server") {
+        failed.push(format!("an empty file: {text}"));
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    Ok(())
+}
+
+/// The file that is shipped as an example is good as it is.
+#[tokio::test]
+async fn shipped_file_is_good() -> anyhow::Result<()> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/millrace.toml");
+    let (good, text) = check(&std::fs::read_to_string(path)?).await?;
+    assert!(good, "{text}");
+    Ok(())
+}
+
+/// A file that is not there, and `serve` with a bad one, are errors that name it.
+#[tokio::test]
+async fn serve_refuses_a_bad_file() -> anyhow::Result<()> {
+    let mut proxy = Launch::new()?
+        .args(&["--config", "/no/such/file.toml"])
+        .spawn()?;
+    let status = proxy.ended(READY).await?;
+    assert!(!status.success());
+    assert!(
+        proxy.log().contains("/no/such/file.toml"),
+        "{}",
+        proxy.log()
+    );
+    let mut proxy = Launch::new()?
+        .config("[[lisen]]\naddress = \"127.0.0.1:1\"\n")
+        .spawn()?;
+    let status = proxy.ended(READY).await?;
+    assert!(!status.success());
+    let log = proxy.log();
+    assert!(
+        log.contains("lisen") && log.contains("`listen`") && log.contains("millrace.toml:1"),
+        "{log}"
+    );
+    Ok(())
+}

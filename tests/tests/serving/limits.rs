@@ -1,0 +1,200 @@
+//! Limits of clients and connections, and who waits.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::Cluster;
+use millrace_tests::wire::{Connection, Expect, Target, com};
+
+use crate::ground::{FOLLOWED, app, port_of, proxy, replica_ports};
+
+pub(crate) async fn most_clients(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "[limits]\nmax_clients = 3\n").await?;
+    let login = app(proxy.address());
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(Connection::open(&login).await?);
+    }
+    let (_, reply) = Connection::try_open(&login).await?;
+    let err = reply.err().context("a fourth client is in")?.clone();
+    ensure!(
+        err.code == 1040 && err.message.contains("max_clients"),
+        "{err}"
+    );
+    for client in &mut clients {
+        client
+            .expect("SELECT 1")
+            .await
+            .context("the others are served")?;
+    }
+    clients.remove(0).quit().await;
+    let deadline = Instant::now() + FOLLOWED;
+    while let Err(error) = Connection::open(&login).await {
+        ensure!(Instant::now() < deadline, "after one left: {error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+pub(crate) async fn clients_per_address(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "[limits]\nclients_per_address = 2\n").await?;
+    let to: SocketAddr = ([127, 0, 0, 1], proxy.port).into();
+    let from = |last: u8| app(Target::TcpFrom(IpAddr::from([127, 0, 0, last]), to));
+    let mut clients = Vec::new();
+    for last in [1, 1, 2, 2] {
+        clients.push(Connection::open(&from(last)).await?);
+    }
+    for last in [1, 2] {
+        let (_, reply) = Connection::try_open(&from(last)).await?;
+        let err = reply.err().context("a third client is in")?;
+        ensure!(
+            err.code == 1040 && err.message.contains("clients_per_address"),
+            "{err}"
+        );
+    }
+    clients.push(Connection::open(&from(3)).await?);
+    clients.remove(0).quit().await;
+    let deadline = Instant::now() + FOLLOWED;
+    while let Err(error) = Connection::open(&from(1)).await {
+        ensure!(Instant::now() < deadline, "after one left: {error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+pub(crate) const WAITING: &str =
+    "CREATE TABLE IF NOT EXISTS waiting (id INT AUTO_INCREMENT PRIMARY KEY, n INT)";
+
+/// An exhausted pool: the error names the option, and the client goes on.
+pub(crate) async fn pool_exhausted(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[pool]\nmax_connections = 1\nwait_timeout = \"700ms\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let login = app(proxy.address());
+    let mut holder = Connection::open(&login).await?;
+    holder.expect(WAITING).await?;
+    let mut second = Connection::open(&login).await?;
+    for sql in ["BEGIN", "INSERT INTO waiting (n) VALUES (1)"] {
+        holder.expect(sql).await?;
+    }
+    let started = Instant::now();
+    let reply = second.query("INSERT INTO waiting (n) VALUES (2)").await;
+    let err = reply.err().context("there was a connection")?;
+    ensure!(
+        err.message.contains("pool.max_connections") || err.message.contains("pool.wait_timeout"),
+        "{err}"
+    );
+    ensure!(
+        started.elapsed() >= Duration::from_millis(600),
+        "{:?}",
+        started.elapsed()
+    );
+    let read = port_of(&mut second).await?;
+    ensure!(
+        replica_ports(cluster).contains(&read),
+        "reads need not wait for the primary's"
+    );
+    holder.expect("COMMIT").await?;
+    second
+        .expect("INSERT INTO waiting (n) VALUES (3)")
+        .await
+        .context("goes on")?;
+    Ok(())
+}
+
+/// Those who wait are served in the order in which they came.
+pub(crate) async fn served_in_order(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[pool]\nmax_connections = 1\nwait_timeout = \"60s\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let login = app(proxy.address());
+    let mut holder = Connection::open(&login).await?;
+    holder.expect(WAITING).await?;
+    let mut clients = Vec::new();
+    for _ in 0..6 {
+        clients.push(Connection::open(&login).await?);
+    }
+    for sql in ["BEGIN", "DELETE FROM waiting"] {
+        holder.expect(sql).await?;
+    }
+    for (n, client) in clients.iter_mut().enumerate() {
+        let sql = format!("INSERT INTO waiting (n) VALUES ({n})");
+        client.send(com::QUERY, sql.as_bytes()).await?;
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    holder.expect("COMMIT").await?;
+    for client in &mut clients {
+        let expect = Expect::Results { binary: false };
+        let reply = client.read_reply(expect).await;
+        ensure!(reply.ok().is_some(), "{:?}", reply.render());
+    }
+    let reply = holder
+        .expect("SELECT GROUP_CONCAT(n ORDER BY id) FROM waiting")
+        .await?;
+    ensure!(
+        reply.scalar().as_deref() == Some("0,1,2,3,4,5"),
+        "{:?}",
+        reply.scalar()
+    );
+    Ok(())
+}
+
+/// A connection that one worker no longer needs serves who waits at the other.
+pub(crate) async fn between_workers(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[pool]\nmax_connections = 1\nwait_timeout = \"20s\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let login = app(proxy.address());
+    // New clients go to the worker that has the fewest.
+    let mut first = Connection::open(&login).await?;
+    let mut second = Connection::open(&login).await?;
+    first.expect(WAITING).await?;
+    for n in 0..3 {
+        for sql in ["BEGIN", "DELETE FROM waiting"] {
+            first.expect(sql).await?;
+        }
+        let sql = format!("INSERT INTO waiting (n) VALUES ({n})");
+        second.send(com::QUERY, sql.as_bytes()).await?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        first.expect("COMMIT").await?;
+        let started = Instant::now();
+        let expect = Expect::Results { binary: false };
+        let reply = second.read_reply(expect).await;
+        let (end, took) = (reply.render(), started.elapsed());
+        ensure!(reply.ok().is_some(), "time {n}, after {took:?}: {end:?}");
+        ensure!(took < Duration::from_secs(5), "time {n} took {took:?}");
+        std::mem::swap(&mut first, &mut second);
+    }
+    Ok(())
+}
+
+/// A full queue refuses at once.
+pub(crate) async fn queue_full(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[pool]\nmax_connections = 1\nwait_timeout = \"60s\"\nmax_waiting = 1\n";
+    let proxy = proxy(cluster, more).await?;
+    let login = app(proxy.address());
+    let mut holder = Connection::open(&login).await?;
+    holder.expect(WAITING).await?;
+    let (mut first, mut second) = (
+        Connection::open(&login).await?,
+        Connection::open(&login).await?,
+    );
+    for sql in ["BEGIN", "DELETE FROM waiting"] {
+        holder.expect(sql).await?;
+    }
+    let sql = "INSERT INTO waiting (n) VALUES (1)";
+    first.send(com::QUERY, sql.as_bytes()).await?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let started = Instant::now();
+    let reply = second.query(sql).await;
+    let err = reply.err().context("a second one waited")?;
+    ensure!(err.message.contains("pool.max_waiting"), "{err}");
+    ensure!(
+        started.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        started.elapsed()
+    );
+    holder.expect("COMMIT").await?;
+    let expect = Expect::Results { binary: false };
+    let reply = first.read_reply(expect).await;
+    ensure!(reply.ok().is_some(), "{:?}", reply.render());
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Serving: how it is started, where clients may connect, which server runs what, what limits
+//! say, how it follows its servers and how it ends.
+
+mod check;
+mod ending;
+mod faults;
+mod ground;
+mod limits;
+mod placing;
+mod start;
+
+use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
+use millrace_tests::checks::Checks;
+
+use crate::ending::{drain_ends, drain_of_nobody, drains};
+use crate::faults::{
+    all_replicas_go, applier_stops, down_at_start, mend, nothing_at_start, promoted, replica_goes,
+};
+use crate::ground::{QUICK, SLOW, mark};
+use crate::limits::{
+    between_workers, clients_per_address, most_clients, pool_exhausted, queue_full, served_in_order,
+};
+use crate::placing::{listener_tls, reads_on_all, targets, writes_nothing};
+use crate::start::{
+    by_flags, cannot_listen, monitor_is_missing, monitor_password_file, socket_left_behind,
+    without_monitor,
+};
+
+async fn serving(family: Family) -> anyhow::Result<()> {
+    let cluster = Cluster::up(ClusterSpec::new(family)).await?;
+    let cluster = &cluster;
+    mark(cluster).await?;
+    let mut checks = Checks::new(format!("serving, {family}"));
+    checks.run("writes nothing", writes_nothing(cluster)).await;
+    checks.run("by flags", by_flags(cluster)).await;
+    checks
+        .run(
+            "monitor's password from a file",
+            monitor_password_file(cluster),
+        )
+        .await;
+    checks
+        .run("without monitor", without_monitor(cluster))
+        .await;
+    checks
+        .run("monitor is missing", monitor_is_missing(cluster))
+        .await;
+    checks.run("cannot listen", cannot_listen(cluster)).await;
+    checks
+        .run("socket left behind", socket_left_behind(cluster))
+        .await;
+    checks.run("targets", targets(cluster)).await;
+    checks.run("reads on all", reads_on_all(cluster)).await;
+    checks.run("listener's TLS", listener_tls(cluster)).await;
+    checks.run("max_clients", most_clients(cluster)).await;
+    checks
+        .run("clients_per_address", clients_per_address(cluster))
+        .await;
+    checks.run("pool exhausted", pool_exhausted(cluster)).await;
+    checks
+        .run("served in order", served_in_order(cluster))
+        .await;
+    checks
+        .run("between workers", between_workers(cluster))
+        .await;
+    checks.run("queue full", queue_full(cluster)).await;
+    checks.run("drains", drains(cluster)).await;
+    checks.run("drain ends", drain_ends(cluster)).await;
+    checks
+        .run("drain of nobody", drain_of_nobody(cluster))
+        .await;
+    checks.run("applier stops", applier_stops(cluster)).await;
+    mend(cluster).await?;
+    checks
+        .run("replica stopped", replica_goes(cluster, QUICK, false))
+        .await;
+    mend(cluster).await?;
+    checks
+        .run("replica killed", replica_goes(cluster, QUICK, true))
+        .await;
+    mend(cluster).await?;
+    checks
+        .run(
+            "replica stopped, reads under way",
+            replica_goes(cluster, SLOW, false),
+        )
+        .await;
+    mend(cluster).await?;
+    checks
+        .run(
+            "replica killed, reads under way",
+            replica_goes(cluster, SLOW, true),
+        )
+        .await;
+    mend(cluster).await?;
+    checks
+        .run("all replicas go", all_replicas_go(cluster))
+        .await;
+    mend(cluster).await?;
+    checks.run("down at start", down_at_start(cluster)).await;
+    mend(cluster).await?;
+    checks
+        .run("nothing at start", nothing_at_start(cluster))
+        .await;
+    mend(cluster).await?;
+    checks.run("promoted", promoted(cluster)).await;
+    checks.finish()
+}
+
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    if millrace_tests::harness::direct_only() || !skip_unless(Family::MariaDb, "serving") {
+        return Ok(());
+    }
+    serving(Family::MariaDb).await
+}
+
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    if millrace_tests::harness::direct_only() || !skip_unless(Family::MySql, "serving") {
+        return Ok(());
+    }
+    serving(Family::MySql).await
+}
