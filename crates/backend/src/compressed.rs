@@ -34,7 +34,9 @@ pub struct Compressed {
 
 impl std::fmt::Debug for Compressed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Compressed").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("Compressed")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
     }
 }
 

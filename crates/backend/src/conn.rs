@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use millrace_protocol::handshake::ChangeUser;
 use millrace_protocol::auth::{self, Plugin};
+use millrace_protocol::handshake::ChangeUser;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::resultset::{Reply, Rows, parse_text_rows};
@@ -55,12 +55,8 @@ impl Permit {
     pub fn take(count: &Arc<AtomicUsize>, limit: usize) -> Option<Permit> {
         let mut open = count.load(Ordering::Relaxed);
         while open < limit {
-            let taken = count.compare_exchange_weak(
-                open,
-                open + 1,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
+            let taken =
+                count.compare_exchange_weak(open, open + 1, Ordering::AcqRel, Ordering::Relaxed);
             match taken {
                 Ok(_) => return Some(Permit(count.clone())),
                 Err(now) => open = now,
@@ -182,7 +178,10 @@ impl Conn {
 
     /// Runs one text statement for Millrace's own use and answers its result's rows.
     pub async fn query(&mut self, text: &str) -> Result<Vec<Row>, BackendError> {
-        Ok(self.query_named(text).await?.map_or_else(Vec::new, |rows| rows.rows))
+        Ok(self
+            .query_named(text)
+            .await?
+            .map_or_else(Vec::new, |rows| rows.rows))
     }
 
     /// Like [`Conn::query`], with the columns; none where the statement has no result set.
@@ -223,14 +222,16 @@ impl Conn {
                     len
                 }
                 Event::Err { len } => {
-                    let error = ErrPacket::parse(&self.buffer[4..len])
-                        .map(|error| server_error(&error));
+                    let error =
+                        ErrPacket::parse(&self.buffer[4..len]).map(|error| server_error(&error));
                     self.buffer.drain(..len);
                     return Err(BackendError::Server(error?));
                 }
                 Event::LocalInfile { .. } => {
                     self.broken = true;
-                    return Err(BackendError::Protocol("unexpected request for a local file"));
+                    return Err(BackendError::Protocol(
+                        "unexpected request for a local file",
+                    ));
                 }
                 Event::NeedMore => {
                     if let Err(error) = self.fill().await {
@@ -290,12 +291,19 @@ impl Conn {
             multi_statements: self.state.multi_statements,
         };
         let row = rows.into_iter().next().unwrap_or_default();
-        let names = ["character_set_client", "character_set_results", "collation_connection"];
+        let names = [
+            "character_set_client",
+            "character_set_results",
+            "collation_connection",
+        ];
         for (name, value) in names.into_iter().zip(row) {
-            state.set(name, match value {
-                Some(value) => Value::Reported(value.into()),
-                None => Value::Null,
-            });
+            state.set(
+                name,
+                match value {
+                    Some(value) => Value::Reported(value.into()),
+                    None => Value::Null,
+                },
+            );
         }
         self.tracking_foreign = false;
         Ok(state)

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use aws_lc_rs::rsa::{OAEP_SHA1_MGF1SHA1, OaepPublicEncryptingKey, PublicEncryptingKey};
 use millrace_protocol::auth::{self, Plugin};
-use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket, encode_ssl_request};
+use millrace_protocol::handshake::{
+    Greeting, HandshakeResponse, ServerAuthPacket, encode_ssl_request,
+};
 use millrace_protocol::ok::{ErrPacket, OkPacket};
 use millrace_protocol::{Capabilities, Status};
 use tokio::net::{TcpStream, UnixStream};
@@ -83,7 +85,10 @@ pub struct Opened {
 }
 
 /// Connects without logging in: socket, greeting, nothing else.
-pub async fn dial(address: &Address, timeout: Duration) -> Result<(Stream, Greeting, Vec<u8>), BackendError> {
+pub async fn dial(
+    address: &Address,
+    timeout: Duration,
+) -> Result<(Stream, Greeting, Vec<u8>), BackendError> {
     let dialing = async {
         let mut stream = Stream::Plain(if address.host.starts_with('/') {
             Plain::Unix(UnixStream::connect(&address.host).await?)
@@ -162,7 +167,10 @@ pub async fn start_tls(
         return Err(BackendError::Protocol("TLS asked for twice"));
     };
     let connected = tls.connect(&address.host, plain).await?;
-    Ok((Stream::Tls(Box::new(tokio_rustls::TlsStream::Client(connected))), 2))
+    Ok((
+        Stream::Tls(Box::new(tokio_rustls::TlsStream::Client(connected))),
+        2,
+    ))
 }
 
 /// The largest packet that Millrace says it takes; bytes.
@@ -207,7 +215,15 @@ async fn log_in(
     response.encode(&mut out, sequence);
     stream.send(&out).await?;
     let nonce = greeting.nonce.to_vec();
-    let status = finish(&mut stream, &mut buffer, login.password, plugin, nonce, capabilities).await?;
+    let status = finish(
+        &mut stream,
+        &mut buffer,
+        login.password,
+        plugin,
+        nonce,
+        capabilities,
+    )
+    .await?;
     Ok(Opened {
         stream,
         greeting,

@@ -3,8 +3,8 @@
 
 pub mod account;
 pub mod compressed;
-pub mod connect;
 pub mod conn;
+pub mod connect;
 pub mod error;
 pub mod monitor;
 pub mod packet_io;

@@ -86,7 +86,11 @@ struct Probed {
 
 impl Monitor {
     /// Prepares to watch `servers`; asks nothing yet.
-    pub fn new(options: &MonitorOptions, servers: Vec<ServerSpec>, addresses: &[Address]) -> Arc<Monitor> {
+    pub fn new(
+        options: &MonitorOptions,
+        servers: Vec<ServerSpec>,
+        addresses: &[Address],
+    ) -> Arc<Monitor> {
         let topology = Topology::new(options.topology.clone(), servers);
         let facts = (0..)
             .map(ServerId)
@@ -167,7 +171,12 @@ impl Monitor {
         self.watch_catalogue(options, tls).await;
     }
 
-    async fn watch_server(self: Arc<Self>, id: ServerId, options: Arc<MonitorOptions>, tls: SharedTls) {
+    async fn watch_server(
+        self: Arc<Self>,
+        id: ServerId,
+        options: Arc<MonitorOptions>,
+        tls: SharedTls,
+    ) {
         let mut conn: Option<Followed> = None;
         // The last failure, so that it is logged once.
         let mut complaint = None;
@@ -223,16 +232,20 @@ impl Monitor {
             track: probed.track,
         };
         let greeting = probed.greeting;
-        self.fold(id, ObservationKind::ProbeOk(Box::new(probed.report)), move |world| {
-            let old = &world.facts[id.index()];
-            if old.family != facts.family || old.track != facts.track {
-                world.facts[id.index()] = Arc::new(facts);
-            }
-            let first = world.greeting.is_none();
-            if first || world.snapshot.primary == Some(id) {
-                world.greeting = Some(Arc::new(greeting));
-            }
-        });
+        self.fold(
+            id,
+            ObservationKind::ProbeOk(Box::new(probed.report)),
+            move |world| {
+                let old = &world.facts[id.index()];
+                if old.family != facts.family || old.track != facts.track {
+                    world.facts[id.index()] = Arc::new(facts);
+                }
+                let first = world.greeting.is_none();
+                if first || world.snapshot.primary == Some(id) {
+                    world.greeting = Some(Arc::new(greeting));
+                }
+            },
+        );
     }
 
     async fn watch_catalogue(self: Arc<Self>, options: Arc<MonitorOptions>, tls: SharedTls) {
@@ -244,7 +257,9 @@ impl Monitor {
             if let Some(primary) = world.snapshot.primary.filter(|_| !options.user.is_empty()) {
                 let facts = world.facts[primary.index()].clone();
                 let reading = read_catalogue(&mut conn, &facts, &options, &tls);
-                match tokio::time::timeout(options.timeout.max(Duration::from_secs(5)), reading).await {
+                match tokio::time::timeout(options.timeout.max(Duration::from_secs(5)), reading)
+                    .await
+                {
                     Ok(Ok(catalogue)) => {
                         complained = false;
                         self.publish_catalogue(catalogue);
@@ -315,9 +330,7 @@ fn cause(error: &BackendError) -> Cause {
         BackendError::Io(error) => match error.kind() {
             std::io::ErrorKind::ConnectionRefused => Cause::Refused,
             std::io::ErrorKind::TimedOut => Cause::TimedOut,
-            _ if error.to_string().contains("failed to lookup") => {
-                Cause::Resolve
-            }
+            _ if error.to_string().contains("failed to lookup") => Cause::Resolve,
             _ => Cause::Lost,
         },
         BackendError::Timeout(_) => Cause::TimedOut,
@@ -326,7 +339,9 @@ fn cause(error: &BackendError) -> Cause {
             1053 => Cause::ShuttingDown,
             _ => Cause::Denied,
         },
-        BackendError::Protocol(_) | BackendError::Tls(_) | BackendError::Limit(_) => Cause::Protocol,
+        BackendError::Protocol(_) | BackendError::Tls(_) | BackendError::Limit(_) => {
+            Cause::Protocol
+        }
     }
 }
 
@@ -390,7 +405,10 @@ async fn greet(address: &Address, options: &MonitorOptions) -> Result<Probed, Ba
         millrace_protocol::handshake::Family::MySql => Family::MySql,
         millrace_protocol::handshake::Family::MariaDb => Family::MariaDb,
     };
-    let version = greeting.server_version.trim_start_matches("5.5.5-").to_owned();
+    let version = greeting
+        .server_version
+        .trim_start_matches("5.5.5-")
+        .to_owned();
     let mut report = ProbeReport::new(family);
     report.version_number = version_number(&version);
     report.version = version.into();
@@ -448,7 +466,9 @@ async fn report_mysql(conn: &mut Conn) -> Result<ProbeReport, BackendError> {
              @@lower_case_table_names",
         )
         .await?;
-    let row = rows.first().ok_or(BackendError::Protocol("empty answer to a probe"))?;
+    let row = rows
+        .first()
+        .ok_or(BackendError::Protocol("empty answer to a probe"))?;
     let at = |index: usize| text(row.get(index));
     let mut report = ProbeReport::new(Family::MySql);
     report.version = at(0).into();
@@ -482,7 +502,9 @@ async fn report_mariadb(conn: &mut Conn) -> Result<ProbeReport, BackendError> {
              @@lower_case_table_names",
         )
         .await?;
-    let row = rows.first().ok_or(BackendError::Protocol("empty answer to a probe"))?;
+    let row = rows
+        .first()
+        .ok_or(BackendError::Protocol("empty answer to a probe"))?;
     let at = |index: usize| text(row.get(index));
     let mut report = ProbeReport::new(Family::MariaDb);
     report.version = at(0).into();

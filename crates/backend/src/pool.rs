@@ -126,12 +126,13 @@ pub struct ServerPool {
 pub struct Pool {
     key: PoolKey,
     idle: RefCell<Vec<Conn>>,
+    /// Connections of this kind that are being opened.
+    opening: Cell<usize>,
     server: Weak<ServerPool>,
 }
 
 struct Waiter {
     pool: Rc<Pool>,
-    opening: Cell<bool>,
     outcome: RefCell<Option<Result<Conn, BackendError>>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -178,7 +179,10 @@ impl ServerPool {
     }
 
     fn metrics(&self) -> (&WorkerMetrics, usize) {
-        (self.metrics.worker(self.worker), self.facts.borrow().id.index())
+        (
+            self.metrics.worker(self.worker),
+            self.facts.borrow().id.index(),
+        )
     }
 
     /// Takes over what a probe learnt about the server.
@@ -225,6 +229,7 @@ impl ServerPool {
         let pool = Rc::new(Pool {
             key: key.clone(),
             idle: RefCell::default(),
+            opening: Cell::new(0),
             server: self.me.clone(),
         });
         self.pools.borrow_mut().insert(key.clone(), pool.clone());
@@ -242,7 +247,9 @@ impl ServerPool {
             let before = idle.len();
             idle.retain_mut(|conn| {
                 let rested = tick.saturating_sub(conn.used) < idle_max;
-                rested && conn.opened.elapsed() < self.options.max_lifetime && conn.stream.is_quiet()
+                rested
+                    && conn.opened.elapsed() < self.options.max_lifetime
+                    && conn.stream.is_quiet()
             });
             closed += before - idle.len();
             !idle.is_empty() || Rc::strong_count(pool) > 1
@@ -274,11 +281,7 @@ impl ServerPool {
     /// another worker has made room.
     pub fn pump(&self) {
         loop {
-            let next = {
-                let waiters = self.waiters.borrow();
-                waiters.iter().find(|waiter| !waiter.opening.get()).cloned()
-            };
-            let Some(waiter) = next else {
+            let Some(pool) = self.uncovered() else {
                 self.mark_starving(false);
                 return;
             };
@@ -287,9 +290,28 @@ impl ServerPool {
                 self.mark_starving(below);
                 return;
             };
-            waiter.opening.set(true);
-            self.spawn_open(waiter.pool.clone(), permit);
+            pool.opening.set(pool.opening.get() + 1);
+            self.spawn_open(pool, permit);
         }
+    }
+
+    /// The kind of connection that the first waits for, for whom none is being opened.
+    fn uncovered(&self) -> Option<Rc<Pool>> {
+        let waiters = self.waiters.borrow();
+        let mut seen: Vec<(*const Pool, usize)> = Vec::new();
+        for waiter in waiters.iter() {
+            let kind = Rc::as_ptr(&waiter.pool);
+            let at = seen.iter().position(|(other, _)| *other == kind);
+            let at = at.unwrap_or_else(|| {
+                seen.push((kind, 0));
+                seen.len() - 1
+            });
+            seen[at].1 += 1;
+            if seen[at].1 > waiter.pool.opening.get() {
+                return Some(waiter.pool.clone());
+            }
+        }
+        None
     }
 
     /// Another worker is starving: give it an idle connection's place.
@@ -371,7 +393,8 @@ impl ServerPool {
         if count > 0 {
             let (metrics, server) = self.metrics();
             (0..count).for_each(|_| metrics.connection_closed(server));
-            self.open_here.set(self.open_here.get().saturating_sub(count));
+            self.open_here
+                .set(self.open_here.get().saturating_sub(count));
             if self.waiters.borrow().is_empty() {
                 self.nudge_starving();
             } else {
@@ -385,7 +408,9 @@ impl ServerPool {
         self.connects.set(self.connects.get() + 1);
         let Some(me) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
-            match me.open_one(&pool, permit).await {
+            let opened = me.open_one(&pool, permit).await;
+            pool.opening.set(pool.opening.get() - 1);
+            match opened {
                 Ok(conn) => {
                     let (metrics, server) = me.metrics();
                     metrics.connection_opened(server);
@@ -426,7 +451,7 @@ impl ServerPool {
             let mut waiters = self.waiters.borrow_mut();
             let at = waiters
                 .iter()
-                .position(|waiter| waiter.opening.get() && Rc::ptr_eq(&waiter.pool, pool));
+                .position(|waiter| Rc::ptr_eq(&waiter.pool, pool));
             at.and_then(|at| waiters.remove(at))
         };
         if let Some(waiter) = waiter {
@@ -449,27 +474,22 @@ impl ServerPool {
         }
         let taker = {
             let mut waiters = self.waiters.borrow_mut();
-            let first_like_it = waiters
+            let other_first = waiters.front().is_some_and(|first| {
+                !Rc::ptr_eq(&first.pool, pool) && first.pool.opening.get() == 0
+            });
+            let like_it = waiters
                 .iter()
                 .position(|waiter| Rc::ptr_eq(&waiter.pool, pool));
-            let before_it = waiters.iter().position(|waiter| !waiter.opening.get());
-            match (first_like_it, before_it) {
+            match like_it {
                 // Somebody who needs another kind of connection has waited longer.
-                (Some(at), Some(other)) if other < at => None,
-                (Some(at), _) => waiters.remove(at),
-                (None, _) => None,
+                _ if other_first => None,
+                Some(at) => waiters.remove(at),
+                None => None,
             }
         };
         match taker {
-            Some(waiter) => {
-                let opening = waiter.opening.get();
-                waiter.finish(Ok(conn));
-                if opening {
-                    // The open that was meant for it will serve another.
-                    self.hand_on_opening(pool);
-                }
-            }
-            None if self.waiters.borrow().iter().all(|waiter| waiter.opening.get()) => {
+            Some(waiter) => waiter.finish(Ok(conn)),
+            None if self.uncovered().is_none() => {
                 conn.used = self.tick.get();
                 pool.idle.borrow_mut().push(conn);
             }
@@ -477,17 +497,6 @@ impl ServerPool {
                 drop(conn);
                 self.closed(1);
             }
-        }
-    }
-
-    /// Marks the next waiter of the same kind as the one for whom a connection is being opened.
-    fn hand_on_opening(&self, pool: &Rc<Pool>) {
-        let waiters = self.waiters.borrow();
-        let next = waiters
-            .iter()
-            .find(|waiter| !waiter.opening.get() && Rc::ptr_eq(&waiter.pool, pool));
-        if let Some(waiter) = next {
-            waiter.opening.set(true);
         }
     }
 }
@@ -570,7 +579,6 @@ impl Pool {
         }
         let waiter = Rc::new(Waiter {
             pool: self.clone(),
-            opening: Cell::new(false),
             outcome: RefCell::new(None),
             waker: RefCell::new(None),
         });
@@ -721,13 +729,17 @@ impl Deref for Lease {
     type Target = Conn;
 
     fn deref(&self) -> &Conn {
-        self.conn.as_ref().expect("a lease holds its connection until it is given back")
+        self.conn
+            .as_ref()
+            .expect("a lease holds its connection until it is given back")
     }
 }
 
 impl DerefMut for Lease {
     fn deref_mut(&mut self) -> &mut Conn {
-        self.conn.as_mut().expect("a lease holds its connection until it is given back")
+        self.conn
+            .as_mut()
+            .expect("a lease holds its connection until it is given back")
     }
 }
 

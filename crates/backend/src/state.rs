@@ -165,7 +165,10 @@ fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
             Some(value) => write_value(&mut set, value),
         }
     };
-    if CHARSET.iter().any(|name| from.variable(name) != to.variable(name)) {
+    if CHARSET
+        .iter()
+        .any(|name| from.variable(name) != to.variable(name))
+    {
         for name in CHARSET {
             if let Some(value) = to.variable(name) {
                 add(name, Some(value));
@@ -254,8 +257,14 @@ mod tests {
 
     #[test]
     fn only_the_difference_is_set() {
-        let from = state("a", &[("sql_mode", "ANSI"), ("time_zone", "+01:00"), ("x", "1")]);
-        let to = state("a", &[("sql_mode", ""), ("time_zone", "+01:00"), ("y", "2.5")]);
+        let from = state(
+            "a",
+            &[("sql_mode", "ANSI"), ("time_zone", "+01:00"), ("x", "1")],
+        );
+        let to = state(
+            "a",
+            &[("sql_mode", ""), ("time_zone", "+01:00"), ("y", "2.5")],
+        );
         let text = assignments(&from, &to);
         assert_eq!(
             String::from_utf8_lossy(&text),

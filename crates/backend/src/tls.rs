@@ -3,12 +3,14 @@
 use std::io::BufReader;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -42,7 +44,9 @@ pub struct ServerTls {
 
 impl std::fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerTls").field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("ServerTls")
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
     }
 }
 
@@ -80,10 +84,16 @@ impl ServerTls {
     }
 
     /// The TLS handshake.
-    pub async fn connect(&self, host: &str, plain: Plain) -> Result<TlsStream<Plain>, BackendError> {
+    pub async fn connect(
+        &self,
+        host: &str,
+        plain: Plain,
+    ) -> Result<TlsStream<Plain>, BackendError> {
         let name = match ServerName::try_from(host.to_owned()) {
             Ok(name) => name,
-            Err(error) if self.mode == ServerTlsMode::VerifyIdentity => return Err(tls_error(error)),
+            Err(error) if self.mode == ServerTlsMode::VerifyIdentity => {
+                return Err(tls_error(error));
+            }
             // Nobody looks at it.
             Err(_) => ServerName::try_from("localhost").map_err(tls_error)?,
         };
@@ -131,10 +141,15 @@ impl Verifier {
         ca: Option<&[u8]>,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, BackendError> {
-        let verifies = matches!(mode, ServerTlsMode::VerifyCa | ServerTlsMode::VerifyIdentity);
+        let verifies = matches!(
+            mode,
+            ServerTlsMode::VerifyCa | ServerTlsMode::VerifyIdentity
+        );
         let inner = if verifies {
             let pem = ca.ok_or_else(|| {
-                BackendError::Tls("server_tls.ca is needed for verify_ca and verify_identity".into())
+                BackendError::Tls(
+                    "server_tls.ca is needed for verify_ca and verify_identity".into(),
+                )
             })?;
             let mut roots = RootCertStore::empty();
             for certificate in certificates(pem)? {

@@ -193,7 +193,11 @@ fn warnings(config: &Config) -> Vec<String> {
     if tls.mode == ServerTlsMode::Disabled && (tls.ca.is_some() || tls.cert.is_some()) {
         warnings.push("[server_tls] names certificates, but its mode is \"disabled\"".into());
     }
-    if matches!(tls.mode, ServerTlsMode::AsClient | ServerTlsMode::Preferred | ServerTlsMode::Required) && tls.ca.is_some() {
+    if matches!(
+        tls.mode,
+        ServerTlsMode::AsClient | ServerTlsMode::Preferred | ServerTlsMode::Required
+    ) && tls.ca.is_some()
+    {
         warnings.push(
             "[server_tls] names a `ca`, but only the modes \"verify_ca\" and \"verify_identity\" \
              use it"

@@ -66,7 +66,9 @@ async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<TcpListener>> {
         return match bind_one(&format!("[::]:{port}").parse().map_err(io::Error::other)?) {
             Ok(listener) => Ok(vec![listener]),
             Err(_) => Ok(vec![bind_one(
-                &format!("0.0.0.0:{port}").parse().map_err(io::Error::other)?,
+                &format!("0.0.0.0:{port}")
+                    .parse()
+                    .map_err(io::Error::other)?,
             )?]),
         };
     }
@@ -77,7 +79,11 @@ async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<TcpListener>> {
 }
 
 fn bind_one(address: &std::net::SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(*address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     if address.is_ipv6() {
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }

@@ -5,8 +5,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts logging. `RUST_LOG` overrides the configured level.
 pub(crate) fn start(log: Log) {
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(log.level.as_str()));
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(log.level.as_str()));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

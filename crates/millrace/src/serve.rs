@@ -2,7 +2,7 @@
 //! in order.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -128,7 +128,11 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         .workers
         .or_else(|| std::thread::available_parallelism().ok().map(usize::from))
         .unwrap_or(1);
-    let addresses: Vec<Address> = config.servers.iter().map(|server| address(&server.address)).collect();
+    let addresses: Vec<Address> = config
+        .servers
+        .iter()
+        .map(|server| address(&server.address))
+        .collect();
     let names = addresses.iter().map(ToString::to_string).collect();
     let metrics = Arc::new(Metrics::new(workers, names));
     let server_tls: SharedTls = Arc::new(tls::towards_servers(&config.server_tls)?);
@@ -143,17 +147,26 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         topology,
     });
     let monitor = Monitor::new(&monitor_options, specs, &addresses);
-    let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
+    let (senders, receivers): (Vec<_>, Vec<_>) =
+        (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
     let mailboxes = Arc::new(senders);
     let registry = Arc::new(Registry::default());
     let accounts = Arc::new(Accounts::default());
     for account in &config.accounts {
-        accounts.learn(account.name.as_bytes(), Secret::new(account.password.expose().to_vec()));
+        accounts.learn(
+            account.name.as_bytes(),
+            Secret::new(account.password.expose().to_vec()),
+        );
     }
     let shared = Shared {
         options: Arc::new(options(&config)),
         pool: Arc::new(pool_options(&config)),
-        counts: Arc::new(addresses.iter().map(|_| Arc::new(ServerCount::default())).collect()),
+        counts: Arc::new(
+            addresses
+                .iter()
+                .map(|_| Arc::new(ServerCount::default()))
+                .collect(),
+        ),
         accounts,
         registry: registry.clone(),
         key: Arc::new(ServerKey::generate().context("cannot make an RSA key")?),
@@ -161,6 +174,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         server_tls: server_tls.clone(),
         metrics: metrics.clone(),
         monitor: monitor.clone(),
+        written: Arc::new((0..workers).map(|_| Mutex::default()).collect()),
         mailboxes: mailboxes.clone(),
     };
     let mut listeners = Vec::new();
@@ -177,7 +191,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         info!(address = %http, "serving metrics and health");
         let world = monitor.watch();
         let ready = move || readiness(&world.borrow());
-        tokio::spawn(millrace_admin::serve(listener, metrics.clone(), ready, std::future::pending()));
+        tokio::spawn(millrace_admin::serve(
+            listener,
+            metrics.clone(),
+            ready,
+            std::future::pending(),
+        ));
     }
     let mut accepting = tokio::task::JoinSet::new();
     for bound in listeners {
@@ -241,7 +260,11 @@ fn pool_options(config: &Config) -> PoolOptions {
     }
 }
 
-fn start_monitor(monitor: &Arc<Monitor>, options: Arc<MonitorOptions>, tls: SharedTls) -> anyhow::Result<()> {
+fn start_monitor(
+    monitor: &Arc<Monitor>,
+    options: Arc<MonitorOptions>,
+    tls: SharedTls,
+) -> anyhow::Result<()> {
     let monitor = monitor.clone();
     std::thread::Builder::new()
         .name("monitor".to_owned())

@@ -5,9 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use millrace_backend::tls::{
-    ServerTls, ServerTlsFiles, ServerTlsMode, certificates, private_key,
-};
+use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode, certificates, private_key};
 use millrace_config::{ClientTls, ServerTlsMode as Mode};
 use rustls::RootCertStore;
 use rustls::ServerConfig;

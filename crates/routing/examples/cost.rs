@@ -58,6 +58,7 @@ fn main() {
             let load = Load {
                 outstanding: &[1, 2, 3],
                 known: &[],
+                behind: &[],
                 rotation,
             };
             black_box(decide(&world, &options, &session, Access::Read, &load));

@@ -106,22 +106,21 @@ fn to_readers(
     load: &Load<'_>,
 ) -> Decision {
     let readers = rank(world, session, access, options.reads, load);
-    let reached = readers
-        .iter()
-        .take_while(|reader| reader.lacks == 0)
-        .count();
-    let waits = match (reached, world.primary) {
-        (0, Some(_)) if options.wait_limit_ms == 0 => 0,
-        (0, Some(_)) => usize::from(options.waits_max),
-        (0, None) => CANDIDATES_MAX,
-        _ => 0,
+    let mut waits = match world.primary {
+        Some(_) if options.wait_limit_ms == 0 => 0,
+        Some(_) => usize::from(options.waits_max),
+        None => CANDIDATES_MAX,
     };
     let room = CANDIDATES_MAX - usize::from(world.primary.is_some());
-    let mut candidates: Candidates = readers
-        .iter()
-        .take(room.min(reached + waits))
-        .map(Reader::candidate)
-        .collect();
+    let mut candidates = Candidates::new();
+    for reader in &readers {
+        let asks = reader.lacks > 0;
+        if candidates.len() == room || (asks && waits == 0) {
+            continue;
+        }
+        waits -= usize::from(asks);
+        candidates.push(reader.candidate());
+    }
     let reason = match candidates.first() {
         _ if access == Access::Session => Reason::AnyServer,
         Some(first) if first.wait => Reason::ReadAfterWait,
@@ -152,6 +151,8 @@ struct Reader {
     server: ServerId,
     /// How many of the required transactions it is not known to have.
     lacks: u64,
+    /// As many, where it was too late with others lately; else 0.
+    late: u64,
     outstanding: u32,
     weight: u32,
     /// Its place in the rotation: 0 is next.
@@ -166,12 +167,13 @@ impl Reader {
         }
     }
 
-    /// Those that lack least come first, then the least busy for their weight, then by turn.
+    /// Those that are late come last, the others by how busy they are for their weight, then by
+    /// turn.
     fn compare(&self, other: &Reader) -> Ordering {
         let busy = u64::from(self.outstanding) * u64::from(other.weight);
         let other_busy = u64::from(other.outstanding) * u64::from(self.weight);
-        self.lacks
-            .cmp(&other.lacks)
+        self.late
+            .cmp(&other.late)
             .then(busy.cmp(&other_busy))
             .then(self.turn.cmp(&other.turn))
     }
@@ -207,6 +209,10 @@ fn rank(
         readers.push(Reader {
             server: view.id,
             lacks,
+            late: match load.behind.get(view.id.index()) {
+                Some(true) => lacks,
+                _ => 0,
+            },
             outstanding: load.outstanding.get(view.id.index()).copied().unwrap_or(0),
             weight: view.weight.max(1),
             turn: 0,

@@ -26,8 +26,11 @@ pub struct Accounts {
     known: Mutex<HashMap<Box<[u8]>, Name>>,
     failures: Mutex<HashMap<IpAddr, Failures>>,
     /// Clients that cannot show their password: name and address.
-    mute: Mutex<HashMap<(Box<[u8]>, Option<IpAddr>), Instant>>,
+    mute: Mutex<HashMap<Mute, Instant>>,
 }
+
+/// An account's name and the client's address.
+type Mute = (Box<[u8]>, Option<IpAddr>);
 
 #[derive(Debug)]
 struct Name {

@@ -130,10 +130,17 @@ impl Session {
         let class = statement.class.clone();
         let text = statement.text.clone();
         let mut rebuilt = Vec::new();
-        if statement.params > 0 || capabilities.contains(millrace_protocol::Capabilities::QUERY_ATTRIBUTES) {
+        if statement.params > 0
+            || capabilities.contains(millrace_protocol::Capabilities::QUERY_ATTRIBUTES)
+        {
             let params = execute.params(usize::from(statement.params), capabilities);
             let Ok(params) = params else {
-                return Err(Answer::client(1210, b"HY000", "Incorrect arguments to mysqld_stmt_execute").into());
+                return Err(Answer::client(
+                    1210,
+                    b"HY000",
+                    "Incorrect arguments to mysqld_stmt_execute",
+                )
+                .into());
             };
             if params.new_params_bound {
                 if *statement.types != *params.types {
@@ -221,7 +228,11 @@ impl Session {
     ) -> Result<(), Failure> {
         let id = self.statements.real(id);
         let Some(statement) = self.statements.get(id) else {
-            return Err(unknown_statement(self.family, id, "mysqld_stmt_bulk_execute"));
+            return Err(unknown_statement(
+                self.family,
+                id,
+                "mysqld_stmt_bulk_execute",
+            ));
         };
         let _ = flags;
         let (class, text) = (statement.class.clone(), statement.text.clone());
@@ -238,7 +249,12 @@ impl Session {
     }
 
     /// COM_STMT_SEND_LONG_DATA: kept until the execution; there is no answer.
-    pub(crate) fn keep_long_data(&mut self, id: u32, param: u16, data: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn keep_long_data(
+        &mut self,
+        id: u32,
+        param: u16,
+        data: &[u8],
+    ) -> Result<(), Failure> {
         let limit = self.worker.options().long_data_max;
         if self.statements.long_data + data.len() > limit {
             let text = format!(
@@ -250,7 +266,9 @@ impl Session {
         if let Some(statement) = self.statements.get_mut(id) {
             statement.bad_long_data |= param >= statement.params;
             match statement.long_data.last_mut() {
-                Some((last, bytes)) if *last == param && bytes.len() + data.len() < packet::MAX_PAYLOAD - 16 => {
+                Some((last, bytes))
+                    if *last == param && bytes.len() + data.len() < packet::MAX_PAYLOAD - 16 =>
+                {
                     bytes.extend_from_slice(data);
                 }
                 _ => statement.long_data.push((param, data.to_vec())),
@@ -326,7 +344,11 @@ impl Session {
             return Err(unknown_statement(self.family, id, "mysqld_stmt_fetch"));
         };
         if !statement.cursor {
-            let dot = if self.family == Family::MySql { "." } else { "" };
+            let dot = if self.family == Family::MySql {
+                "."
+            } else {
+                ""
+            };
             let text = format!("The statement ({id}) has no open cursor{dot}");
             return Err(Answer::client(1421, b"HY000", text).into());
         }
@@ -343,7 +365,8 @@ impl Session {
         };
         let ended = match self.run_somewhere(&request).await {
             Ok((lease, outcome)) => {
-                let done = outcome.error.is_some() || outcome.status.contains(Status::LAST_ROW_SENT);
+                let done =
+                    outcome.error.is_some() || outcome.status.contains(Status::LAST_ROW_SENT);
                 if done {
                     if let Some(statement) = self.statements.get_mut(id) {
                         statement.cursor = false;
@@ -365,10 +388,14 @@ impl Session {
         self.release_everything();
         let database = self.state.database.clone();
         let primary = self.worker.with_world(|world| world.snapshot.primary);
-        let primary = primary.ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
+        let primary =
+            primary.ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
         let state = self.state.clone();
         let pool = self.pool(primary);
-        let mut lease = pool.take(self.handle.uid, &state).await.map_err(Answer::backend)?;
+        let mut lease = pool
+            .take(self.handle.uid, &state)
+            .await
+            .map_err(Answer::backend)?;
         let track = lease.server_facts().track.clone();
         match lease.reset(&track).await {
             Ok(state) => {
@@ -421,17 +448,27 @@ impl Session {
     /// COM_CHANGE_USER: a login on the same connection.
     pub(crate) async fn change_user(&mut self, body: &[u8]) -> Result<(), Failure> {
         let Ok(change) = ChangeUser::parse(body, self.capabilities) else {
-            return Err(Failure::Fatal(Answer::client(1047, b"08S01", "Unknown command")));
+            return Err(Failure::Fatal(Answer::client(
+                1047,
+                b"08S01",
+                "Unknown command",
+            )));
         };
         let old_database = self.state.database.clone();
         self.release_everything();
         let collation = change.collation.and_then(|id| u8::try_from(id).ok());
-        let collation = collation.filter(|id| *id != 0).unwrap_or(self.identity.collation);
+        let collation = collation
+            .filter(|id| *id != 0)
+            .unwrap_or(self.identity.collation);
         let claim = Claim {
             user: change.user.clone(),
             database: change.database.clone(),
             // The proof was made for a nonce that is used up: ask for another.
-            response: if change.auth_response.is_empty() { Vec::new() } else { vec![0] },
+            response: if change.auth_response.is_empty() {
+                Vec::new()
+            } else {
+                vec![0]
+            },
             collation,
             plugin: if change.auth_response.is_empty() {
                 Plugin::CachingSha2

@@ -83,7 +83,10 @@ impl Session {
         }
         self.note_results(&mut lease, &outcome, class, text);
         self.note_transaction(&outcome, class, began);
-        if !outcome.variables.is_empty() || outcome.schema.is_some() || !class.assignments.is_empty() {
+        if !outcome.variables.is_empty()
+            || outcome.schema.is_some()
+            || !class.assignments.is_empty()
+        {
             self.fold_state(&mut lease, &outcome, class, text);
         }
         if !failed || class.kind == Kind::Multi {
@@ -92,7 +95,10 @@ impl Session {
                 self.note_effects(&mut lease, inner, body);
             }
         }
-        if failed && class.kind == Kind::Prepare && let Some(name) = class.name {
+        if failed
+            && class.kind == Kind::Prepare
+            && let Some(name) = class.name
+        {
             // A PREPARE that fails has dropped the statement of that name.
             let name = variables::variable_name(name.name.of(text));
             self.private.deallocate(&name);
@@ -116,16 +122,19 @@ impl Session {
         }
         if let Some(error) = &outcome.error {
             let class = millrace_metrics::ErrorClass::from_sqlstate(&error.state);
-            self.worker.metrics().error(millrace_metrics::Side::Server, class);
+            self.worker
+                .metrics()
+                .error(millrace_metrics::Side::Server, class);
         }
         Ok(())
     }
 
     /// COMMIT RELEASE and its like: the server closes the connection after its OK.
     fn releases(&self, class: &Statement) -> bool {
-        let by_default = self.state.reported("completion_type").is_some_and(|value| {
-            value.eq_ignore_ascii_case(b"RELEASE") || value == b"2"
-        });
+        let by_default = self
+            .state
+            .reported("completion_type")
+            .is_some_and(|value| value.eq_ignore_ascii_case(b"RELEASE") || value == b"2");
         matches!(class.kind, Kind::Commit | Kind::Rollback)
             && (class.flags.contains(Flags::RELEASE)
                 || (by_default && !class.flags.contains(Flags::NO_RELEASE)))
@@ -190,7 +199,8 @@ impl Session {
             self.insert_id_at = Some((lease.server, self.seq));
         }
         self.last_server = Some(lease.server);
-        let sure = lease.last_insert_id == Some(self.last_insert_id) || (holds_insert_id && self.insert_id_sure);
+        let sure = lease.last_insert_id == Some(self.last_insert_id)
+            || (holds_insert_id && self.insert_id_sure);
         let may_set_insert_id = outcome.insert_id != 0
             || class.flags.contains(Flags::SETS_LAST_INSERT_ID)
             || class.flags.contains(Flags::RETURNING)
@@ -245,7 +255,16 @@ impl Session {
         self.family == Family::MariaDb
             && class.tables.is_empty()
             && !class.flags.contains(Flags::COMPOUND_QUERY)
-            && matches!(class.kind, Kind::Select | Kind::Set | Kind::Do | Kind::Use | Kind::Begin | Kind::Commit | Kind::Rollback)
+            && matches!(
+                class.kind,
+                Kind::Select
+                    | Kind::Set
+                    | Kind::Do
+                    | Kind::Use
+                    | Kind::Begin
+                    | Kind::Commit
+                    | Kind::Rollback
+            )
     }
 
     /// Whether a transaction is open now. Where the answer does not say, the connection is kept
@@ -359,7 +378,11 @@ impl Session {
             state.unset(&name);
             return;
         }
-        if outcome.variables.iter().any(|(reported, _)| **reported == *name) {
+        if outcome
+            .variables
+            .iter()
+            .any(|(reported, _)| **reported == *name)
+        {
             return;
         }
         match assignment.kind {
@@ -405,7 +428,8 @@ impl Session {
             Kind::Deallocate => {
                 if let Some(name) = class.name {
                     let holds = lease.private_version == self.private.version;
-                    self.private.deallocate(&variables::variable_name(name.name.of(text)));
+                    self.private
+                        .deallocate(&variables::variable_name(name.name.of(text)));
                     if holds {
                         lease.private_version = self.private.version;
                     }
@@ -440,7 +464,11 @@ impl Session {
     fn note_tables(&mut self, class: &Statement, text: &[u8]) {
         let drops = Flags::DROPS_TEMP_TABLE | Flags::DROPS_TABLE;
         if class.flags.contains(Flags::CREATES_TEMP_TABLE) {
-            for table in class.tables.iter().filter(|table| table.usage == TableUse::Define) {
+            for table in class
+                .tables
+                .iter()
+                .filter(|table| table.usage == TableUse::Define)
+            {
                 let name = variables::variable_name(table.name.of(text));
                 if !self.temporary_tables.contains(&name) {
                     self.temporary_tables.push(name);
@@ -463,9 +491,11 @@ impl Session {
             self.pin(PinReason::SessionState);
             return;
         };
-        let body = millrace_sql::ident::unquote_string(source.of(text), !self.lex.no_backslash_escapes);
+        let body =
+            millrace_sql::ident::unquote_string(source.of(text), !self.lex.no_backslash_escapes);
         let holds = lease.private_of == 0
-            || (lease.private_of == self.handle.uid && lease.private_version == self.private.version);
+            || (lease.private_of == self.handle.uid
+                && lease.private_version == self.private.version);
         self.private.prepare(Named {
             name: variables::variable_name(name.name.of(text)),
             text: text.into(),
@@ -505,13 +535,14 @@ impl Session {
     fn note_position(&mut self, outcome: &Outcome, request: &Request<'_>) {
         if outcome.positioned {
             self.position.coalesce(8);
+            self.worker.wrote(&self.position);
         }
         if request.access != Access::Write || outcome.positioned {
             return;
         }
-        let tracked = self.worker.with_world(|world| {
-            world.snapshot.primary_view().is_none_or(|view| view.gtid)
-        });
+        let tracked = self
+            .worker
+            .with_world(|world| world.snapshot.primary_view().is_none_or(|view| view.gtid));
         if !tracked {
             self.position_unknown = true;
         }
@@ -540,7 +571,8 @@ impl Session {
     fn has_epilogue(&self, class: &Statement, lease: &Lease) -> bool {
         class.flags.contains(Flags::ASSIGNS_USER_VARS)
             || self.locks_to_check(class)
-            || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK) && !class.assignments.is_empty())
+            || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK)
+                && !class.assignments.is_empty())
             || self.position_to_read(class, lease)
     }
 
@@ -551,7 +583,9 @@ impl Session {
             && class.kind != Kind::Diagnostics
             && self.diagnostics_at != Some((lease.server, self.seq))
             && !self.pins.has(PinReason::Transaction)
-            && self.worker.with_world(|world| world.snapshot.primary == Some(lease.server))
+            && self
+                .worker
+                .with_world(|world| world.snapshot.primary == Some(lease.server))
     }
 
     /// Locks may have been taken or released.
@@ -561,12 +595,7 @@ impl Session {
     }
 
     /// Reads back what the statement may have changed and the server does not report.
-    async fn epilogue(
-        &mut self,
-        lease: &mut Lease,
-        class: &Statement,
-        text: &[u8],
-    ) {
+    async fn epilogue(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         let assigns = class.flags.contains(Flags::ASSIGNS_USER_VARS)
             && !self.pins.has(PinReason::UserVariable);
         if assigns && !self.keep_numbers(lease, class, text) {
@@ -592,7 +621,8 @@ impl Session {
     fn keep_numbers(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) -> bool {
         let plain = class.kind == Kind::Set
             && class.assignments.iter().all(|assignment| {
-                matches!(assignment.target, Target::UserVar(_)) && assignment.kind == ValueKind::Number
+                matches!(assignment.target, Target::UserVar(_))
+                    && assignment.kind == ValueKind::Number
             });
         if !plain {
             return false;
@@ -610,12 +640,17 @@ impl Session {
 
     fn holds_private(&self, lease: &Lease) -> bool {
         (lease.private_of == 0 && self.private.is_empty())
-            || (lease.private_of == self.handle.uid && lease.private_version == self.private.version)
+            || (lease.private_of == self.handle.uid
+                && lease.private_version == self.private.version)
     }
 
     fn note_private(&self, lease: &mut Lease, holds: bool) {
         lease.private_of = self.handle.uid;
-        lease.private_version = if holds { self.private.version } else { u64::MAX };
+        lease.private_version = if holds {
+            self.private.version
+        } else {
+            u64::MAX
+        };
     }
 
     /// Warnings would be cleared by what follows: they are saved as another session would.
@@ -651,7 +686,12 @@ impl Session {
     }
 
     /// False where a value cannot be learnt.
-    async fn read_user_variables(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) -> bool {
+    async fn read_user_variables(
+        &mut self,
+        lease: &mut Lease,
+        class: &Statement,
+        text: &[u8],
+    ) -> bool {
         if class.user_vars_assigned.is_empty()
             || class.flags.contains(Flags::TRUNCATED)
             || matches!(class.kind, Kind::Call | Kind::Unknown | Kind::Multi)
@@ -728,7 +768,12 @@ impl Session {
             self.pin(PinReason::SessionState);
             return;
         };
-        let mut cells = rows.into_iter().next().unwrap_or_default().into_iter().flatten();
+        let mut cells = rows
+            .into_iter()
+            .next()
+            .unwrap_or_default()
+            .into_iter()
+            .flatten();
         let mut next = || cells.next().unwrap_or_default();
         self.tracks.schema = next() == b"1";
         self.tracks.state_change = next() == b"1";
@@ -748,7 +793,10 @@ impl Session {
             .ok()
             .and_then(|rows| rows.into_iter().next()?.into_iter().next()?);
         let known = position.is_some_and(|text| {
-            let text: Vec<u8> = text.into_iter().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            let text: Vec<u8> = text
+                .into_iter()
+                .filter(|byte| !byte.is_ascii_whitespace())
+                .collect();
             self.position.insert_text(&text).is_ok()
         });
         self.position_unknown |= !known;
@@ -796,7 +844,9 @@ fn lock_names(text: &[u8], names: &mut Vec<Box<str>>) -> bool {
         };
         let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.:/ $".contains(byte);
         let length = rest.iter().take_while(|byte| plain(byte)).count();
-        if !rest[length..].starts_with(b"'") || !rest[length + 1..].trim_ascii_start().starts_with(b",") {
+        if !rest[length..].starts_with(b"'")
+            || !rest[length + 1..].trim_ascii_start().starts_with(b",")
+        {
             return false;
         }
         let name: Box<str> = format!("'{}'", String::from_utf8_lossy(&rest[..length])).into();
@@ -814,15 +864,18 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
 
 /// SET last_insert_id = …
 fn sets_insert_id(class: &Statement, text: &[u8]) -> bool {
-    class.assignments.iter().any(|assignment| match assignment.target {
-        Target::System { name, .. } => {
-            let name = name.of(text);
-            ["last_insert_id", "identity"]
-                .iter()
-                .any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
-        }
-        _ => false,
-    })
+    class
+        .assignments
+        .iter()
+        .any(|assignment| match assignment.target {
+            Target::System { name, .. } => {
+                let name = name.of(text);
+                ["last_insert_id", "identity"]
+                    .iter()
+                    .any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+            }
+            _ => false,
+        })
 }
 
 fn user_value(

@@ -49,7 +49,12 @@ impl Answer {
     }
 
     /// An error of Millrace's own.
-    pub(crate) fn proxy(class: ErrorClass, code: u16, state: &[u8; 5], message: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn proxy(
+        class: ErrorClass,
+        code: u16,
+        state: &[u8; 5],
+        message: impl Into<Vec<u8>>,
+    ) -> Self {
         Answer {
             error: ServerError::new(code, state, message),
             side: Side::Proxy,
@@ -77,9 +82,12 @@ impl Answer {
     pub(crate) fn backend(error: BackendError) -> Self {
         match error {
             BackendError::Server(error) => Self::server(error),
-            BackendError::Limit(what) => {
-                Self::proxy(ErrorClass::Limit, 1040, b"08004", format!("Millrace: {what}"))
-            }
+            BackendError::Limit(what) => Self::proxy(
+                ErrorClass::Limit,
+                1040,
+                b"08004",
+                format!("Millrace: {what}"),
+            ),
             other => Self::proxy(
                 ErrorClass::Connection,
                 2013,

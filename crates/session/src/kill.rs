@@ -16,7 +16,9 @@ use crate::worker::{Message, Running};
 /// The number in what CONNECTION_ID() was replaced by.
 fn own_number(expression: &[u8]) -> Option<u64> {
     let expression = expression.trim_ascii();
-    let number = expression.strip_prefix(b"CAST(")?.strip_suffix(b" AS UNSIGNED)")?;
+    let number = expression
+        .strip_prefix(b"CAST(")?
+        .strip_suffix(b" AS UNSIGNED)")?;
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
@@ -34,7 +36,10 @@ impl Session {
             _ => return self.statement(request, text).await,
         };
         match self.find(id) {
-            Some(entry) => self.kill_client(u32::try_from(id).unwrap_or(0), &entry, query).await,
+            Some(entry) => {
+                self.kill_client(u32::try_from(id).unwrap_or(0), &entry, query)
+                    .await
+            }
             None => self.statement(request, text).await,
         }
     }
@@ -47,7 +52,9 @@ impl Session {
         expect: Expect,
     ) -> Result<(), Failure> {
         if let Some(entry) = self.find(id) {
-            return self.kill_client(u32::try_from(id).unwrap_or(0), &entry, false).await;
+            return self
+                .kill_client(u32::try_from(id).unwrap_or(0), &entry, false)
+                .await;
         }
         let mut class = self.worker.take_statement();
         class.clear();
@@ -125,7 +132,9 @@ impl Session {
         match killed {
             Ok(_) => Ok(()),
             // The statement ended in between; its connection is not used again.
-            Err(millrace_backend::error::BackendError::Server(error)) if error.code == 1094 => Ok(()),
+            Err(millrace_backend::error::BackendError::Server(error)) if error.code == 1094 => {
+                Ok(())
+            }
             Err(error) => Err(Answer::backend(error).into()),
         }
     }
@@ -151,9 +160,14 @@ impl Session {
             let grant = String::from_utf8_lossy(&grant).to_ascii_uppercase();
             let global = grant.contains(" ON *.* ");
             global
-                && ["ALL PRIVILEGES", "SUPER", "CONNECTION_ADMIN", "CONNECTION ADMIN"]
-                    .iter()
-                    .any(|right| grant.contains(right))
+                && [
+                    "ALL PRIVILEGES",
+                    "SUPER",
+                    "CONNECTION_ADMIN",
+                    "CONNECTION ADMIN",
+                ]
+                .iter()
+                .any(|right| grant.contains(right))
         });
         if may {
             Ok(())

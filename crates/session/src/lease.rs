@@ -7,12 +7,12 @@ use std::rc::Rc;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState};
-use millrace_metrics::{PositionWait, RetryKind};
+use millrace_metrics::{PinReason, PositionWait, RetryKind};
 use millrace_protocol::command::{COM_STMT_CLOSE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA};
-use millrace_protocol::{Status, packet};
 use millrace_protocol::response::{Expect, Tracker};
-use millrace_topology::ServerId;
+use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Family, Flags, Kind, Statement};
+use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure};
 use crate::relay::{Ended, Outcome, Plan, refused_here};
@@ -147,7 +147,8 @@ impl Session {
         self.worker.prove(prelude.proofs);
         let is_read = request.access <= Access::Read;
         let primary = self.worker.with_world(|world| world.snapshot.primary);
-        let read_only = self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
+        let read_only =
+            self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
         let plan = Plan {
             hold: (is_read || read_only).then_some(refused_here as fn(u16) -> bool),
             statement: request.prepare,
@@ -159,7 +160,11 @@ impl Session {
             // A replica refuses the write before it looks at the transaction.
             Ended::Held(error) if read_only && error.code != 1053 => {
                 let text = "Cannot execute statement in a READ ONLY transaction.";
-                let text = text.trim_end_matches(if lease.family == Family::MariaDb { "." } else { "" });
+                let text = text.trim_end_matches(if lease.family == Family::MariaDb {
+                    "."
+                } else {
+                    ""
+                });
                 Err(Failure::Answer(Answer::client(1792, b"25006", text)))
             }
             Ended::Held(error) => {
@@ -226,7 +231,8 @@ impl Session {
     ) -> Result<Prelude, BackendError> {
         let mut prelude = Prelude::default();
         let uid = self.handle.uid;
-        let own = lease.last_user == uid && Some((lease.server, lease.last_seq)) == self.diagnostics_at;
+        let own =
+            lease.last_user == uid && Some((lease.server, lease.last_seq)) == self.diagnostics_at;
         if own && request.class.kind == Kind::Diagnostics {
             // Anything before it would be what it tells about.
             return Ok(prelude);
@@ -242,9 +248,14 @@ impl Session {
             let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
             let text = match lease.family {
                 Family::MySql => {
-                    format!("SELECT WAIT_FOR_EXECUTED_GTID_SET('{}',{seconds})", self.position)
+                    format!(
+                        "SELECT WAIT_FOR_EXECUTED_GTID_SET('{}',{seconds})",
+                        self.position
+                    )
                 }
-                Family::MariaDb => format!("SELECT MASTER_GTID_WAIT('{}',{seconds})", self.position),
+                Family::MariaDb => {
+                    format!("SELECT MASTER_GTID_WAIT('{}',{seconds})", self.position)
+                }
             };
             lease.frame_query(&mut prelude.bytes, text.as_bytes());
             prelude.steps.push(Step::Wait);
@@ -276,7 +287,13 @@ impl Session {
         let mut steps = Vec::new();
         let before = prelude.bytes.len();
         let attributes = lease.has_attributes();
-        state::replay(&lease.state, target, attributes, &mut prelude.bytes, &mut steps);
+        state::replay(
+            &lease.state,
+            target,
+            attributes,
+            &mut prelude.bytes,
+            &mut steps,
+        );
         for step in steps {
             prelude.doubtful |= match step {
                 state::Step::Set => {
@@ -311,7 +328,9 @@ impl Session {
             // First the warnings: any other statement clears them.
             if lease.residue.diagnostics {
                 lease.frame_query(&mut prelude.bytes, b"SHOW WARNINGS");
-                prelude.steps.push(Step::SaveWarnings(owner.clone(), lease.last_seq));
+                prelude
+                    .steps
+                    .push(Step::SaveWarnings(owner.clone(), lease.last_seq));
             }
             lease.frame_query(
                 &mut prelude.bytes,
@@ -343,7 +362,8 @@ impl Session {
                     | Kind::Multi
                     | Kind::Unknown
             )
-            || (request.access == Access::Write && self.worker.catalogue().triggers().user_variables)
+            || (request.access == Access::Write
+                && self.worker.catalogue().triggers().user_variables)
     }
 
     /// Whether the connection may come to be kept after the statement, and must then be right for
@@ -372,8 +392,7 @@ impl Session {
 
     fn needs_insert_id(&self, request: &Request<'_>) -> bool {
         let class = request.class;
-        let flags =
-            Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
+        let flags = Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
         class.flags.intersects(flags)
             || !class.functions.is_empty()
             || (class.kind == Kind::Select && self.state.variable("sql_auto_is_null").is_some())
@@ -387,7 +406,8 @@ impl Session {
                     | Kind::Insert
                     | Kind::Replace
             )
-            || (request.access == Access::Write && self.worker.catalogue().triggers().last_insert_id)
+            || (request.access == Access::Write
+                && self.worker.catalogue().triggers().last_insert_id)
     }
 
     /// Makes FOUND_ROWS() and ROW_COUNT() on another connection what they are for the session,
@@ -398,7 +418,8 @@ impl Session {
         let here = Some((lease.server, lease.last_seq));
         let mine = lease.last_user == uid;
         let rows_here = mine && self.found_rows_at == here;
-        let count_here = mine && self.last_server == Some(lease.server) && lease.last_seq == self.seq;
+        let count_here =
+            mine && self.last_server == Some(lease.server) && lease.last_seq == self.seq;
         let needs_rows = class.flags.contains(Flags::USES_FOUND_ROWS) && !rows_here;
         let needs_count = class.flags.contains(Flags::USES_ROW_COUNT) && !count_here;
         if !needs_rows && !needs_count {
@@ -409,7 +430,8 @@ impl Session {
             let mut text = b"SELECT 1".to_vec();
             match self.found_rows {
                 0 => text.extend_from_slice(b" LIMIT 0"),
-                rows => (1..rows.min(ROWS_MAX)).for_each(|_| text.extend_from_slice(b" UNION ALL SELECT 1")),
+                rows => (1..rows.min(ROWS_MAX))
+                    .for_each(|_| text.extend_from_slice(b" UNION ALL SELECT 1")),
             }
             prelude.query(lease, &text);
         }
@@ -477,10 +499,14 @@ impl Session {
         let uid = self.handle.uid;
         let current = lease.private_of == uid && lease.private_version == self.private.version;
         let at = Some((lease.server, lease.last_seq));
-        if request.class.kind == Kind::Diagnostics && lease.last_user == uid && self.diagnostics_at == at {
+        if request.class.kind == Kind::Diagnostics
+            && lease.last_user == uid
+            && self.diagnostics_at == at
+        {
             return Ok(());
         }
-        if lease.private_of == 0 || current || !self.pins.is_empty() || !self.needs_private(request) {
+        if lease.private_of == 0 || current || !self.pins.is_empty() || !self.needs_private(request)
+        {
             return Ok(());
         }
         let mut prelude = Prelude::default();
@@ -533,6 +559,10 @@ impl Session {
     fn adjust_tracking(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
         let shows = Flags::MENTIONS_SESSION_TRACK | Flags::SHOWS_VARIABLES;
         let wanted = class.flags.intersects(shows);
+        if self.pins.has(PinReason::Transaction) {
+            // Some of them cannot be set in a transaction (1766).
+            return;
+        }
         if wanted && !lease.tracking_foreign {
             let text = self.tracks.statement(lease.family);
             prelude.query(lease, text.as_bytes());
@@ -593,7 +623,11 @@ impl Session {
         }
     }
 
-    async fn run_steps(&mut self, lease: &mut Lease, prelude: &mut Prelude) -> Result<(), BackendError> {
+    async fn run_steps(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<(), BackendError> {
         lease.stream.send(&prelude.bytes).await?;
         prelude.bytes.clear();
         prelude.doubtful = false;
@@ -667,6 +701,7 @@ impl Session {
                 let answer = rows.first().and_then(|row| row.first()?.as_deref());
                 if answer != Some(b"0") {
                     metrics.position_wait(server.index(), PositionWait::TimedOut);
+                    self.worker.set_behind(server);
                     return Err(BackendError::Timeout("routing.wait_limit"));
                 }
                 metrics.position_wait(server.index(), PositionWait::Reached);
@@ -702,7 +737,11 @@ impl Session {
         id: u32,
     ) -> Result<Result<u32, Answer>, Failure> {
         let Some(statement) = self.statements.get(id) else {
-            return Err(Failure::Answer(Answer::client(1243, b"HY000", "Unknown prepared statement handler")));
+            return Err(Failure::Answer(Answer::client(
+                1243,
+                b"HY000",
+                "Unknown prepared statement handler",
+            )));
         };
         let uid = statement.uid;
         if let Some(server_id) = lease.prepared.get(uid) {
@@ -734,7 +773,11 @@ impl Session {
         }
     }
 
-    async fn prepare_now(&mut self, lease: &mut Lease, prelude: &mut Prelude) -> Result<u32, BackendError> {
+    async fn prepare_now(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<u32, BackendError> {
         lease.stream.send(&prelude.bytes).await?;
         let mut failed = None;
         for step in std::mem::take(&mut prelude.steps) {
@@ -800,4 +843,3 @@ impl Prelude {
         self.steps.push(Step::Plain(Expect::Query));
     }
 }
-

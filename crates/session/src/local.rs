@@ -2,8 +2,8 @@
 //! has seen yet, and questions about the session whose answer only Millrace knows.
 
 use millrace_protocol::ok::{Change, OkFields, put_change};
-use millrace_protocol::{Capabilities, Status};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
+use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{Family, Flags, Kind, Target};
 
 use crate::failure::Failure;
@@ -46,7 +46,9 @@ impl Session {
                 if class.flags.contains(Flags::TX_ONE_SHOT)
                     && matches!(self.transaction, Transaction::None)
                     && !self.autocommit_off()
-                    && !class.flags.contains(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE) =>
+                    && !class
+                        .flags
+                        .contains(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE) =>
             {
                 self.one_shot.push(text.into());
                 for assignment in &class.assignments {
@@ -79,7 +81,10 @@ impl Session {
     }
 
     fn may_defer(&self, flags: Flags) -> bool {
-        let tells = self.state.variable("session_track_transaction_info").is_some();
+        let tells = self
+            .state
+            .variable("session_track_transaction_info")
+            .is_some();
         let contradictory = flags.contains(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE);
         !flags.contains(Flags::CONSISTENT_SNAPSHOT) && !tells && !contradictory
     }
@@ -95,7 +100,8 @@ impl Session {
         self.status |= Status::IN_TRANS;
         self.status.set(Status::IN_TRANS_READONLY, read_only);
         self.settle_locally();
-        self.ok_in_transaction(if changed { b"T_______" } else { b"" }).await
+        self.ok_in_transaction(if changed { b"T_______" } else { b"" })
+            .await
     }
 
     /// What a transaction begins as where the statement does not say.
@@ -103,10 +109,12 @@ impl Session {
         if let Some(read_only) = self.one_shot_read_only {
             return read_only;
         }
-        ["transaction_read_only", "tx_read_only"].iter().any(|name| {
-            let value = self.state.reported(name);
-            value.is_some_and(|value| value == b"1" || value.eq_ignore_ascii_case(b"ON"))
-        })
+        ["transaction_read_only", "tx_read_only"]
+            .iter()
+            .any(|name| {
+                let value = self.state.reported(name);
+                value.is_some_and(|value| value == b"1" || value.eq_ignore_ascii_case(b"ON"))
+            })
     }
 
     /// An OK that tells a client that follows transactions what became of its own.
@@ -131,7 +139,8 @@ impl Session {
     fn may_end_here(&self, flags: Flags) -> bool {
         let chains = self.state.variable("completion_type").is_some();
         let unusual = Flags::RELEASE;
-        !chains && !flags.intersects(unusual)
+        !chains
+            && !flags.intersects(unusual)
             && (matches!(self.transaction, Transaction::Deferred { .. })
                 || (!flags.contains(Flags::CHAIN) && self.one_shot.is_empty()))
     }
@@ -189,7 +198,11 @@ impl Session {
             b"latin1" => (8, 1),
             _ => return None,
         };
-        let collation = if as_greeted { u16::from(self.identity.collation) } else { collation };
+        let collation = if as_greeted {
+            u16::from(self.identity.collation)
+        } else {
+            collation
+        };
         Some((collation, width))
     }
 
@@ -264,10 +277,15 @@ pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
             b'/' if rest.starts_with(b"/*") => return None,
             b'-' if rest.starts_with(b"--") => return None,
             byte if byte.is_ascii_alphabetic() || byte == b'_' || byte == b'@' => {
-                let word = |byte: &u8| byte.is_ascii_alphanumeric() || b"_$@.".contains(byte) || *byte >= 0x80;
+                let word = |byte: &u8| {
+                    byte.is_ascii_alphanumeric() || b"_$@.".contains(byte) || *byte >= 0x80
+                };
                 let length = rest.iter().take_while(|byte| word(byte)).count().max(1);
                 let name = &rest[..length];
-                let call = name.eq_ignore_ascii_case(CALL).then(|| empty_call(&rest[length..])).flatten();
+                let call = name
+                    .eq_ignore_ascii_case(CALL)
+                    .then(|| empty_call(&rest[length..]))
+                    .flatten();
                 let Some(arguments) = call else {
                     out.extend_from_slice(name);
                     at += length;
@@ -296,7 +314,10 @@ pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
 /// The length of `()` with blanks, where the text begins so.
 fn empty_call(text: &[u8]) -> Option<usize> {
     let inner = text.strip_prefix(b"(")?;
-    let blanks = inner.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    let blanks = inner
+        .iter()
+        .take_while(|byte| byte.is_ascii_whitespace())
+        .count();
     (inner.get(blanks) == Some(&b')')).then_some(blanks + 2)
 }
 
@@ -315,8 +336,7 @@ fn quoted_length(text: &[u8], quote: u8) -> Option<usize> {
 /// Whether what stands between these two is a column of a SELECT list by itself, without a name.
 fn is_column(before: &[u8], after: &[u8]) -> bool {
     let before = before.trim_ascii_end();
-    let starts = before.last() == Some(&b',')
-        || before.to_ascii_lowercase().ends_with(b"select");
+    let starts = before.last() == Some(&b',') || before.to_ascii_lowercase().ends_with(b"select");
     let after = after.trim_ascii_start();
     let ends = after.is_empty()
         || after.starts_with(b",")
@@ -324,7 +344,10 @@ fn is_column(before: &[u8], after: &[u8]) -> bool {
         || after.to_ascii_lowercase().starts_with(b"from");
     let in_parentheses = before.iter().filter(|byte| **byte == b'(').count()
         > before.iter().filter(|byte| **byte == b')').count();
-    let is_select = before.trim_ascii_start().to_ascii_lowercase().starts_with(b"select");
+    let is_select = before
+        .trim_ascii_start()
+        .to_ascii_lowercase()
+        .starts_with(b"select");
     starts && ends && is_select && !in_parentheses
 }
 
@@ -349,16 +372,26 @@ mod tests {
     #[test]
     fn the_own_number_takes_the_calls_place() {
         let substituted = |text: &str| {
-            with_connection_id(text.as_bytes(), 7).map(|text| String::from_utf8_lossy(&text).into_owned())
+            with_connection_id(text.as_bytes(), 7)
+                .map(|text| String::from_utf8_lossy(&text).into_owned())
         };
         let cases = [
-            ("SELECT CONNECTION_ID()", Some("SELECT CAST(7 AS UNSIGNED) AS `CONNECTION_ID()`")),
-            ("select connection_id( ) x", Some("select CAST(7 AS UNSIGNED) x")),
+            (
+                "SELECT CONNECTION_ID()",
+                Some("SELECT CAST(7 AS UNSIGNED) AS `CONNECTION_ID()`"),
+            ),
+            (
+                "select connection_id( ) x",
+                Some("select CAST(7 AS UNSIGNED) x"),
+            ),
             ("KILL CONNECTION_ID()", Some("KILL CAST(7 AS UNSIGNED)")),
             ("SELECT 'connection_id()'", None),
             ("SELECT x.connection_id()", None),
             ("SELECT /* a */ CONNECTION_ID()", None),
-            ("SELECT (CONNECTION_ID())", Some("SELECT (CAST(7 AS UNSIGNED))")),
+            (
+                "SELECT (CONNECTION_ID())",
+                Some("SELECT (CAST(7 AS UNSIGNED))"),
+            ),
         ];
         for (text, expected) in cases {
             assert_eq!(substituted(text).as_deref(), expected, "{text}");

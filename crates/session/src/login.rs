@@ -71,9 +71,8 @@ pub(crate) fn spawn(worker: Rc<Worker>, plain: Plain, target: Target, tls: Liste
     tokio::task::spawn_local(async move {
         let address = plain.peer_ip();
         let limit = worker.options().clients_per_address;
-        let admitted = address.is_none_or(|address| {
-            worker.shared.registry.enter_address(address, limit)
-        });
+        let admitted =
+            address.is_none_or(|address| worker.shared.registry.enter_address(address, limit));
         worker.metrics().client_opened();
         serve(&worker, plain, target, tls, address, admitted).await;
         worker.metrics().client_closed();
@@ -104,7 +103,15 @@ async fn serve(
         uid,
         ..Handle::default()
     });
-    let login = Box::pin(log_in(worker, stream, target, tls, address, id, handle.clone()));
+    let login = Box::pin(log_in(
+        worker,
+        stream,
+        target,
+        tls,
+        address,
+        id,
+        handle.clone(),
+    ));
     let session = match tokio::time::timeout(worker.options().login_timeout, login).await {
         Ok(session) => session,
         Err(_) => {
@@ -244,7 +251,7 @@ async fn log_in(
             session.map(|session| Entered::Session(Box::new(session)))
         }
         Ok(Proof::Relay) => {
-            debug!(user = %String::from_utf8_lossy(&claim.user), ?address, "login relayed");
+            debug!(user = ?String::from_utf8_lossy(&claim.user), address = %shown(address), "login relayed");
             *handle.user.borrow_mut() = claim.user.clone().into();
             let relayed = relayed::log_in(entrance, &claim).await;
             relayed.map(|relayed| Entered::Relayed(Box::new(relayed)))
@@ -256,8 +263,8 @@ async fn log_in(
         }
         Ok(Proof::Denied(answer)) => {
             debug!(
-                user = %String::from_utf8_lossy(&claim.user),
-                ?address,
+                user = ?String::from_utf8_lossy(&claim.user),
+                address = %shown(address),
                 code = answer.error.code,
                 "login refused"
             );
@@ -286,7 +293,11 @@ async fn greet<'a>(
     id: u32,
     server: &Greeting,
 ) -> std::io::Result<Option<Entrance<'a>>> {
-    let acceptor = worker.shared.tls.as_ref().filter(|_| tls != ListenerTls::Off);
+    let acceptor = worker
+        .shared
+        .tls
+        .as_ref()
+        .filter(|_| tls != ListenerTls::Off);
     let mut offered = (server.capabilities & SUPPORTED) | OWN;
     offered.set(Capabilities::SSL, acceptor.is_some());
     let greeting = Greeting {
@@ -392,7 +403,9 @@ impl Entrance<'_> {
     /// server.
     pub(crate) async fn prove(&mut self, claim: &Claim) -> std::io::Result<Proof> {
         let known = self.worker.shared.accounts.find(&claim.user);
-        if claim.response.is_empty() && matches!(claim.plugin, Plugin::CachingSha2 | Plugin::NativePassword) {
+        if claim.response.is_empty()
+            && matches!(claim.plugin, Plugin::CachingSha2 | Plugin::NativePassword)
+        {
             return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
         }
         let mut plugin = claim.plugin.clone();
@@ -442,7 +455,10 @@ impl Entrance<'_> {
             Ok(Some(password)) => Ok(self.try_password(claim, password).await),
             Ok(None) => Ok(Proof::Denied(denied(claim, self.address))),
             Err(error) => {
-                self.worker.shared.accounts.set_mute(&claim.user, self.address);
+                self.worker
+                    .shared
+                    .accounts
+                    .set_mute(&claim.user, self.address);
                 Err(error)
             }
         }
@@ -457,7 +473,11 @@ impl Entrance<'_> {
     fn can_show_password(&self, claim: &Claim) -> bool {
         if !self.capabilities.contains(Capabilities::PLUGIN_AUTH)
             || (!self.stream.is_private()
-                && self.worker.shared.accounts.is_mute(&claim.user, self.address))
+                && self
+                    .worker
+                    .shared
+                    .accounts
+                    .is_mute(&claim.user, self.address))
         {
             return false;
         }
@@ -536,7 +556,9 @@ impl Entrance<'_> {
         // MariaDB lets every client in, unless disconnect_on_expired_password is set.
         match answer.error.code {
             1820 => true,
-            1862 => self.capabilities.contains(Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS),
+            1862 => self
+                .capabilities
+                .contains(Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS),
             _ => false,
         }
     }
@@ -547,7 +569,11 @@ impl Entrance<'_> {
             .snapshot
             .primary
             .or_else(|| {
-                let mut up = world.snapshot.servers.iter().filter(|view| view.health.is_usable());
+                let mut up = world
+                    .snapshot
+                    .servers
+                    .iter()
+                    .filter(|view| view.health.is_usable());
                 up.next().map(|view| view.id)
             })
             .ok_or(BackendError::Limit("no server is up".to_owned()))?;
@@ -561,7 +587,13 @@ impl Entrance<'_> {
         };
         let facts = &world.facts[judge.index()];
         let timeout = self.worker.shared.pool.connect_timeout;
-        let opened = open(&facts.address, &login, &self.worker.shared.server_tls, timeout).await?;
+        let opened = open(
+            &facts.address,
+            &login,
+            &self.worker.shared.server_tls,
+            timeout,
+        )
+        .await?;
         let mut stream = opened.stream;
         // A polite end, so that the server does not count an aborted connection.
         let _ = stream.send(&[1, 0, 0, 0, 1]).await;
@@ -587,7 +619,12 @@ impl Entrance<'_> {
         encode_ok(&mut out, self.sequence, self.capabilities, &fields);
         self.stream.send(&out).await.ok()?;
         let tls = self.stream.is_tls();
-        let stream = compressed(self.stream, self.capabilities, &self.hello, &mut self.buffer);
+        let stream = compressed(
+            self.stream,
+            self.capabilities,
+            &self.hello,
+            &mut self.buffer,
+        );
         let identity = Identity {
             account,
             collation: self.hello.collation,
@@ -644,6 +681,10 @@ fn without_nul(mut shown: Vec<u8>) -> Option<Vec<u8>> {
         shown.pop();
     }
     Some(shown)
+}
+
+fn shown(address: Option<IpAddr>) -> String {
+    address.map_or_else(|| "a Unix socket".to_owned(), |address| address.to_string())
 }
 
 fn denied(claim: &Claim, address: Option<IpAddr>) -> Answer {

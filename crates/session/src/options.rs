@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
-use aws_lc_rs::rsa::{
-    KeySize, OAEP_SHA1_MGF1SHA1, OaepPrivateDecryptingKey, PrivateDecryptingKey,
-};
+use aws_lc_rs::rsa::{KeySize, OAEP_SHA1_MGF1SHA1, OaepPrivateDecryptingKey, PrivateDecryptingKey};
 use millrace_routing::{Consistency, Options as RoutingOptions};
 use zeroize::Zeroizing;
 
@@ -100,8 +98,7 @@ impl ServerKey {
 }
 
 fn pem(label: &str, der: &[u8]) -> Vec<u8> {
-    const ALPHABET: &[u8; 64] =
-        b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = format!("-----BEGIN {label}-----\n").into_bytes();
     for line in der.chunks(48) {
         for group in line.chunks(3) {

@@ -52,7 +52,10 @@ impl Statements {
         loop {
             self.last_id = self.last_id.wrapping_add(1);
             // 0 and the highest are no numbers: MariaDB's "last prepared" is the latter.
-            if self.last_id != 0 && self.last_id != u32::MAX && !self.held.contains_key(&self.last_id) {
+            if self.last_id != 0
+                && self.last_id != u32::MAX
+                && !self.held.contains_key(&self.last_id)
+            {
                 return self.last_id;
             }
         }

@@ -79,7 +79,10 @@ impl Registry {
         if limit == 0 {
             return true;
         }
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let count = addresses.entry(address).or_default();
         if *count >= limit {
             return false;
@@ -93,7 +96,10 @@ impl Registry {
         if limit == 0 {
             return;
         }
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = addresses.get_mut(&address) {
             *count -= 1;
             if *count == 0 {

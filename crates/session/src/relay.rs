@@ -6,9 +6,9 @@ use std::io;
 use std::pin::Pin;
 use std::task::Poll;
 
+use millrace_backend::connect::server_error;
 use millrace_backend::error::ServerError;
 use millrace_backend::pool::Lease;
-use millrace_backend::connect::server_error;
 use millrace_backend::stream::Stream;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket, parse_eof, rewrite_ok, status_offset};
 use millrace_protocol::packet::{HEADER, header};
@@ -99,7 +99,9 @@ impl Session {
                         let (server, client) = (lease.capabilities, self.capabilities);
                         let tracks = &self.tracks;
                         let kept = |change: &Change<'_>| tracks.keeps(change);
-                        if rewrite_ok(&mut out, packet, server, client, kept, |status| status).is_err() {
+                        if rewrite_ok(&mut out, packet, server, client, kept, |status| status)
+                            .is_err()
+                        {
                             lease.broken = true;
                             return self.lost(outcome);
                         }
@@ -108,7 +110,8 @@ impl Session {
                     at += len;
                 }
                 Event::Eof { len, .. } => {
-                    if let Ok((status, warnings)) = parse_eof(&lease.buffer[at + HEADER..at + len]) {
+                    if let Ok((status, warnings)) = parse_eof(&lease.buffer[at + HEADER..at + len])
+                    {
                         outcome.status = status;
                         outcome.has_status = true;
                         outcome.warnings = warnings;
@@ -129,7 +132,7 @@ impl Session {
                         lease.broken = true;
                         return self.lost(outcome);
                     };
-                    let first = !outcome.forwarded && start == at && out.is_empty();
+                    let first = !outcome.forwarded && start == 0 && out.is_empty();
                     if first && plan.hold.is_some_and(|hold| hold(error.code)) {
                         lease.buffer.drain(..at + len);
                         return Ok(Ended::Held(error));
@@ -137,7 +140,13 @@ impl Session {
                     outcome.error = Some(error);
                     at += len;
                 }
-                Event::PrepareOk { len, id, columns, params, .. } => {
+                Event::PrepareOk {
+                    len,
+                    id,
+                    columns,
+                    params,
+                    ..
+                } => {
                     if let Some(number) = plan.statement {
                         let field = at + HEADER + 1;
                         lease.buffer[field..field + 4].copy_from_slice(&number.to_le_bytes());

@@ -178,7 +178,10 @@ async fn relay(
             _ => None,
         };
         if last == Some(false) {
-            let delay = worker.shared.accounts.failed(entrance.address, worker.options());
+            let delay = worker
+                .shared
+                .accounts
+                .failed(entrance.address, worker.options());
             tokio::time::sleep(delay).await;
         }
         entrance.write(&payload).await?;

@@ -11,13 +11,15 @@ use std::rc::Rc;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{Lease, Pool};
 use millrace_backend::state::SessionState;
-use millrace_metrics::StatementKind;
+use millrace_metrics::{PinReason, StatementKind};
 use millrace_protocol::Status;
 use millrace_protocol::command::{Command, Query};
 use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_routing::{Candidates, Decision, Load, Reason, SessionView, Transaction as TxView, decide};
+use millrace_routing::{
+    Candidates, Decision, Load, Reason, SessionView, Transaction as TxView, decide,
+};
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify};
 use millrace_topology::ServerId;
 
@@ -28,6 +30,7 @@ use crate::login::error_packet;
 use crate::relay::Outcome;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
+use crate::worker::SERVERS;
 
 impl Session {
     /// Serves the client until it leaves or must.
@@ -102,8 +105,11 @@ impl Session {
     pub(crate) async fn read_client(&mut self) -> Result<usize, Failure> {
         poll_fn(|cx| {
             self.handle.register(cx);
-            let idle = self.lease.is_none() && matches!(self.transaction, Transaction::None);
-            if self.handle.ended.get() || (self.handle.draining.get() && idle && self.inbuf.is_empty()) {
+            let working = self.pins.has(PinReason::Transaction) || self.pins.has(PinReason::Xa);
+            let idle = !working && matches!(self.transaction, Transaction::None);
+            if self.handle.ended.get()
+                || (self.handle.draining.get() && idle && self.inbuf.is_empty())
+            {
                 return Poll::Ready(Err(Failure::Ended));
             }
             if self.inbuf.capacity() == 0 {
@@ -125,7 +131,11 @@ impl Session {
     async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
         let payload = packet::payload(packet);
         let Ok(command) = Command::parse(&payload, self.capabilities) else {
-            let dot = if self.family == Family::MySql { "." } else { "" };
+            let dot = if self.family == Family::MySql {
+                "."
+            } else {
+                ""
+            };
             let text = format!("Malformed communication packet{dot}");
             return Err(Answer::client(1835, b"HY000", text).into());
         };
@@ -136,7 +146,8 @@ impl Session {
             Command::Quit => Err(Failure::Ended),
             // On a kept connection: its OK has the status that an error before it did not tell.
             Command::Ping if self.lease.is_some() => {
-                Box::pin(self.forward(packet, Kind::Diagnostics, Access::Read, Expect::Simple)).await
+                Box::pin(self.forward(packet, Kind::Diagnostics, Access::Read, Expect::Simple))
+                    .await
             }
             Command::Ping => self.ok(OkFields::default()).await,
             Command::StmtClose(id) => Box::pin(self.close_statement(id)).await,
@@ -148,7 +159,13 @@ impl Session {
             }
             Command::InitDb(name) => Box::pin(self.init_db(packet, name)).await,
             Command::FieldList(_) => {
-                Box::pin(self.forward(packet, Kind::Unknown, Access::PrimaryRead, Expect::FieldList)).await
+                Box::pin(self.forward(
+                    packet,
+                    Kind::Unknown,
+                    Access::PrimaryRead,
+                    Expect::FieldList,
+                ))
+                .await
             }
             Command::SetOption(option) => self.set_option(option).await,
             Command::ResetConnection => Box::pin(self.reset_connection(packet)).await,
@@ -158,10 +175,22 @@ impl Session {
             }
             Command::Replication(_) => Box::pin(self.replicate(packet)).await,
             Command::Statistics => {
-                Box::pin(self.forward(packet, Kind::Show(Show::Status), Access::PrimaryRead, Expect::Statistics)).await
+                Box::pin(self.forward(
+                    packet,
+                    Kind::Show(Show::Status),
+                    Access::PrimaryRead,
+                    Expect::Statistics,
+                ))
+                .await
             }
             Command::ProcessInfo => {
-                Box::pin(self.forward(packet, Kind::Show(Show::Processlist), Access::PrimaryRead, Expect::Query)).await
+                Box::pin(self.forward(
+                    packet,
+                    Kind::Show(Show::Processlist),
+                    Access::PrimaryRead,
+                    Expect::Query,
+                ))
+                .await
             }
             Command::CreateDb(_)
             | Command::DropDb(_)
@@ -235,8 +264,10 @@ impl Session {
             | Flags::USES_LAST_INSERT_ID
             | Flags::USES_WARNING_COUNT
             | Flags::USES_CONNECTION_ID;
-        matches!(class.kind, Kind::Select | Kind::Insert | Kind::Update | Kind::Delete)
-            && !class.flags.intersects(odd)
+        matches!(
+            class.kind,
+            Kind::Select | Kind::Insert | Kind::Update | Kind::Delete
+        ) && !class.flags.intersects(odd)
     }
 
     /// Statements that are answered here, put off, or about the statement before.
@@ -253,7 +284,10 @@ impl Session {
 
     /// EXECUTE: runs where the prepared statement's own text belongs.
     async fn execute_named(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
-        let name = request.class.name.map(|name| variable_name(name.name.of(text)));
+        let name = request
+            .class
+            .name
+            .map(|name| variable_name(name.name.of(text)));
         let named = name.and_then(|name| self.private.statement(&name));
         let Some(body) = named.map(|named| named.body.clone()) else {
             return self.statement(request, text).await;
@@ -284,13 +318,20 @@ impl Session {
         let access = catalogue.effective_access(class, text, &self.state.database);
         // What sets session state may come to keep its connection, and a kept one must be able
         // to take whatever comes next.
-        let keeps =
-            access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
-        if keeps { access.max(Access::PrimaryRead) } else { access }
+        let keeps = access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
+        if keeps {
+            access.max(Access::PrimaryRead)
+        } else {
+            access
+        }
     }
 
     /// Runs a statement where it belongs and takes in what it changed.
-    pub(crate) async fn statement(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
+    pub(crate) async fn statement(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Result<(), Failure> {
         let begun = Instant::now();
         let (lease, outcome) = self.run_somewhere(request).await?;
         let server = lease.server;
@@ -414,7 +455,9 @@ impl Session {
             pinned_to: None,
             transaction: match self.transaction {
                 Transaction::None => TxView::None,
-                Transaction::Deferred { read_only: true, .. } => TxView::ReadOnly,
+                Transaction::Deferred {
+                    read_only: true, ..
+                } => TxView::ReadOnly,
                 Transaction::Deferred { .. } => TxView::ReadWrite,
             },
             required: &self.position,
@@ -422,14 +465,16 @@ impl Session {
             serializable: self.is_serializable(),
             autocommit_off: self.autocommit_off(),
         };
-        let mut outstanding = [0; 16];
+        let mut outstanding = [0; SERVERS];
         for (count, server) in outstanding.iter_mut().zip(&self.worker.servers) {
             *count = server.leased();
         }
+        let behind = self.worker.behind();
         let decision = self.worker.with_known(|known| {
             let load = Load {
                 outstanding: &outstanding,
                 known,
+                behind: &behind,
                 rotation: self.worker.rotation(),
             };
             let routing = &self.worker.options().routing;
@@ -584,16 +629,30 @@ impl Session {
 /// What a statement is counted as.
 pub(crate) fn metric_kind(kind: Kind) -> StatementKind {
     match kind {
-        Kind::Select | Kind::Show(_) | Kind::Explain { .. } | Kind::Help | Kind::Diagnostics
+        Kind::Select
+        | Kind::Show(_)
+        | Kind::Explain { .. }
+        | Kind::Help
+        | Kind::Diagnostics
         | Kind::Handler(HandlerOp::Read) => StatementKind::Read,
         Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete | Kind::LoadData { .. } => {
             StatementKind::Write
         }
         Kind::Ddl => StatementKind::Ddl,
         Kind::Call => StatementKind::Call,
-        Kind::Begin | Kind::Commit | Kind::Rollback | Kind::Savepoint | Kind::ReleaseSavepoint
-        | Kind::RollbackTo | Kind::Xa(_) | Kind::SetTransaction => StatementKind::Transaction,
-        Kind::Set | Kind::Use | Kind::Prepare | Kind::Execute { .. } | Kind::Deallocate
+        Kind::Begin
+        | Kind::Commit
+        | Kind::Rollback
+        | Kind::Savepoint
+        | Kind::ReleaseSavepoint
+        | Kind::RollbackTo
+        | Kind::Xa(_)
+        | Kind::SetTransaction => StatementKind::Transaction,
+        Kind::Set
+        | Kind::Use
+        | Kind::Prepare
+        | Kind::Execute { .. }
+        | Kind::Deallocate
         | Kind::SetRole => StatementKind::Session,
         _ => StatementKind::Other,
     }

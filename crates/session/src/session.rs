@@ -271,6 +271,8 @@ impl Session {
         self.base = self.worker.states.share(state);
         self.set_state(self.base.clone());
         self.handle.heard.set(self.worker.tick());
+        // An application that connects anew still sees what it wrote before.
+        self.worker.written(&mut self.position);
     }
 
     /// Takes over a new state and what follows from it for reading statements.

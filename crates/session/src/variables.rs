@@ -12,12 +12,15 @@ use millrace_protocol::types::column_type;
 #[derive(Debug, Default)]
 pub(crate) struct Private {
     /// User variables: the name in lower case, the value as SQL text.
-    pub(crate) variables: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub(crate) variables: Vec<Variable>,
     /// SQL-level prepared statements.
     pub(crate) statements: Vec<Named>,
     /// Changes with every change; what a connection holds is compared by it.
     pub(crate) version: u64,
 }
+
+/// A name and its value.
+type Variable = (Box<[u8]>, Box<[u8]>);
 
 /// A statement made by PREPARE.
 #[derive(Debug)]
@@ -39,7 +42,11 @@ impl Private {
     /// Keeps a user variable's value.
     pub(crate) fn set(&mut self, name: &[u8], value: Box<[u8]>) {
         self.version += 1;
-        match self.variables.iter_mut().find(|(other, _)| **other == *name) {
+        match self
+            .variables
+            .iter_mut()
+            .find(|(other, _)| **other == *name)
+        {
             Some((_, old)) => *old = value,
             None => self.variables.push((name.into(), value)),
         }

@@ -84,7 +84,9 @@ pub(crate) async fn verify(
     line.called.notify_one();
     match receiver.await {
         Ok(answer) => answer,
-        Err(_) => Err(Answer::backend(BackendError::Timeout("limits.login_timeout"))),
+        Err(_) => Err(Answer::backend(BackendError::Timeout(
+            "limits.login_timeout",
+        ))),
     }
 }
 
@@ -121,7 +123,12 @@ async fn ask_once(
         && Some(conn.server) == judge(worker)
     {
         let changed = conn
-            .change_user(&account.user, &account.password, &key.database, key.collation)
+            .change_user(
+                &account.user,
+                &account.password,
+                &key.database,
+                key.collation,
+            )
             .await;
         match changed {
             Ok(()) => {
@@ -135,7 +142,9 @@ async fn ask_once(
             Err(_) => {}
         }
     }
-    let (conn, state) = connect(worker, account, key).await.map_err(Answer::backend)?;
+    let (conn, state) = connect(worker, account, key)
+        .await
+        .map_err(Answer::backend)?;
     worker.set_base(key.collation, &worker.states.share(state));
     *slot = Some(conn);
     Ok(())
@@ -146,7 +155,10 @@ fn judge(worker: &Worker) -> Option<millrace_topology::ServerId> {
     worker.with_world(|world| {
         let snapshot = &world.snapshot;
         snapshot.primary.or_else(|| {
-            let mut up = snapshot.servers.iter().filter(|view| view.health.is_usable());
+            let mut up = snapshot
+                .servers
+                .iter()
+                .filter(|view| view.health.is_usable());
             up.next().map(|view| view.id)
         })
     })

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// Watches the servers.
     pub monitor: Arc<Monitor>,
+    /// What was written through each worker, as positions: a new session begins with all of it.
+    pub written: Arc<Vec<Mutex<Option<GtidSet>>>>,
     /// Every worker's mailbox.
     pub mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
 }
@@ -140,7 +142,10 @@ impl Handle {
     /// Remembers whom to wake; costs a comparison when nothing changed.
     pub(crate) fn register(&self, cx: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
-        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+        if !waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()))
+        {
             *waker = Some(cx.waker().clone());
         }
     }
@@ -163,9 +168,11 @@ pub struct Worker {
     catalogue: RefCell<Rc<Catalogue>>,
     catalogue_read: Cell<bool>,
     known: RefCell<Vec<GtidSet>>,
+    late_until: Cell<[u64; SERVERS]>,
     rotation: Cell<u32>,
     sessions: RefCell<HashMap<u64, Rc<Handle>>>,
     bases: RefCell<HashMap<u8, Rc<SessionState>>>,
+    #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
     statements: RefCell<Vec<Box<Statement>>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     next_statement: Cell<u64>,
@@ -173,6 +180,9 @@ pub struct Worker {
     tick: Cell<u64>,
     draining: Cell<bool>,
 }
+
+/// Servers beyond this many are routed to without regard to their load.
+pub(crate) const SERVERS: usize = 16;
 
 /// The size of the buffers that sessions borrow; bytes.
 const BUFFER: usize = 16 * 1024;
@@ -220,6 +230,7 @@ impl Worker {
             catalogue: RefCell::default(),
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
+            late_until: Cell::new([0; SERVERS]),
             rotation: Cell::new(0),
             sessions: RefCell::default(),
             bases: RefCell::default(),
@@ -320,7 +331,10 @@ impl Worker {
             if busy != 0 && tick > busy + 1 {
                 handle.check_client.set(true);
                 handle.wake();
-            } else if busy == 0 && idle_max != 0 && tick.saturating_sub(handle.heard.get()) > idle_max {
+            } else if busy == 0
+                && idle_max != 0
+                && tick.saturating_sub(handle.heard.get()) > idle_max
+            {
                 handle.ended.set(true);
                 handle.wake();
             }
@@ -329,10 +343,16 @@ impl Worker {
 
     fn set_world(&self, world: Arc<World>) {
         let old = self.world.replace(world.clone());
-        for ((server, facts), view) in self.servers.iter().zip(&world.facts).zip(&world.snapshot.servers) {
+        for ((server, facts), view) in self
+            .servers
+            .iter()
+            .zip(&world.facts)
+            .zip(&world.snapshot.servers)
+        {
             server.set_facts(facts.clone());
             let before = old.snapshot.server(view.id);
-            let fell = before.is_some_and(|before| before.health.is_usable()) && !view.health.is_usable();
+            let fell =
+                before.is_some_and(|before| before.health.is_usable()) && !view.health.is_usable();
             let other = before.is_some_and(|before| before.incarnation != view.incarnation);
             if fell || other {
                 server.drop_idle();
@@ -341,9 +361,7 @@ impl Worker {
                 }
             }
         }
-        if !Arc::ptr_eq(&old.catalogue, &world.catalogue)
-            || !self.catalogue_read.replace(true)
-        {
+        if !Arc::ptr_eq(&old.catalogue, &world.catalogue) || !self.catalogue_read.replace(true) {
             let rows = &world.catalogue;
             if let Some(family) = rows.family {
                 let version = world.snapshot.version_number;
@@ -387,6 +405,48 @@ impl Worker {
         known.coalesce(32);
     }
 
+    /// Something was written at `position`.
+    pub(crate) fn wrote(&self, position: &GtidSet) {
+        let mut written = self.shared.written[self.index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match &mut *written {
+            Some(written) if written.family() == position.family() => {
+                written.union(position);
+                written.coalesce(8);
+            }
+            other => *other = Some(position.clone()),
+        }
+    }
+
+    /// Everything written through this process so far.
+    pub(crate) fn written(&self, into: &mut GtidSet) {
+        for written in self.shared.written.iter() {
+            let written = written.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(written) = &*written
+                && written.family() == into.family()
+            {
+                into.union(written);
+            }
+        }
+        into.coalesce(8);
+    }
+
+    /// A wait for a position failed on the server.
+    pub(crate) fn set_behind(&self, server: ServerId) {
+        let mut late = self.late_until.get();
+        if let Some(until) = late.get_mut(server.index()) {
+            *until = self.tick.get() + 2;
+        }
+        self.late_until.set(late);
+    }
+
+    /// The servers on which a wait failed in the last second or two.
+    pub(crate) fn behind(&self) -> [bool; SERVERS] {
+        let tick = self.tick.get();
+        self.late_until.get().map(|until| until > tick)
+    }
+
     pub(crate) fn rotation(&self) -> u32 {
         self.rotation.get()
     }
@@ -417,7 +477,9 @@ impl Worker {
     }
 
     pub(crate) fn enter(&self, handle: &Rc<Handle>) {
-        self.sessions.borrow_mut().insert(handle.uid, handle.clone());
+        self.sessions
+            .borrow_mut()
+            .insert(handle.uid, handle.clone());
     }
 
     pub(crate) fn leave(&self, uid: u64) {

@@ -72,8 +72,8 @@ const MENU: &[&[&str]] = &[
         "DROP TEMPORARY TABLE t",
     ],
     &[
-        "SELECT GET_LOCK(CONCAT('noise', CONNECTION_ID()), 0)",
-        "SELECT RELEASE_ALL_LOCKS()",
+        "SELECT GET_LOCK('noise {n}', 0)",
+        "SELECT RELEASE_LOCK('noise {n}')",
     ],
     &[
         "SELECT SQL_CALC_FOUND_ROWS id FROM n LIMIT 1",
@@ -196,6 +196,7 @@ impl Worker {
             return self.binary(connection).await;
         };
         for sql in *statements {
+            let sql = sql.replace("{n}", &self.number.to_string());
             if connection.query(sql).await.broken().is_some() {
                 return false;
             }

@@ -297,7 +297,7 @@ pub(crate) fn expand(text: &str, names: &dyn Names) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find('{') {
-        out.extend_from_slice(rest[..start].as_bytes());
+        out.extend_from_slice(&rest.as_bytes()[..start]);
         rest = &rest[start..];
         match rest
             .find('}')

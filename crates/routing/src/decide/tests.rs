@@ -48,6 +48,7 @@ fn world() -> Snapshot {
 const IDLE: Load<'_> = Load {
     outstanding: &[],
     known: &[],
+    behind: &[],
     rotation: 0,
 };
 
@@ -213,7 +214,7 @@ fn a_read_goes_where_its_position_is() {
         (
             "one has it",
             |c| c.required = set("0-1-10"),
-            "1 primary: read",
+            "1 2? primary: read",
         ),
         (
             "none: the closest waits",
@@ -295,7 +296,20 @@ fn a_position_learnt_since_the_snapshot_counts() {
         Access::Read,
         &load,
     );
-    assert_eq!(show(&decision), "2 primary: read");
+    // Server 1 is asked to wait when its turn comes, unless that has failed lately.
+    assert_eq!(show(&decision), "1? 2 primary: read_after_wait");
+    let load = Load {
+        behind: &[false, true],
+        ..load
+    };
+    let decision = decide(
+        &world(),
+        &Options::default(),
+        &SessionView::new(&required),
+        Access::Read,
+        &load,
+    );
+    assert_eq!(show(&decision), "2 1? primary: read");
 }
 
 #[test]
@@ -343,7 +357,7 @@ fn fitness_and_the_share_of_the_primary() {
                 c.options.reads = Reads::All;
                 c.required = set("0-1-11");
             },
-            "primary: read",
+            "primary 1?: read",
         ),
         (
             "no primary",
