@@ -97,7 +97,7 @@ pub(crate) async fn server_tls(
     let mut proxy = launch.config(&text).spawn()?;
     let app = APP;
     let Some(encrypted) = case.encrypted else {
-        return unreachable_server(&mut proxy).await;
+        return unreachable_server(&mut proxy, &format!("{}:{port}", case.host)).await;
     };
     proxy.wait_ready(Duration::from_secs(30)).await?;
     for (tls, encrypted) in [false, true].into_iter().zip(encrypted) {
@@ -123,17 +123,17 @@ pub(crate) async fn server_tls(
 }
 
 /// The proxy cannot use its server: it says so and lets nobody in.
-pub(crate) async fn unreachable_server(proxy: &mut Proxy) -> anyhow::Result<()> {
+pub(crate) async fn unreachable_server(proxy: &mut Proxy, server: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let log = loop {
         let log = proxy.log();
-        let mut lines = log.lines().filter(|line| line.contains("is down"));
+        let mut lines = log.lines().filter(|line| line.contains(server));
         if lines.any(|line| line.contains("TLS") || line.contains("certificate")) {
             break log;
         }
         ensure!(
             Instant::now() < deadline,
-            "the log does not say that the server is down for TLS: {log}"
+            "the log does not say that TLS is what keeps {server} away: {log}"
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
