@@ -85,12 +85,6 @@ const MENU: &[&[&str]] = &[
     ],
     &["SET TRANSACTION READ ONLY", "SELECT COUNT(*) FROM n"],
     &["DELETE FROM n WHERE id > 50"],
-    &["SET rand_seed1=5, rand_seed2=6", "SELECT RAND()"],
-    &[
-        "SET insert_id=777777",
-        "INSERT INTO n (v) VALUES (9)",
-        "DELETE FROM n WHERE id=777777",
-    ],
     &[
         "SET div_precision_increment=1, sql_auto_is_null=1, sql_big_selects=0",
         "SELECT 1/3",
