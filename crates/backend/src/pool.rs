@@ -267,10 +267,10 @@ impl ServerPool {
     }
 
     /// Closes an account's idle connections: it is allowed no more than it has.
-    pub fn drop_account(&self, account: &Account) {
+    pub fn drop_account(&self, user: &[u8]) {
         let mut closed = 0;
         for pool in self.pools.borrow().values() {
-            if pool.key.account.id == account.id {
+            if *pool.key.account.user == *user {
                 closed += pool.idle.borrow_mut().drain(..).count();
             }
         }
@@ -286,7 +286,7 @@ impl ServerPool {
                 return;
             };
             let Some(permit) = self.permit() else {
-                let below = self.open_here.get() < self.share();
+                let below = self.open_here.get() < self.share().max(1);
                 self.mark_starving(below);
                 return;
             };
@@ -322,7 +322,7 @@ impl ServerPool {
     }
 
     fn share(&self) -> usize {
-        self.options.max_connections.div_ceil(self.workers)
+        self.options.max_connections / self.workers
     }
 
     fn permit(&self) -> Option<Permit> {

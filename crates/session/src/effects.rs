@@ -338,6 +338,25 @@ impl Session {
         assignment: &millrace_sql::Assignment,
         text: &[u8],
     ) {
+        let names = matches!(
+            assignment.target,
+            Target::Names { .. } | Target::CharacterSet
+        );
+        if names
+            && !outcome
+                .variables
+                .iter()
+                .any(|(name, _)| **name == *"character_set_client")
+        {
+            let of = [
+                "character_set_client",
+                "character_set_results",
+                "collation_connection",
+            ];
+            state.unset("character_set_connection");
+            self.unreported.extend(of.map(Box::from));
+            return;
+        }
         if let Target::Names {
             collation: Some(collation),
         } = assignment.target
@@ -389,7 +408,7 @@ impl Session {
             ValueKind::Number | ValueKind::String | ValueKind::Word => {
                 state.set(&name, Value::Literal(value.into()));
             }
-            _ => self.pin(PinReason::SessionState),
+            _ => self.unreported.push(name.into()),
         }
     }
 
@@ -570,6 +589,7 @@ impl Session {
 
     fn has_epilogue(&self, class: &Statement, lease: &Lease) -> bool {
         class.flags.contains(Flags::ASSIGNS_USER_VARS)
+            || !self.unreported.is_empty()
             || self.locks_to_check(class)
             || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK)
                 && !class.assignments.is_empty())
@@ -606,6 +626,10 @@ impl Session {
         }
         if class.flags.contains(Flags::MENTIONS_SESSION_TRACK) && !class.assignments.is_empty() {
             self.read_tracking(lease).await;
+        }
+        if !self.unreported.is_empty() {
+            self.save_own_diagnostics(lease).await;
+            self.read_unreported(lease).await;
         }
         if self.locks_to_check(class) {
             self.save_own_diagnostics(lease).await;
@@ -801,6 +825,34 @@ impl Session {
         });
         self.position_unknown |= !known;
         self.position_stale = false;
+    }
+
+    /// Reads variables back whose new values the server has not told: a statement that also
+    /// changes what is tracked is reported by the new rule.
+    async fn read_unreported(&mut self, lease: &mut Lease) {
+        let names = std::mem::take(&mut self.unreported);
+        let columns: Vec<_> = names
+            .iter()
+            .map(|name| format!("@@session.{name}"))
+            .collect();
+        let rows = lease.query(&format!("SELECT {}", columns.join(","))).await;
+        let Some(row) = rows.ok().and_then(|rows| rows.into_iter().next()) else {
+            self.pin(PinReason::SessionState);
+            return;
+        };
+        let mut state = SessionState::clone(&self.state);
+        for (name, value) in names.iter().zip(row) {
+            state.set(
+                name,
+                match value {
+                    Some(value) => Value::Reported(value.into()),
+                    None => Value::Null,
+                },
+            );
+        }
+        let state = self.worker.states.share(state);
+        lease.state = state.clone();
+        self.set_state(state);
     }
 
     /// Asks which of the locks that were asked for are held; with the last the pin ends.

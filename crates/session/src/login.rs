@@ -535,7 +535,12 @@ impl Entrance<'_> {
                 Err(answer) => Proof::Denied(answer),
             };
         }
-        match self.try_login(claim, &password).await {
+        let mut tried = self.try_login(claim, &password).await;
+        if matches!(&tried, Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226)) {
+            self.worker.make_room_for(&claim.user).await;
+            tried = self.try_login(claim, &password).await;
+        }
+        match tried {
             Ok(()) => {
                 let account = self.worker.shared.accounts.learn(&claim.user, password);
                 // Also learns what a session with this collation starts with.

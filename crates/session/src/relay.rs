@@ -311,6 +311,7 @@ impl Session {
             self.client.send(&pending).await?;
         }
         self.client.send(bytes).await?;
+        self.worker.metrics().sent(bytes.len() as u64);
         Ok(())
     }
 
@@ -320,6 +321,7 @@ impl Session {
         let Stream::Plain(plain) = &mut self.client else {
             return self.send(bytes).await;
         };
+        self.worker.metrics().sent(bytes.len() as u64);
         if !self.pending.is_empty() {
             self.pending.extend_from_slice(bytes);
             return Ok(());

@@ -90,7 +90,9 @@ impl Session {
                 let text = format!(
                     "Got a packet bigger than 'max_allowed_packet' bytes (Millrace: limits.max_packet is {limit})"
                 );
-                return Err(Failure::Fatal(Answer::client(1153, b"08S01", text)));
+                let answer = Answer::client(1153, b"08S01", text);
+                self.refuse_long(&answer).await;
+                return Ok(None);
             }
             match self.read_client().await {
                 Ok(0) | Err(Failure::Client(_) | Failure::Ended) => return Ok(None),
@@ -98,6 +100,30 @@ impl Session {
                 Err(failure) => return Err(failure),
             }
         }
+    }
+
+    /// Answers a command that is too long. The client reads only when it has sent all of it, so
+    /// the rest is read as well, for a moment.
+    async fn refuse_long(&mut self, answer: &Answer) {
+        self.worker.metrics().error(answer.side, answer.class);
+        let mut sequence = 0;
+        let mut at = 0;
+        while let Some(header) = self.inbuf.get(at..).and_then(packet::header) {
+            sequence = header.seq;
+            at += packet::HEADER + header.len as usize;
+        }
+        let mut out = Vec::new();
+        error_packet(answer).encode(&mut out, sequence.wrapping_add(1));
+        let refusing = async {
+            let _ = self.send(&out).await;
+            loop {
+                self.inbuf.clear();
+                if !matches!(self.read_client().await, Ok(read) if read > 0) {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(1), refusing).await;
     }
 
     /// Reads what the client has sent; 0 at its end. While there is nothing to read the session
@@ -121,6 +147,9 @@ impl Session {
             let read = self.client.poll_read_into(cx, &mut self.inbuf);
             if read.is_pending() && self.inbuf.is_empty() {
                 self.worker.put_buffer(std::mem::take(&mut self.inbuf));
+            }
+            if let Poll::Ready(Ok(read)) = read {
+                self.worker.metrics().received(read as u64);
             }
             read.map_err(Failure::Client)
         })
@@ -502,13 +531,7 @@ impl Session {
         let taken = pool.take(self.handle.uid, state).await;
         match taken {
             Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226) => {
-                let account = &self.identity.account;
-                self.worker.verifiers.rest(account.id);
-                for server in &self.worker.servers {
-                    server.drop_account(account);
-                }
-                // The server counts a connection until it has noticed its end.
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                self.worker.make_room_for(&self.identity.account.user).await;
                 pool.take(self.handle.uid, state).await
             }
             taken => taken,

@@ -182,6 +182,8 @@ pub(crate) struct Session {
     pub(crate) position_unknown: bool,
     /// Something was written whose position was not told: it is asked for at the next chance.
     pub(crate) position_stale: bool,
+    /// Variables that the last statement set to something that the server did not report.
+    pub(crate) unreported: Vec<Box<str>>,
     /// The locks asked for by GET_LOCK, as SQL literals.
     pub(crate) locks: Vec<Box<str>>,
     /// Some lock's name is not known.
@@ -253,6 +255,7 @@ impl Session {
             position: GtidSet::new(topology_family),
             position_unknown: false,
             position_stale: false,
+            unreported: Vec::new(),
             locks: Vec::new(),
             locks_unknown: false,
             statements: Statements::default(),

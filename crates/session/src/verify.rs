@@ -28,6 +28,7 @@ pub(crate) struct Verifiers {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     account: u64,
+    user: Box<[u8]>,
     database: Box<[u8]>,
     collation: u8,
     tls: bool,
@@ -43,9 +44,9 @@ struct Line {
 
 impl Verifiers {
     /// Closes the connections that ask for an account: it is allowed too few.
-    pub(crate) fn rest(&self, account: u64) {
+    pub(crate) fn rest(&self, user: &[u8]) {
         for (key, line) in self.lines.borrow().iter() {
-            if key.account == account {
+            if *key.user == *user {
                 line.rests.set(true);
                 line.called.notify_one();
             }
@@ -66,6 +67,7 @@ pub(crate) async fn verify(
 ) -> Result<(), Answer> {
     let key = Key {
         account: account.id,
+        user: account.user.clone(),
         database: database.into(),
         collation,
         tls,
@@ -142,9 +144,14 @@ async fn ask_once(
             Err(_) => {}
         }
     }
-    let (conn, state) = connect(worker, account, key)
-        .await
-        .map_err(Answer::backend)?;
+    let connected = match connect(worker, account, key).await {
+        Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226) => {
+            worker.make_room_for(&account.user).await;
+            connect(worker, account, key).await
+        }
+        connected => connected,
+    };
+    let (conn, state) = connected.map_err(Answer::backend)?;
     worker.set_base(key.collation, &worker.states.share(state));
     *slot = Some(conn);
     Ok(())

@@ -405,6 +405,16 @@ impl Worker {
         known.coalesce(32);
     }
 
+    /// An account may have no more connections than it has: those that nobody uses are closed.
+    pub(crate) async fn make_room_for(&self, user: &[u8]) {
+        self.verifiers.rest(user);
+        for server in &self.servers {
+            server.drop_account(user);
+        }
+        // The server counts a connection until it has noticed its end.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
     /// Something was written at `position`.
     pub(crate) fn wrote(&self, position: &GtidSet) {
         let mut written = self.shared.written[self.index]
