@@ -34,6 +34,8 @@ pub struct Report {
     pub wrong: Vec<String>,
     /// Errors and lost connections that nothing in the test asked for. Must be empty.
     pub failed: Vec<String>,
+    /// How many wrong answers of each kind of turn.
+    pub wrong_kinds: BTreeMap<&'static str, u64>,
     /// Clients that took at least one turn.
     pub clients: u32,
     /// The slowest statement.
@@ -44,6 +46,9 @@ impl Report {
     fn add(&mut self, other: Report) {
         for (kind, n) in other.turns {
             *self.turns.entry(kind).or_default() += n;
+        }
+        for (kind, n) in other.wrong_kinds {
+            *self.wrong_kinds.entry(kind).or_default() += n;
         }
         self.statements += other.statements;
         self.wrong.extend(other.wrong);
@@ -233,6 +238,9 @@ impl Client {
             _ => ("everything", self.everything().await),
         };
         *self.report.turns.entry(name).or_default() += 1;
+        if matches!(outcome, Err(Trouble::Wrong(_))) {
+            *self.report.wrong_kinds.entry(name).or_default() += 1;
+        }
         outcome.map_err(|trouble| match trouble {
             Trouble::Wrong(what) => Trouble::Wrong(format!("{name}: {what}")),
             Trouble::Failed(what) => Trouble::Failed(format!("{name}: {what}")),

@@ -98,6 +98,9 @@ async fn run(family: Family) -> anyhow::Result<()> {
         "{family}: {} clients, {} statements, slowest {:.1?}, at most {one} connections on a server, {all} on all; turns {:?}",
         report.clients, report.statements, report.slowest, report.turns
     );
+    if !report.wrong.is_empty() {
+        eprintln!("wrong answers by kind: {:?}", report.wrong_kinds);
+    }
     for line in report.wrong.iter().take(20) {
         eprintln!("WRONG {line}");
     }
