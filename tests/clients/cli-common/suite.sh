@@ -241,7 +241,7 @@ interrupt() {
     local begun=$EPOCHREALTIME pid
     q --database="$db" 'SELECT COUNT(*) FROM nums a, nums b, nums c WHERE a.n + b.n + c.n > 5' >"$work/int" 2>&1 &
     pid=$!
-    sleep 0.7
+    sleep 1
     pkill -INT -P $pid 2>/dev/null || kill -INT $pid
     wait $pid && die 'the interrupted query succeeded'
     [ $(((${EPOCHREALTIME/./} - ${begun/./}) / 1000000)) -lt 15 ] || die 'the interrupted query went on'
@@ -267,8 +267,11 @@ kill_statement() {
     matches "$id" '^[0-9]+$'
     echo 'SELECT COUNT(*) FROM nums a, nums b, nums c WHERE a.n + b.n + c.n > 5;' >&5
     exec 5>&-
-    sleep 0.4
-    q "KILL QUERY $id"
+    # Again and again: a KILL QUERY that comes before the query has begun does nothing.
+    for _ in $(seq 40); do
+        sleep 0.3
+        q "KILL QUERY $id" 2>/dev/null || break
+    done
     wait $pid && die 'the killed query succeeded'
     matches "$(cat "$work/killed")" 'ERROR 1317'
     refused 1094 q 'KILL 4294967290'

@@ -92,7 +92,7 @@ async fn connect(s: &Settings) -> Result<()> {
     c.ping().await?;
     c.execute(format!("DROP DATABASE IF EXISTS {}", s.db).as_str())
         .await?;
-    c.execute(format!("CREATE DATABASE {}", s.db).as_str())
+    c.execute(format!("CREATE DATABASE {} CHARACTER SET utf8mb4", s.db).as_str())
         .await?;
     c.close().await?;
     let wrong = options(s).password("wrong").connect().await;
