@@ -1,6 +1,7 @@
 //! One server connection: its stream, the state that is set on it, and small control queries.
 //! Does not decide who may use it.
 
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,6 +46,22 @@ impl Residue {
         self == Residue::default()
     }
 }
+
+/// What a session may still ask about a statement after another has used the connection.
+#[derive(Debug, Clone, Default)]
+pub struct Saved {
+    /// Which of the session's statements this is about.
+    pub seq: u64,
+    /// LAST_INSERT_ID(), where it was read.
+    pub last_insert_id: Option<u64>,
+    /// FOUND_ROWS(), where it was read.
+    pub found_rows: Option<u64>,
+    /// The rows of SHOW WARNINGS: level, code, message.
+    pub warnings: Option<Vec<[Box<[u8]>; 3]>>,
+}
+
+/// Where a session finds what was saved for it.
+pub type Keeper = Rc<RefCell<Option<Saved>>>;
 
 /// Counts a connection against its server's limit for as long as it lives.
 #[derive(Debug)]
@@ -101,6 +118,8 @@ pub struct Conn {
     pub last_seq: u64,
     /// The value that LAST_INSERT_ID() has, where that is known.
     pub last_insert_id: Option<u64>,
+    /// Where that session finds what is saved for it.
+    pub keeper: Option<Keeper>,
     /// What the last user might still ask about.
     pub residue: Residue,
     /// Prepared statements it holds.
@@ -137,6 +156,7 @@ impl Conn {
             private_version: 0,
             last_user: 0,
             last_seq: 0,
+            keeper: None,
             last_insert_id: Some(0),
             residue: Residue::default(),
             prepared: Prepared::default(),
@@ -323,6 +343,31 @@ impl Conn {
         self.finish_set_up().await
     }
 
+    /// Asks what the last user might still want to know and keeps it for that session. For a
+    /// connection that is about to be closed.
+    pub async fn save_residue(&mut self) -> Result<(), BackendError> {
+        let Some(keeper) = self.keeper.take() else {
+            return Ok(());
+        };
+        let mut saved = Saved {
+            seq: self.last_seq,
+            ..Saved::default()
+        };
+        // First the warnings: any other statement clears them.
+        if self.residue.diagnostics {
+            saved.warnings = Some(warnings(self.query("SHOW WARNINGS").await?));
+        }
+        let rows = self
+            .query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS()")
+            .await?;
+        saved.last_insert_id = number(&rows, 0);
+        if !self.residue.diagnostics {
+            saved.found_rows = number(&rows, 1);
+        }
+        *keeper.borrow_mut() = Some(saved);
+        Ok(())
+    }
+
     /// Forgets whose user variables it holds; they are gone on the server.
     pub fn forget_private(&mut self) {
         self.private_of = 0;
@@ -390,6 +435,22 @@ impl Conn {
     pub fn release_permit(&mut self) {
         self.permit = None;
     }
+}
+
+/// The rows of SHOW WARNINGS.
+pub fn warnings(rows: Vec<Row>) -> Vec<[Box<[u8]>; 3]> {
+    rows.into_iter()
+        .map(|row| {
+            let mut cells = row.into_iter().map(|cell| cell.unwrap_or_default());
+            [(); 3].map(|()| cells.next().unwrap_or_default().into())
+        })
+        .collect()
+}
+
+/// A number in a control query's first row.
+pub fn number(rows: &[Row], column: usize) -> Option<u64> {
+    let cell = rows.first()?.get(column)?.as_deref()?;
+    std::str::from_utf8(cell).ok()?.parse().ok()
 }
 
 /// What an OK packet says about variables, folded by a callback: `(name, value)`.

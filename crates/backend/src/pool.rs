@@ -35,7 +35,7 @@ pub struct PoolOptions {
     pub connect_timeout: Duration,
     /// How long a statement waits for a connection.
     pub wait_timeout: Duration,
-    /// Most statements that wait for one server's connections, per worker.
+    /// Most statements that wait for one server's connections.
     pub max_waiting: usize,
     /// Most prepared statements held on one connection.
     pub max_prepared_statements: usize,
@@ -59,6 +59,8 @@ impl Default for PoolOptions {
 #[derive(Debug, Default)]
 pub struct ServerCount {
     open: Arc<AtomicUsize>,
+    /// Statements that wait for one of them, over all workers.
+    waiting: AtomicUsize,
     /// A bit for each worker that has sessions waiting and is below its share.
     starving: AtomicU64,
 }
@@ -354,7 +356,12 @@ impl ServerPool {
         let Some((_, pool)) = victim else {
             return false;
         };
-        pool.idle.borrow_mut().remove(0);
+        let conn = pool.idle.borrow_mut().remove(0);
+        if !conn.residue.is_empty() {
+            self.retire(conn);
+            return false;
+        }
+        drop(conn);
         let (metrics, server) = self.metrics();
         metrics.connection_closed(server);
         self.open_here.set(self.open_here.get() - 1);
@@ -464,8 +471,7 @@ impl ServerPool {
     fn deliver(&self, mut conn: Conn, pool: &Rc<Pool>) {
         if self.waiters.borrow().is_empty() {
             if self.starving_elsewhere() != 0 && self.open_here.get() > self.share() {
-                drop(conn);
-                self.closed(1);
+                self.retire(conn);
                 return;
             }
             conn.used = self.tick.get();
@@ -493,11 +499,22 @@ impl ServerPool {
                 conn.used = self.tick.get();
                 pool.idle.borrow_mut().push(conn);
             }
-            None => {
-                drop(conn);
-                self.closed(1);
-            }
+            None => self.retire(conn),
         }
+    }
+
+    /// Closes a connection, after what its last user may still ask about has been read.
+    fn retire(&self, mut conn: Conn) {
+        let Some(me) = self.me.upgrade().filter(|_| !conn.residue.is_empty()) else {
+            drop(conn);
+            self.closed(1);
+            return;
+        };
+        tokio::task::spawn_local(async move {
+            let _ = tokio::time::timeout(Duration::from_secs(1), conn.save_residue()).await;
+            drop(conn);
+            me.closed(1);
+        });
     }
 }
 
@@ -569,7 +586,8 @@ impl Pool {
         }
         let begun = Instant::now();
         let (metrics, index) = server.metrics();
-        if server.waiters.borrow().len() >= server.options.max_waiting {
+        if server.count.waiting.fetch_add(1, Ordering::AcqRel) >= server.options.max_waiting {
+            server.count.waiting.fetch_sub(1, Ordering::AcqRel);
             metrics.pool_wait(index, PoolWait::Refused, Duration::ZERO);
             return Err(BackendError::Limit(format!(
                 "pool.max_waiting ({}) statements already wait for a connection to {}",
@@ -650,6 +668,7 @@ struct Leaving {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
+        self.server.count.waiting.fetch_sub(1, Ordering::AcqRel);
         let mut waiters = self.server.waiters.borrow_mut();
         waiters.retain(|waiter| !Rc::ptr_eq(waiter, &self.waiter));
         let empty = waiters.is_empty();

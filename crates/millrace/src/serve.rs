@@ -17,6 +17,7 @@ use millrace_config::{Config, Environment, Flags};
 use millrace_metrics::{Metrics, ServerState};
 use millrace_routing::Catalogue;
 use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
+use millrace_topology::Health;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
@@ -345,8 +346,12 @@ fn readiness(world: &World) -> Readiness {
         Some(view) => format!("primary {}, {replicas} replicas take reads", view.address),
         None => format!("no primary, {replicas} replicas take reads"),
     };
+    let all_asked = snapshot
+        .servers
+        .iter()
+        .all(|view| view.health != Health::Unknown);
     Readiness {
-        ready: world.greeting.is_some() && (primary.is_some() || replicas > 0),
+        ready: world.greeting.is_some() && (primary.is_some() || (all_asked && replicas > 0)),
         detail,
     }
 }

@@ -1,7 +1,7 @@
 //! After a statement: takes in what it changed, as far as the server said so and the statement's
 //! text lets expect, and gives the connection back or keeps it, with the reason.
 
-use millrace_backend::conn::Residue;
+use millrace_backend::conn::{Residue, Saved, warnings};
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{SessionState, Value};
 use millrace_metrics::PinReason;
@@ -195,6 +195,7 @@ impl Session {
         }
         lease.last_user = uid;
         lease.last_seq = self.seq;
+        lease.keeper = Some(self.handle.saved.clone());
         if holds_insert_id {
             self.insert_id_at = Some((lease.server, self.seq));
         }
@@ -234,7 +235,7 @@ impl Session {
             self.diagnostics_at = Some((lease.server, self.seq));
         }
         let kept = self.diagnostics_at.map(|(_, seq)| seq);
-        let stale = |saved: &mut variables::Diagnostics| Some(saved.seq) != kept;
+        let stale = |saved: &mut Saved| Some(saved.seq) != kept;
         let _ = self.handle.saved.borrow_mut().take_if(stale);
         lease.residue.found_rows = class.flags.contains(Flags::CALC_FOUND_ROWS);
         self.row_count = match outcome.ended_ok && !failed {
@@ -684,17 +685,11 @@ impl Session {
             && self.saved_warnings().is_none()
             && let Ok(rows) = lease.query("SHOW WARNINGS").await
         {
-            let warnings = rows
-                .into_iter()
-                .map(|row| {
-                    let mut cells = row.into_iter().map(|cell| cell.unwrap_or_default());
-                    [(); 3].map(|()| cells.next().unwrap_or_default().into())
-                })
-                .collect();
-            *self.handle.saved.borrow_mut() = Some(variables::Diagnostics {
+            let warnings = warnings(rows);
+            *self.handle.saved.borrow_mut() = Some(Saved {
                 seq: self.seq,
                 warnings: Some(warnings),
-                ..variables::Diagnostics::default()
+                ..Saved::default()
             });
         }
         // What the connection says about its last statement is no longer the session's.

@@ -4,6 +4,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
+use millrace_backend::conn::{Saved, warnings};
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState};
@@ -17,7 +18,6 @@ use millrace_topology::ServerId;
 use crate::failure::{Answer, Failure};
 use crate::relay::{Ended, Outcome, Plan, refused_here};
 use crate::session::{Session, Transaction};
-use crate::variables::Diagnostics;
 use crate::worker::Handle;
 
 /// What is sent to the server.
@@ -656,17 +656,11 @@ impl Session {
             }
             Step::SaveWarnings(owner, seq) => {
                 let rows = lease.read_rows().await?;
-                let warnings = rows
-                    .into_iter()
-                    .map(|row| {
-                        let mut cells = row.into_iter().map(|cell| cell.unwrap_or_default());
-                        [(); 3].map(|()| cells.next().unwrap_or_default().into())
-                    })
-                    .collect();
-                *owner.saved.borrow_mut() = Some(Diagnostics {
+                let warnings = warnings(rows);
+                *owner.saved.borrow_mut() = Some(Saved {
                     seq,
                     warnings: Some(warnings),
-                    ..Diagnostics::default()
+                    ..Saved::default()
                 });
             }
             Step::SaveNumbers(owner, seq) => {
@@ -678,9 +672,9 @@ impl Session {
                 let mut saved = owner.saved.borrow_mut();
                 let saved = match &mut *saved {
                     Some(saved) if saved.seq == seq => saved,
-                    other => other.insert(Diagnostics {
+                    other => other.insert(Saved {
                         seq,
-                        ..Diagnostics::default()
+                        ..Saved::default()
                     }),
                 };
                 saved.last_insert_id = number(0);

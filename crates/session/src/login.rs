@@ -546,6 +546,7 @@ impl Entrance<'_> {
                 // Also learns what a session with this collation starts with.
                 match self.verify(&account, claim).await {
                     Ok(()) => Proof::Account(account),
+                    Err(answer) if self.may_expire(&answer) => Proof::Own(account.password.clone()),
                     Err(answer) => Proof::Denied(answer),
                 }
             }

@@ -400,7 +400,7 @@ impl Session {
             return self.run_on_own(lease, request).await;
         }
         let mut refusal = None;
-        for candidate in self.candidates(request)? {
+        for candidate in self.candidates_soon(request).await? {
             let pool = self.pool(candidate.server);
             let state = self.state.clone();
             let lease = match pool.try_take(self.handle.uid, &state) {
@@ -472,6 +472,23 @@ impl Session {
             Err(failure) => {
                 self.put_back(lease);
                 Err(failure)
+            }
+        }
+    }
+
+    /// The servers that may run the request; where there is none, those that there are soon: a
+    /// primary may be about to be found, or to take over.
+    async fn candidates_soon(&mut self, request: &Request<'_>) -> Result<Candidates, Failure> {
+        let first = self.candidates(request);
+        if first.is_ok() {
+            return first;
+        }
+        let begun = Instant::now();
+        loop {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            let next = self.candidates(request);
+            if next.is_ok() || begun.elapsed() >= HOLD || self.handle.ended.get() {
+                return next;
             }
         }
     }
@@ -648,6 +665,9 @@ impl Session {
         ran
     }
 }
+
+/// How long a statement waits for a server that can run it.
+const HOLD: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// What a statement is counted as.
 pub(crate) fn metric_kind(kind: Kind) -> StatementKind {

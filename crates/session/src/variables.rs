@@ -181,19 +181,6 @@ pub(crate) fn string_literal(charset: &str, collation: &str, hex_of: &[u8]) -> B
     text.into()
 }
 
-/// What a session may still ask about its last statement after another has used the connection.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Diagnostics {
-    /// Which of the session's statements this is about.
-    pub(crate) seq: u64,
-    /// LAST_INSERT_ID(), where it was read.
-    pub(crate) last_insert_id: Option<u64>,
-    /// FOUND_ROWS(), where it was read.
-    pub(crate) found_rows: Option<u64>,
-    /// The rows of SHOW WARNINGS: level, code, message.
-    pub(crate) warnings: Option<Vec<[Box<[u8]>; 3]>>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

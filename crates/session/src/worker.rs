@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use millrace_backend::conn::Keeper;
 use millrace_backend::connect::SharedTls;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerPool};
@@ -23,7 +24,6 @@ use tokio_rustls::TlsAcceptor;
 use crate::accounts::Accounts;
 use crate::options::{Options, ServerKey};
 use crate::registry::Registry;
-use crate::variables::Diagnostics;
 use crate::verify::Verifiers;
 
 /// What all workers of the process share.
@@ -134,7 +134,7 @@ pub(crate) struct Handle {
     /// Seconds after which an idle client is disconnected; 0: never.
     pub(crate) idle_max: Cell<u64>,
     /// What another session saved of this one's last statement.
-    pub(crate) saved: RefCell<Option<Diagnostics>>,
+    pub(crate) saved: Keeper,
     pub(crate) waker: RefCell<Option<Waker>>,
 }
 

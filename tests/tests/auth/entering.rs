@@ -109,6 +109,9 @@ pub(crate) async fn no_plugin_support(ground: &Ground) -> anyhow::Result<()> {
     ground
         .account("old_client", plugin, "old-client-0b9")
         .await?;
+    // Such a client cannot be asked to show its password: another client must have done so.
+    let taught = ground.through("old_client", "old-client-0b9", Way::Plain);
+    ground.same("taught", &taught).await?;
     let mut login = ground.through("old_client", "old-client-0b9", Way::Plain);
     login.capabilities = cap::LEGACY & !cap::PLUGIN_AUTH;
     login.plugin = Some("mysql_native_password".to_owned());

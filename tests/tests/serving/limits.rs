@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use millrace_sandbox::Cluster;
+use millrace_tests::harness::Launch;
 use millrace_tests::wire::{Connection, Expect, Target, com};
 
-use crate::ground::{FOLLOWED, app, port_of, proxy, replica_ports};
+use crate::ground::{FOLLOWED, READY, app, port_of, proxy, replica_ports, toml};
 
 pub(crate) async fn most_clients(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "[limits]\nmax_clients = 3\n").await?;
@@ -104,8 +105,12 @@ pub(crate) async fn pool_exhausted(cluster: &Cluster) -> anyhow::Result<()> {
 
 /// Those who wait are served in the order in which they came.
 pub(crate) async fn served_in_order(cluster: &Cluster) -> anyhow::Result<()> {
+    // Who waits at one worker waits in order; workers do not wait for each other.
     let more = "[pool]\nmax_connections = 1\nwait_timeout = \"60s\"\n";
-    let proxy = proxy(cluster, more).await?;
+    let launch = Launch::new()?;
+    let text = format!("workers = 1\n{}", toml(&launch, cluster, more));
+    let mut proxy = launch.config(&text).spawn()?;
+    proxy.wait_ready(READY).await?;
     let login = app(proxy.address());
     let mut holder = Connection::open(&login).await?;
     holder.expect(WAITING).await?;
