@@ -1,11 +1,12 @@
 //! What a client sees through Millrace is what it sees on one server: several hundred cases on both families.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use millrace_sandbox::{Cluster, skip_unless};
+use millrace_tests::differential::known::Known;
 use millrace_tests::differential::player::Profile;
 use millrace_tests::differential::script::Family;
 use millrace_tests::differential::suite::{self, Case, Sides};
@@ -46,33 +47,21 @@ async fn stages(family: Family, cases: &[Case]) -> anyhow::Result<(Cluster, Stag
     Ok((direct, stage))
 }
 
-/// The cases that are known to differ, each with the reason: `tests/known-differences.txt`.
-fn known() -> HashMap<&'static str, &'static str> {
-    include_str!("../known-differences.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split_once(": "))
-        .map(|(name, reason)| (name.trim(), reason.trim()))
-        .collect()
-}
-
-async fn compare(sides: &Sides, cases: &[Case], name: &str) -> Vec<String> {
+async fn compare(sides: &Sides, cases: &[Case], name: &str, known: &mut Known) -> Vec<String> {
     let started = Instant::now();
     let noise = suite::start_noise(sides, 4);
     let (mut failed, mut steps, mut excused) = (Vec::new(), 0, 0);
-    let known = known();
     for case in cases {
-        let outcome = suite::run(sides, case, Some(&noise)).await;
+        let mut outcome = suite::run(sides, case, Some(&noise)).await;
         steps += outcome.steps;
-        if !outcome.passed() && known.contains_key(outcome.name.as_str()) {
-            excused += 1;
-        } else if !outcome.passed() {
+        excused += known.excuse(&mut outcome);
+        if !outcome.passed() {
             eprintln!("{name}: {}", outcome.report());
             failed.push(format!("{name}/{}", outcome.name));
         }
     }
     eprintln!(
-        "{name}: {} cases, {steps} steps, {} failed, {excused} differ as known, {} turns of noise, {:.0?}",
+        "{name}: {} cases, {steps} steps, {} cases failed, {excused} steps differ as known, {} turns of noise, {:.0?}",
         cases.len(),
         failed.len(),
         noise.turns(),
@@ -92,7 +81,8 @@ async fn run(family: Family) -> anyhow::Result<()> {
         through: stage.address.clone(),
         profile: profile(family, cap::MODERN),
     };
-    let mut failed = compare(&sides, &cases, &format!("{family} modern")).await;
+    let mut known = Known::parse(include_str!("../known-differences.txt"))?;
+    let mut failed = compare(&sides, &cases, &format!("{family} modern"), &mut known).await;
     let small: Vec<Case> = cases
         .iter()
         .filter(|c| !c.file.contains("big"))
@@ -109,7 +99,22 @@ async fn run(family: Family) -> anyhow::Result<()> {
         .wait_replicas_caught_up(Duration::from_secs(60))
         .await?;
     sides.profile = profile(family, cap::LEGACY | cap::COMPRESS);
-    failed.extend(compare(&sides, &small, &format!("{family} legacy, compressed")).await);
+    failed.extend(
+        compare(
+            &sides,
+            &small,
+            &format!("{family} legacy, compressed"),
+            &mut known,
+        )
+        .await,
+    );
+    let ran: HashSet<String> = cases.iter().map(|c| c.name.clone()).collect();
+    for entry in known.unused(&ran) {
+        eprintln!(
+            "{family}: listed as known, but not seen: {} | {}",
+            entry.case, entry.step
+        );
+    }
 
     let errant = stage.errant_writes().await?;
     if let Some(proxy) = stage.proxy.as_ref().filter(|_| !failed.is_empty()) {

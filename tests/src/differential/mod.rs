@@ -5,6 +5,7 @@
 //! comparison and why ([`normalise`]), and the clients that disturb ([`noise`]). It starts no
 //! server and no proxy.
 
+pub mod known;
 pub mod noise;
 pub mod normalise;
 pub mod player;
