@@ -37,7 +37,8 @@ wrong_logins() {
     # MYSQL_PWD would be overridden by nothing here: the wrong one goes the same way.
     refused 1045 env MYSQL_PWD=wrong "$0" --tool client -e 'SELECT 1'
     refused 1049 q --database=no_such_database_here 'SELECT 1'
-    refused 1045 q --user=nobody_of_this_name 'SELECT 1'
+    # For a user that does not exist MySQL feigns any of its plugins, also one the client lacks.
+    if q --user=nobody_of_this_name 'SELECT 1' 2>/dev/null; then die 'a user that does not exist came in'; fi
 }
 
 schema() {
@@ -191,7 +192,9 @@ load_data() {
     local said i
     [ "$(q 'SELECT @@local_infile')" = 1 ] || skip 'the server has local_infile off'
     for i in $(seq 5000); do printf '%d\tnäme %d\t%s\n' "$i" "$i" xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done >"$work/loaded.txt"
+    # By name: MariaDB does not know the collation that Oracle's client asks for at login.
     said=$(piped --local-infile=1 --database="$db" <<SQL
+SET NAMES utf8mb4;
 CREATE TABLE loaded (id INT PRIMARY KEY, name VARCHAR(50), pad VARCHAR(100));
 LOAD DATA LOCAL INFILE '$work/loaded.txt' INTO TABLE loaded CHARACTER SET utf8mb4;
 SELECT COUNT(*), SUM(id), MAX(name) FROM loaded;

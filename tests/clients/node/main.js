@@ -63,7 +63,8 @@ group('connect and identify', () => using({ database: undefined }, async (c) => 
 
 group('wrong logins', async () => {
   await fails(mysql.createConnection(options({ database: undefined, password: `${settings.password}x` })), 1045);
-  await fails(mysql.createConnection(options({ database: undefined, user: 'nobody_of_this_name' })), 1045);
+  // For a user that does not exist MySQL feigns any of its plugins, also one the driver lacks.
+  await assert.rejects(mysql.createConnection(options({ database: undefined, user: 'nobody_of_this_name' })));
   await fails(mysql.createConnection(options({ database: 'no_such_database_here' })), 1049);
 });
 
