@@ -1,12 +1,12 @@
 //! One server connection: its stream, the state that is set on it, and small control queries.
 //! Does not decide who may use it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use millrace_protocol::auth::{self, Plugin};
@@ -60,8 +60,58 @@ pub struct Saved {
     pub warnings: Option<Vec<[Box<[u8]>; 3]>>,
 }
 
-/// Where a session finds what was saved for it.
-pub type Keeper = Rc<RefCell<Option<Saved>>>;
+/// Where a session finds what was saved for it, and sees that something is being saved.
+#[derive(Debug, Default)]
+pub struct Keeper {
+    saved: RefCell<Option<Saved>>,
+    saving: Cell<u32>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// As long as it lives, something is being saved.
+#[derive(Debug)]
+pub struct Saving(Rc<Keeper>);
+
+impl Keeper {
+    /// What was saved.
+    pub fn borrow(&self) -> Ref<'_, Option<Saved>> {
+        self.saved.borrow()
+    }
+
+    /// What was saved, to change it.
+    pub fn borrow_mut(&self) -> RefMut<'_, Option<Saved>> {
+        self.saved.borrow_mut()
+    }
+
+    /// Something is about to be saved: its owner waits for that before it asks.
+    pub fn begin(self: &Rc<Self>) -> Saving {
+        self.saving.set(self.saving.get() + 1);
+        Saving(self.clone())
+    }
+
+    /// Whether something is being saved.
+    pub fn is_saving(&self) -> bool {
+        self.saving.get() > 0
+    }
+
+    /// Done when nothing is being saved.
+    pub fn poll_saved(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_saving() {
+            return Poll::Ready(());
+        }
+        *self.waker.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        self.0.saving.set(self.0.saving.get() - 1);
+        if let Some(waker) = self.0.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
 
 /// Counts a connection against its server's limit for as long as it lives.
 #[derive(Debug)]
@@ -119,7 +169,9 @@ pub struct Conn {
     /// The value that LAST_INSERT_ID() has, where that is known.
     pub last_insert_id: Option<u64>,
     /// Where that session finds what is saved for it.
-    pub keeper: Option<Keeper>,
+    pub keeper: Option<Rc<Keeper>>,
+    /// It is on its way to another session, which will save that first.
+    pub saving: Option<Saving>,
     /// What the last user might still ask about.
     pub residue: Residue,
     /// Prepared statements it holds.
@@ -157,6 +209,7 @@ impl Conn {
             last_user: 0,
             last_seq: 0,
             keeper: None,
+            saving: None,
             last_insert_id: Some(0),
             residue: Residue::default(),
             prepared: Prepared::default(),
@@ -365,7 +418,15 @@ impl Conn {
             saved.found_rows = number(&rows, 1);
         }
         *keeper.borrow_mut() = Some(saved);
+        self.saving = None;
         Ok(())
+    }
+
+    /// It goes to another session than the one that used it last.
+    pub fn leave_owner(&mut self) {
+        if !self.residue.is_empty() {
+            self.saving = self.keeper.as_ref().map(Keeper::begin);
+        }
     }
 
     /// Forgets whose user variables it holds; they are gone on the server.

@@ -494,7 +494,10 @@ impl ServerPool {
             }
         };
         match taker {
-            Some(waiter) => waiter.finish(Ok(conn)),
+            Some(waiter) => {
+                conn.leave_owner();
+                waiter.finish(Ok(conn));
+            }
             None if self.uncovered().is_none() => {
                 conn.used = self.tick.get();
                 pool.idle.borrow_mut().push(conn);
@@ -505,6 +508,7 @@ impl ServerPool {
 
     /// Closes a connection, after what its last user may still ask about has been read.
     fn retire(&self, mut conn: Conn) {
+        conn.leave_owner();
         let Some(me) = self.me.upgrade().filter(|_| !conn.residue.is_empty()) else {
             drop(conn);
             self.closed(1);
@@ -544,6 +548,9 @@ impl Pool {
                 idle.swap_remove(at)
             };
             if conn.stream.is_quiet() {
+                if conn.last_user != uid {
+                    conn.leave_owner();
+                }
                 return Some(server.lease(conn, self));
             }
             drop(conn);

@@ -89,6 +89,9 @@ impl Session {
         request: &Request<'_>,
         wait: bool,
     ) -> Result<Attempt, Failure> {
+        if lease.last_user == self.handle.uid {
+            lease.saving = None;
+        }
         if let Err(error) = self.clear_foreign(lease, request).await {
             lease.broken = true;
             return Ok(Attempt::Elsewhere(Answer::backend(error)));
@@ -680,6 +683,7 @@ impl Session {
                 saved.last_insert_id = number(0);
                 saved.found_rows = number(1);
                 lease.last_insert_id = number(0);
+                lease.saving = None;
             }
             Step::Wait => {
                 let server = lease.server;
@@ -742,9 +746,14 @@ impl Session {
             return Ok(Ok(server_id));
         }
         let (text, context) = (statement.text.clone(), statement.context.clone());
+        let reads_private = statement.class.flags.contains(Flags::READS_USER_VARS);
         let mut prelude = Prelude::default();
         if lease.last_user != self.handle.uid && !lease.residue.is_empty() {
             self.save_residue(lease, &mut prelude);
+        }
+        if reads_private {
+            // Their types decide the metadata.
+            self.restore_private(lease, &mut prelude);
         }
         self.replay(lease, &context, &mut prelude);
         let mut payload = vec![COM_STMT_PREPARE];

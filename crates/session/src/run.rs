@@ -158,6 +158,9 @@ impl Session {
 
     /// One command.
     async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
+        if self.handle.saved.is_saving() {
+            poll_fn(|cx| self.handle.saved.poll_saved(cx)).await;
+        }
         let payload = packet::payload(packet);
         let Ok(command) = Command::parse(&payload, self.capabilities) else {
             let dot = if self.family == Family::MySql {

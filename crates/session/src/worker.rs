@@ -82,6 +82,8 @@ pub enum Message {
         /// Takes the answer.
         reply: oneshot::Sender<Option<Running>>,
     },
+    /// Close the connections of this account that nobody uses.
+    DropAccount(Box<[u8]>),
     /// End this session.
     End(u64),
     /// Take no new clients; end idle sessions, and the others when they become idle.
@@ -134,7 +136,7 @@ pub(crate) struct Handle {
     /// Seconds after which an idle client is disconnected; 0: never.
     pub(crate) idle_max: Cell<u64>,
     /// What another session saved of this one's last statement.
-    pub(crate) saved: Keeper,
+    pub(crate) saved: Rc<Keeper>,
     pub(crate) waker: RefCell<Option<Waker>>,
 }
 
@@ -302,6 +304,7 @@ impl Worker {
                     }
                 }));
             }
+            Message::DropAccount(user) => self.drop_account(&user),
             Message::End(uid) => {
                 if let Some(handle) = self.session(uid) {
                     handle.ended.set(true);
@@ -405,11 +408,21 @@ impl Worker {
         known.coalesce(32);
     }
 
-    /// An account may have no more connections than it has: those that nobody uses are closed.
-    pub(crate) async fn make_room_for(&self, user: &[u8]) {
+    fn drop_account(&self, user: &[u8]) {
         self.verifiers.rest(user);
         for server in &self.servers {
             server.drop_account(user);
+        }
+    }
+
+    /// An account may have no more connections than it has: those that nobody uses are closed.
+    pub(crate) async fn make_room_for(&self, user: &[u8]) {
+        self.drop_account(user);
+        for (other, mailbox) in self.shared.mailboxes.iter().enumerate() {
+            if other != self.index {
+                // A closed mailbox is a worker that ends.
+                let _ = mailbox.send(Message::DropAccount(user.into()));
+            }
         }
         // The server counts a connection until it has noticed its end.
         tokio::time::sleep(Duration::from_millis(50)).await;

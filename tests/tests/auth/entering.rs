@@ -106,6 +106,10 @@ pub(crate) async fn auth_switch(ground: &Ground) -> anyhow::Result<()> {
 /// Clients of the 5.1 era cannot be asked for another plugin.
 pub(crate) async fn no_plugin_support(ground: &Ground) -> anyhow::Result<()> {
     let plugin = ground.plugins()[0];
+    if plugin != "mysql_native_password" {
+        // MySQL 9 has no account that such a client could log in to.
+        return Ok(());
+    }
     ground
         .account("old_client", plugin, "old-client-0b9")
         .await?;

@@ -108,7 +108,7 @@ pub(crate) async fn served_in_order(cluster: &Cluster) -> anyhow::Result<()> {
     // Who waits at one worker waits in order; workers do not wait for each other.
     let more = "[pool]\nmax_connections = 1\nwait_timeout = \"60s\"\n";
     let launch = Launch::new()?;
-    let text = format!("workers = 1\n{}", toml(&launch, cluster, more));
+    let text = toml(&launch, cluster, more).replace("workers = 2", "workers = 1");
     let mut proxy = launch.config(&text).spawn()?;
     proxy.wait_ready(READY).await?;
     let login = app(proxy.address());
