@@ -182,7 +182,8 @@ public final class Main {
             Check.isTrue(c.getMetaData().getDatabaseProductVersion().length() > 3, "version");
         }
         fails(1045, () -> d.login(USER, "wrong", ""));
-        try (Connection c = d.login("nobody_of_this_name", PASSWORD, "")) {
+        try {
+            d.login("nobody_of_this_name", PASSWORD, "").close();
             throw new AssertionError("a user that does not exist came in");
         } catch (SQLException e) {
             // MySQL feigns any of its plugins for such a user, also one the driver lacks.
