@@ -61,7 +61,7 @@ pub struct ServerCount {
     open: Arc<AtomicUsize>,
     /// Statements that wait for one of them, over all workers.
     waiting: AtomicUsize,
-    /// A bit for each worker that has sessions waiting and is below its share.
+    /// A bit for each worker that has sessions waiting and cannot open a connection.
     starving: AtomicU64,
 }
 
@@ -288,8 +288,7 @@ impl ServerPool {
                 return;
             };
             let Some(permit) = self.permit() else {
-                let below = self.open_here.get() < self.share().max(1);
-                self.mark_starving(below);
+                self.mark_starving(true);
                 return;
             };
             pool.opening.set(pool.opening.get() + 1);
@@ -316,9 +315,9 @@ impl ServerPool {
         None
     }
 
-    /// Another worker is starving: give it an idle connection's place.
+    /// Another worker is starving: give it the place of a connection that nobody here uses.
     pub fn give_room(&self) {
-        if self.open_here.get() > self.share() && self.evict(None) {
+        if self.waiters.borrow().is_empty() && self.evict(None) {
             self.nudge_starving();
         }
     }
