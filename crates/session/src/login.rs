@@ -242,6 +242,13 @@ async fn log_in(
         collation: hello.collation,
         plugin,
     };
+    debug!(
+        user = ?String::from_utf8_lossy(&claim.user),
+        address = %shown(address),
+        plugin = claim.plugin.name(),
+        proof_length = claim.response.len(),
+        "login begins"
+    );
     match entrance.prove(&claim).await {
         Ok(Proof::Account(account)) => {
             worker.metrics().login(LoginOutcome::Known);
@@ -481,10 +488,23 @@ impl Entrance<'_> {
         {
             return false;
         }
-        self.stream.is_private()
-            || !self.hello.attributes.iter().any(|(name, value)| {
-                name == b"_client_name" && REFUSE_RSA.iter().any(|refuser| value == refuser)
-            })
+        let is_one_of = |names: &[&[u8]]| {
+            let mut attributes = self.hello.attributes.iter();
+            attributes.any(|(name, value)| name == b"_client_name" && names.contains(&&**value))
+        };
+        if is_one_of(&[b"MySQL Connector/J"]) && self.greeted_as_old() {
+            // It misreads caching_sha2_password's packets from a server of that version.
+            return false;
+        }
+        self.stream.is_private() || !is_one_of(&REFUSE_RSA)
+    }
+
+    /// MariaDB before 11 puts `5.5.5-` before its version, for the sake of old replicas.
+    fn greeted_as_old(&self) -> bool {
+        self.worker.with_world(|world| {
+            let greeting = world.greeting.as_ref();
+            greeting.is_some_and(|greeting| greeting.server_version.starts_with("5.5.5-"))
+        })
     }
 
     /// Has the client prove its password with another plugin.
