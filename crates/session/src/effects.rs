@@ -303,7 +303,14 @@ impl Session {
         let mut state = SessionState::clone(&self.state);
         // MariaDB reports what SET STATEMENT sets for the one statement.
         let lasting = !class.flags.contains(Flags::SET_STATEMENT);
-        for (name, value) in outcome.variables.iter().filter(|_| lasting) {
+        // The collation last: the character set, reported before or after it, would undo it.
+        let is_collation = |entry: &&(Box<str>, Box<[u8]>)| &*entry.0 == "collation_connection";
+        let others = outcome
+            .variables
+            .iter()
+            .filter(|entry| !is_collation(entry));
+        let ordered = others.chain(outcome.variables.iter().filter(is_collation));
+        for (name, value) in ordered.filter(|_| lasting) {
             if NOT_STATE.contains(&&**name) {
                 continue;
             }
