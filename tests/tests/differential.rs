@@ -49,7 +49,11 @@ async fn stages(family: Family, cases: &[Case]) -> anyhow::Result<(Cluster, Stag
 
 async fn compare(sides: &Sides, cases: &[Case], name: &str, known: &mut Known) -> Vec<String> {
     let started = Instant::now();
-    let noise = suite::start_noise(sides, 4);
+    let clients = std::env::var("MILLRACE_NOISE")
+        .ok()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(4);
+    let noise = suite::start_noise(sides, clients);
     let (mut failed, mut steps, mut excused) = (Vec::new(), 0, 0);
     for case in cases {
         let mut outcome = suite::run(sides, case, Some(&noise)).await;
