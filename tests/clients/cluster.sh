@@ -64,6 +64,8 @@ proxy_up() {
     {
         printf '[[listen]]\naddress = "127.0.0.1:%s"\n' "$proxy_port"
         printf '[pool]\nmax_connections = 40\nwait_timeout = "30s"\n'
+        # Forty TLS logins at once take their time on a machine that does other things too.
+        printf '[limits]\nlogin_timeout = "60s"\n'
         printf '[monitor]\nuser = "millrace_monitor"\npassword_env = "MILLRACE_MONITOR_PASSWORD"\n'
         printf '[[server]]\naddress = "127.0.0.1:%s"\n' "${ports[@]}"
     } >"$cluster_dir/millrace.toml"
