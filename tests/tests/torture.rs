@@ -15,6 +15,9 @@ use millrace_tests::wire::{Connection, Login};
 /// whether the account may log in make twenty.
 const POOL_MAX: u32 = 6;
 
+/// What a thousand clients may take of all servers together.
+const ALL_MAX: u64 = 20;
+
 fn number(name: &str, default: u32) -> u32 {
     std::env::var(name)
         .ok()
@@ -123,6 +126,7 @@ async fn run(family: Family) -> anyhow::Result<()> {
         // A server shows a closed connection until it has noticed.
         let most = u64::from(POOL_MAX) + 2 * workers;
         assert!(one <= most, "{one} connections on one server");
+        assert!(all <= ALL_MAX, "{all} connections on all servers");
     }
     Ok(())
 }
