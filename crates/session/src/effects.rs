@@ -273,6 +273,10 @@ impl Session {
     fn note_transaction(&mut self, outcome: &Outcome, class: &Statement, began: bool) {
         if outcome.error.is_none() && outcome.has_status {
             self.take_status(outcome.status);
+            if class.kind == Kind::Savepoint {
+                // With autocommit off it opens no transaction, and must be there when one is.
+                self.pin(PinReason::Transaction);
+            }
             return;
         }
         // An error may have ended the transaction (a deadlock, a failed statement that commits
