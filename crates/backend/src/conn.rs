@@ -424,7 +424,7 @@ impl Conn {
 
     /// It goes to another session than the one that used it last.
     pub fn leave_owner(&mut self) {
-        if !self.residue.is_empty() {
+        if self.last_user != 0 && !self.residue.is_empty() {
             self.saving = self.keeper.as_ref().map(Keeper::begin);
         }
     }

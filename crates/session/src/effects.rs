@@ -175,6 +175,7 @@ impl Session {
             if !own {
                 lease.last_user = 0;
                 lease.last_seq = 0;
+                lease.residue = Residue::default();
             }
             self.row_count = -1;
             return;

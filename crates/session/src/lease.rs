@@ -344,6 +344,10 @@ impl Session {
         if lease.residue.diagnostics {
             prelude.query(lease, CLEAR_DIAGNOSTICS);
         }
+        if prelude.steps.is_empty() {
+            // Its last user is gone: nobody waits for this.
+            lease.saving = None;
+        }
         lease.last_user = 0;
         lease.residue = Default::default();
     }

@@ -159,7 +159,9 @@ impl Session {
     /// One command.
     async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
         if self.handle.saved.is_saving() {
-            poll_fn(|cx| self.handle.saved.poll_saved(cx)).await;
+            let saved = poll_fn(|cx| self.handle.saved.poll_saved(cx));
+            // Better without an answer to a question about the past than without any.
+            let _ = tokio::time::timeout(SAVING, saved).await;
         }
         let payload = packet::payload(packet);
         let Ok(command) = Command::parse(&payload, self.capabilities) else {
@@ -668,6 +670,9 @@ impl Session {
         ran
     }
 }
+
+/// How long a session waits for another to save what it may ask about its last statement.
+const SAVING: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// How long a statement waits for a server that can run it.
 const HOLD: std::time::Duration = std::time::Duration::from_secs(3);
