@@ -22,7 +22,7 @@ use crate::connect::{Opened, finish, server_error};
 use crate::error::{BackendError, ServerError};
 use crate::prepared::Prepared;
 use crate::secret::Secret;
-use crate::state::{SessionState, Value, frame_query};
+use crate::state::{self, SessionState, Value, frame_query};
 use crate::stream::Stream;
 
 /// Identifies a session within the process; 0 is nobody.
@@ -60,10 +60,11 @@ pub struct Saved {
     pub warnings: Option<Vec<[Box<[u8]>; 3]>>,
 }
 
-/// Where a session finds what was saved for it, and sees that something is being saved.
+/// Where a session finds what was saved for it, and sees that something is being saved. What was
+/// saved of different statements, on different connections, stands side by side.
 #[derive(Debug, Default)]
 pub struct Keeper {
-    saved: RefCell<Option<Saved>>,
+    saved: RefCell<Vec<Saved>>,
     saving: Cell<u32>,
     waker: RefCell<Option<Waker>>,
 }
@@ -73,14 +74,32 @@ pub struct Keeper {
 pub struct Saving(Rc<Keeper>);
 
 impl Keeper {
-    /// What was saved.
-    pub fn borrow(&self) -> Ref<'_, Option<Saved>> {
-        self.saved.borrow()
+    /// What was saved of the session's statement `seq`.
+    pub fn find(&self, seq: u64) -> Option<Ref<'_, Saved>> {
+        Ref::filter_map(self.saved.borrow(), |saved| {
+            saved.iter().find(|saved| saved.seq == seq)
+        })
+        .ok()
     }
 
-    /// What was saved, to change it.
-    pub fn borrow_mut(&self) -> RefMut<'_, Option<Saved>> {
-        self.saved.borrow_mut()
+    /// What was saved of the session's statement `seq`, to add to it.
+    pub fn keep(&self, seq: u64) -> RefMut<'_, Saved> {
+        RefMut::map(self.saved.borrow_mut(), |saved| {
+            let at = saved.iter().position(|saved| saved.seq == seq);
+            let at = at.unwrap_or_else(|| {
+                saved.push(Saved {
+                    seq,
+                    ..Saved::default()
+                });
+                saved.len() - 1
+            });
+            &mut saved[at]
+        })
+    }
+
+    /// Forgets what was saved of statements that `wanted` does not name.
+    pub fn retain(&self, mut wanted: impl FnMut(u64) -> bool) {
+        self.saved.borrow_mut().retain(|saved| wanted(saved.seq));
     }
 
     /// Something is about to be saved: its owner waits for that before it asks.
@@ -378,6 +397,16 @@ impl Conn {
                 },
             );
         }
+        if let (Some(client), Some(results), Some(collation)) = (
+            state.reported(names[0]),
+            state.reported(names[1]),
+            state.reported(names[2]),
+        ) && client == results
+            && collation.starts_with(client)
+        {
+            let set = [client, b" COLLATE ", collation].concat();
+            state.set(state::NAMES, Value::Literal(set.into()));
+        }
         self.tracking_foreign = false;
         Ok(state)
     }
@@ -402,22 +431,18 @@ impl Conn {
         let Some(keeper) = self.keeper.take() else {
             return Ok(());
         };
-        let mut saved = Saved {
-            seq: self.last_seq,
-            ..Saved::default()
-        };
         // First the warnings: any other statement clears them.
         if self.residue.diagnostics {
-            saved.warnings = Some(warnings(self.query("SHOW WARNINGS").await?));
+            let warnings = warnings(self.query("SHOW WARNINGS").await?);
+            keeper.keep(self.last_seq).warnings = Some(warnings);
         }
         let rows = self
             .query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS()")
             .await?;
+        let mut saved = keeper.keep(self.last_seq);
         saved.last_insert_id = number(&rows, 0);
-        if !self.residue.diagnostics {
-            saved.found_rows = number(&rows, 1);
-        }
-        *keeper.borrow_mut() = Some(saved);
+        saved.found_rows = number(&rows, 1);
+        drop(saved);
         self.saving = None;
         Ok(())
     }

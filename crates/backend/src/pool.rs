@@ -243,20 +243,21 @@ impl ServerPool {
     pub fn sweep(&self, tick: u64) {
         self.tick.set(tick);
         let idle_max = self.options.idle_timeout.as_secs().max(1);
-        let mut closed = 0;
+        let (mut lost, mut old) = (0, Vec::new());
         self.pools.borrow_mut().retain(|_, pool| {
             let mut idle = pool.idle.borrow_mut();
+            let aged = |conn: &mut Conn| {
+                tick.saturating_sub(conn.used) >= idle_max
+                    || conn.opened.elapsed() >= self.options.max_lifetime
+            };
+            old.extend(idle.extract_if(.., aged));
             let before = idle.len();
-            idle.retain_mut(|conn| {
-                let rested = tick.saturating_sub(conn.used) < idle_max;
-                rested
-                    && conn.opened.elapsed() < self.options.max_lifetime
-                    && conn.stream.is_quiet()
-            });
-            closed += before - idle.len();
+            idle.retain_mut(|conn| conn.stream.is_quiet());
+            lost += before - idle.len();
             !idle.is_empty() || Rc::strong_count(pool) > 1
         });
-        self.closed(closed);
+        self.closed(lost);
+        old.into_iter().for_each(|conn| self.retire(conn));
     }
 
     /// Closes all idle connections: the server went down or changed its role.

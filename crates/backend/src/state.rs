@@ -143,39 +143,51 @@ pub fn replay(
     }
 }
 
+/// The pseudo-variable with the last SET NAMES, as a [`Value::Literal`] such as
+/// `utf8mb4 COLLATE utf8mb4_bin`: results have that collation (observed), which no variable tells.
+pub const NAMES: &str = "names";
+
 /// The character set's variables hang together: setting one may change another, so they are set
 /// all or none, in this order.
-const CHARSET: [&str; 4] = [
+const CHARSET: [&str; 5] = [
+    NAMES,
     "character_set_client",
     "character_set_results",
     "character_set_connection",
     "collation_connection",
 ];
 
+/// MySQL's `SET foreign_key_checks = DEFAULT` and its like set OFF, whatever the default is
+/// (observed on 9.7).
+const DEFAULT_IS_OFF: [&str; 2] = ["foreign_key_checks", "unique_checks"];
+
+/// Others are read in it.
+const FIRST: &str = "time_zone";
+
 /// `SET a=…, b=DEFAULT`, or nothing where the variables are alike.
 fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
     let mut set = Vec::new();
-    let mut add = |name: &str, value: Option<&Value>| {
-        set.extend_from_slice(if set.is_empty() { b"SET " } else { b"," });
-        set.extend_from_slice(b"@@session.");
-        set.extend_from_slice(name.as_bytes());
-        set.push(b'=');
-        match value {
-            None => set.extend_from_slice(b"DEFAULT"),
-            Some(value) => write_value(&mut set, value),
-        }
-    };
     if CHARSET
         .iter()
         .any(|name| from.variable(name) != to.variable(name))
     {
-        for name in CHARSET {
-            if let Some(value) = to.variable(name) {
-                add(name, Some(value));
-            }
-        }
+        assign_charset(&mut set, to);
     }
-    let others = |name: &str| !CHARSET.contains(&name);
+    let mut add = |name: &str, value: Option<&Value>| {
+        begin_assignment(&mut set, name);
+        match value {
+            None if DEFAULT_IS_OFF.contains(&name) => {
+                set.extend_from_slice(b"@@global.");
+                set.extend_from_slice(name.as_bytes());
+            }
+            None => set.extend_from_slice(b"DEFAULT"),
+            Some(value) => write_value(&mut set, value),
+        }
+    };
+    if from.variable(FIRST) != to.variable(FIRST) {
+        add(FIRST, to.variable(FIRST));
+    }
+    let others = |name: &str| !CHARSET.contains(&name) && name != FIRST;
     for (name, _) in from.variables.iter().filter(|(name, _)| others(name)) {
         if to.variable(name).is_none() {
             add(name, None);
@@ -187,6 +199,35 @@ fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
         }
     }
     set
+}
+
+fn begin_assignment(set: &mut Vec<u8>, name: &str) {
+    set.extend_from_slice(if set.is_empty() { b"SET " } else { b"," });
+    set.extend_from_slice(b"@@session.");
+    set.extend_from_slice(name.as_bytes());
+    set.push(b'=');
+}
+
+/// SET NAMES, where that is known, and what is otherwise than it makes it.
+fn assign_charset(set: &mut Vec<u8>, to: &SessionState) {
+    let mut made: [Option<&[u8]>; 5] = [None; 5];
+    if let Some(Value::Literal(names)) = to.variable(NAMES) {
+        set.extend_from_slice(b"SET NAMES ");
+        set.extend_from_slice(names);
+        let blank = names.iter().position(|byte| *byte == b' ');
+        let charset = &names[..blank.unwrap_or(names.len())];
+        let collation =
+            blank.map(|_| &names[names.iter().rposition(|b| *b == b' ').unwrap_or(0) + 1..]);
+        made = [None, Some(charset), Some(charset), Some(charset), collation];
+    }
+    for (name, made) in CHARSET.iter().zip(made).skip(1) {
+        if let Some(value) = to.variable(name)
+            && !matches!((value, made), (Value::Reported(value), Some(made)) if **value == *made)
+        {
+            begin_assignment(set, name);
+            write_value(set, value);
+        }
+    }
 }
 
 /// A value as SQL text that means the same under every `sql_mode` and character set.
@@ -269,6 +310,31 @@ mod tests {
         assert_eq!(
             String::from_utf8_lossy(&text),
             "SET @@session.x=DEFAULT,@@session.sql_mode='',@@session.y=2.5"
+        );
+    }
+
+    #[test]
+    fn names_are_set_as_they_were() {
+        let mut to = state(
+            "",
+            &[
+                ("character_set_client", "utf8mb4"),
+                ("character_set_results", "latin1"),
+                ("collation_connection", "utf8mb4_bin"),
+                ("time_zone", "+01:00"),
+                ("system_versioning_asof", "DEFAULT"),
+            ],
+        );
+        to.set(
+            NAMES,
+            Value::Literal(b"utf8mb4 COLLATE utf8mb4_bin".as_slice().into()),
+        );
+        let text = assignments(&state("", &[("unique_checks", "OFF")]), &to);
+        assert_eq!(
+            String::from_utf8_lossy(&text),
+            "SET NAMES utf8mb4 COLLATE utf8mb4_bin,@@session.character_set_results='latin1',\
+             @@session.time_zone='+01:00',@@session.unique_checks=@@global.unique_checks,\
+             @@session.system_versioning_asof='DEFAULT'"
         );
     }
 

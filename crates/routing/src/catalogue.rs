@@ -10,9 +10,9 @@ mod body;
 mod build;
 mod names;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use millrace_sql::{Access, Flags, Kind, NameRef, Statement};
+use millrace_sql::{Access, Flags, Kind, NameRef, Statement, TableUse};
 use millrace_topology::Family;
 
 use names::{Name, Names};
@@ -31,6 +31,38 @@ pub struct TriggerEffects {
     pub unknown: bool,
 }
 
+/// What stored code may leave on the connection that ran it without a word from the server.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Leaves {
+    /// User variables that were set.
+    pub user_variables: bool,
+    /// Locks taken with GET_LOCK, by name, as SQL literals.
+    pub locks: Vec<Box<str>>,
+    /// Locks whose names are not known.
+    pub unknown_locks: bool,
+}
+
+impl Leaves {
+    /// What cannot be seen may leave anything.
+    fn anything() -> Self {
+        Leaves {
+            user_variables: true,
+            locks: Vec::new(),
+            unknown_locks: true,
+        }
+    }
+
+    fn add(&mut self, other: &Leaves) {
+        self.user_variables |= other.user_variables;
+        self.unknown_locks |= other.unknown_locks;
+        for lock in &other.locks {
+            if !self.locks.contains(lock) {
+                self.locks.push(lock.clone());
+            }
+        }
+    }
+}
+
 /// Which stored routines only read, and which views do more than read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Catalogue {
@@ -41,6 +73,12 @@ pub struct Catalogue {
     /// character set would spell with other bytes.
     unsafe_beyond_ascii: bool,
     triggers: TriggerEffects,
+    function_leaves: HashMap<Name, Leaves>,
+    procedure_leaves: HashMap<Name, Leaves>,
+    /// By table.
+    trigger_leaves: HashMap<Name, Leaves>,
+    /// All functions together: what a view may leave.
+    any_function_leaves: Leaves,
 }
 
 impl Catalogue {
@@ -83,6 +121,40 @@ impl Catalogue {
         } else {
             Access::Write
         }
+    }
+
+    /// What the routines and triggers that the statement runs may leave on its connection.
+    pub fn leaves(&self, statement: &Statement, text: &[u8], database: &[u8]) -> Leaves {
+        let mut all = Leaves::default();
+        let mut add = |map: &HashMap<Name, Leaves>, name: &NameRef| {
+            all.add(get(map, name, text, database).unwrap_or(&Leaves::anything()));
+        };
+        for name in &statement.functions {
+            add(&self.function_leaves, name);
+        }
+        if statement.kind == Kind::Call
+            && let Some(name) = &statement.name
+        {
+            add(&self.procedure_leaves, name);
+        }
+        if self.unsafe_views.is_empty() && self.trigger_leaves.is_empty() {
+            return all;
+        }
+        for table in &statement.tables {
+            let name = NameRef {
+                schema: table.schema,
+                name: table.name,
+            };
+            if self.is_unsafe_view(&name, text, database) {
+                all.add(&self.any_function_leaves);
+            }
+            if table.usage == TableUse::Write
+                && let Some(leaves) = get(&self.trigger_leaves, &name, text, database)
+            {
+                all.add(leaves);
+            }
+        }
+        all
     }
 
     /// Its functions are known to only read, and none of its tables is an unsafe view.
@@ -138,6 +210,16 @@ fn contains(names: &HashSet<Name>, name: &NameRef, text: &[u8], database: &[u8])
     }
     let schema = name.schema.map(|schema| schema.of(text));
     names.has(schema, name.name.of(text), database)
+}
+
+fn get<'m>(
+    map: &'m HashMap<Name, Leaves>,
+    name: &NameRef,
+    text: &[u8],
+    database: &[u8],
+) -> Option<&'m Leaves> {
+    let schema = name.schema.map(|schema| schema.of(text));
+    map.get(&names::written(schema, name.name.of(text), database))
 }
 
 #[cfg(test)]

@@ -15,9 +15,9 @@ use millrace_sql::{Access, Family, Flags, Kind, classify};
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Main, Request};
-use crate::local::with_connection_id;
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
+use crate::questions::with_connection_id;
 use crate::session::{Session, Transaction};
 
 fn unknown_statement(family: Family, id: u32, command: &str) -> Failure {
@@ -67,7 +67,14 @@ impl Session {
         preparing.access = class.access;
         // Their types decide the metadata.
         preparing.flags = class.flags & Flags::READS_USER_VARS;
-        let access = self.access(&class, text);
+        let mut access = self.access(&class, text);
+        // A statement about the one before cannot be given the answer: it stays with the
+        // connection that will have it.
+        let asks = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
+        let asks_back = class.kind == Kind::Diagnostics || class.flags.intersects(asks);
+        if asks_back {
+            access = access.max(Access::PrimaryRead);
+        }
         let request = Request {
             main: Main::Packet(packet),
             class: &preparing,
@@ -80,6 +87,9 @@ impl Session {
         let ended = match ran {
             Ok((mut lease, outcome)) => {
                 if let Some((server_id, _, params)) = outcome.prepared {
+                    if asks_back {
+                        self.pin(PinReason::SessionState);
+                    }
                     let uid = self.worker.next_statement_uid();
                     self.hold_prepared(&mut lease, uid, server_id).await;
                     self.statements.add(
@@ -396,6 +406,7 @@ impl Session {
             .take(self.handle.uid, &state)
             .await
             .map_err(Answer::backend)?;
+        self.save_for_last_user(&mut lease).await;
         let track = lease.server_facts().track.clone();
         match lease.reset(&track).await {
             Ok(state) => {

@@ -1,16 +1,16 @@
 //! After a statement: takes in what it changed, as far as the server said so and the statement's
 //! text lets expect, and gives the connection back or keeps it, with the reason.
 
-use millrace_backend::conn::{Residue, Saved, warnings};
+use millrace_backend::conn::{Residue, number, warnings};
 use millrace_backend::pool::Lease;
-use millrace_backend::state::{SessionState, Value};
+use millrace_backend::state::{self, SessionState, Value};
 use millrace_metrics::PinReason;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::ColumnDef;
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{
     Access, Family, Flags, HandlerOp, Kind, Scope, Statement, TableUse, Target, TextSource,
-    ValueKind, XaOp, classify, parts,
+    ValueKind, XaOp, classify, lock_names, parts,
 };
 
 use crate::failure::Failure;
@@ -47,6 +47,8 @@ const NOT_STATE: &[&str] = &[
 
 /// Variables that are used up by a later statement or mean something on one connection only.
 const KEEPS_CONNECTION: &[&str] = &[
+    "character_set_database",
+    "collation_database",
     "rand_seed1",
     "rand_seed2",
     "insert_id",
@@ -228,6 +230,7 @@ impl Session {
         if failed || outcome.warnings > 0 {
             lease.residue.diagnostics = true;
             self.diagnostics_at = Some((lease.server, self.seq));
+            self.warning_count = u64::from(outcome.warnings);
         } else if !leaves_messages {
             lease.residue.diagnostics = false;
             self.diagnostics_at = None;
@@ -235,9 +238,6 @@ impl Session {
             lease.residue.diagnostics = true;
             self.diagnostics_at = Some((lease.server, self.seq));
         }
-        let kept = self.diagnostics_at.map(|(_, seq)| seq);
-        let stale = |saved: &mut Saved| Some(saved.seq) != kept;
-        let _ = self.handle.saved.borrow_mut().take_if(stale);
         lease.residue.found_rows = class.flags.contains(Flags::CALC_FOUND_ROWS);
         self.row_count = match outcome.ended_ok && !failed {
             true => i64::try_from(outcome.affected_rows).unwrap_or(i64::MAX),
@@ -249,6 +249,10 @@ impl Session {
         } else if held_rows {
             self.found_rows_at = Some((lease.server, self.seq));
         }
+        let asked = [self.diagnostics_at, self.insert_id_at, self.found_rows_at];
+        self.handle
+            .saved
+            .retain(|seq| asked.iter().flatten().any(|at| at.1 == seq));
     }
 
     /// On MariaDB (observed) a statement that reads no table leaves the messages of the one
@@ -355,6 +359,9 @@ impl Session {
             assignment.target,
             Target::Names { .. } | Target::CharacterSet
         );
+        if names {
+            self.note_names(state, assignment, text);
+        }
         if names
             && !outcome
                 .variables
@@ -406,15 +413,30 @@ impl Session {
         if NOT_STATE.contains(&&*name) {
             return;
         }
+        let is_reported = outcome
+            .variables
+            .iter()
+            .any(|(reported, _)| **reported == *name);
+        // What DEFAULT makes of these is not what a new connection has.
+        let own_default = name.starts_with("character_set_")
+            || [
+                "collation_connection",
+                "foreign_key_checks",
+                "unique_checks",
+            ]
+            .contains(&&*name);
+        if is_reported && own_default {
+            return;
+        }
+        if assignment.kind == ValueKind::Default && own_default {
+            self.unreported.push(name.into());
+            return;
+        }
         if assignment.kind == ValueKind::Default || (name == "timestamp" && value == b"0") {
             state.unset(&name);
             return;
         }
-        if outcome
-            .variables
-            .iter()
-            .any(|(reported, _)| **reported == *name)
-        {
+        if is_reported {
             return;
         }
         match assignment.kind {
@@ -423,6 +445,35 @@ impl Session {
             }
             _ => self.unreported.push(name.into()),
         }
+    }
+
+    /// SET NAMES and SET CHARACTER SET, to be said again elsewhere.
+    fn note_names(
+        &self,
+        state: &mut SessionState,
+        assignment: &millrace_sql::Assignment,
+        text: &[u8],
+    ) {
+        let plain = |name: &[u8]| {
+            name.iter()
+                .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+        };
+        let mut names = variables::variable_name(assignment.value.of(text)).into_vec();
+        if assignment.kind == ValueKind::Default || !plain(&names) {
+            state.unset(state::NAMES);
+            return;
+        }
+        if let Target::Names {
+            collation: Some(collation),
+        } = assignment.target
+        {
+            let collation = variables::variable_name(collation.of(text));
+            if plain(&collation) && *collation != *b"default" {
+                names.extend_from_slice(b" COLLATE ");
+                names.extend_from_slice(&collation);
+            }
+        }
+        state.set(state::NAMES, Value::Literal(names.into()));
     }
 
     /// What the statement's kind says about the session.
@@ -470,6 +521,7 @@ impl Session {
             _ => {}
         }
         self.note_tables(class, text);
+        self.note_leaves(class, text);
         if class.flags.contains(Flags::ACQUIRES_USER_LOCK) {
             self.pin(PinReason::UserLock);
             if !lock_names(text, &mut self.locks) {
@@ -490,6 +542,27 @@ impl Session {
         }
         if class.kind == Kind::Ddl && class.flags.contains(Flags::STORED_CODE) {
             self.worker.shared.monitor.catalogue_changed();
+        }
+    }
+
+    /// What routines and triggers may have left on the connection.
+    fn note_leaves(&mut self, class: &Statement, text: &[u8]) {
+        if class.functions.is_empty() && class.tables.is_empty() && class.kind != Kind::Call {
+            return;
+        }
+        let catalogue = self.worker.catalogue();
+        let leaves = catalogue.leaves(class, text, &self.state.database);
+        if leaves.user_variables {
+            self.pin(PinReason::UserVariable);
+        }
+        if leaves.unknown_locks || !leaves.locks.is_empty() {
+            self.pin(PinReason::UserLock);
+            self.locks_unknown |= leaves.unknown_locks;
+            for lock in leaves.locks {
+                if !self.locks.contains(&lock) {
+                    self.locks.push(lock);
+                }
+            }
         }
     }
 
@@ -624,7 +697,10 @@ impl Session {
     /// Locks may have been taken or released.
     fn locks_to_check(&self, class: &Statement) -> bool {
         let touches = Flags::ACQUIRES_USER_LOCK | Flags::RELEASES_USER_LOCK;
-        class.flags.intersects(touches) && self.pins.has(PinReason::UserLock)
+        let may_touch = class.flags.intersects(touches)
+            || class.kind == Kind::Call
+            || !class.functions.is_empty();
+        may_touch && self.pins.has(PinReason::UserLock)
     }
 
     /// Reads back what the statement may have changed and the server does not report.
@@ -697,22 +773,24 @@ impl Session {
             && self.saved_warnings().is_none()
             && let Ok(rows) = lease.query("SHOW WARNINGS").await
         {
-            let warnings = warnings(rows);
-            *self.handle.saved.borrow_mut() = Some(Saved {
-                seq: self.seq,
-                warnings: Some(warnings),
-                ..Saved::default()
-            });
+            self.handle.saved.keep(seq).warnings = Some(warnings(rows));
         }
-        // What the connection says about its last statement is no longer the session's.
-        lease.residue.diagnostics = false;
-        lease.last_seq = 0;
-        if let Some((server, seq)) = self.insert_id_at
-            && server == lease.server
-            && seq == self.seq
+        if lease.residue.found_rows
+            && self.found_rows_at == Some((lease.server, seq))
+            && let Ok(rows) = lease.query("SELECT FOUND_ROWS()").await
         {
-            lease.last_seq = u64::MAX;
-            self.insert_id_at = Some((server, u64::MAX));
+            self.found_rows = number(&rows, 0).unwrap_or(self.found_rows);
+            self.found_rows_at = None;
+            lease.residue.found_rows = false;
+        }
+        // What the connection says about its last statement is no longer the session's, but for
+        // LAST_INSERT_ID(), which is found by a number of its own.
+        lease.residue.diagnostics = false;
+        self.seq += 1;
+        lease.last_seq = self.seq;
+        self.last_server = None;
+        if self.insert_id_at == Some((lease.server, seq)) {
+            self.insert_id_at = Some((lease.server, self.seq));
         }
     }
 
@@ -884,41 +962,6 @@ impl Session {
             self.unpin(PinReason::UserLock);
         }
     }
-}
-
-/// Adds the names in a statement's GET_LOCK calls, as string literals; false where one is no
-/// literal that means the same in another statement.
-fn lock_names(text: &[u8], names: &mut Vec<Box<str>>) -> bool {
-    let lower = text.to_ascii_lowercase();
-    let mut from = 0;
-    let mut found = false;
-    while let Some(at) = find(&lower[from..], b"get_lock") {
-        let rest = &text[from + at + 8..];
-        from += at + 8;
-        let Some(rest) = rest.trim_ascii_start().strip_prefix(b"(") else {
-            return false;
-        };
-        let Some(rest) = rest.trim_ascii_start().strip_prefix(b"'") else {
-            return false;
-        };
-        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.:/ $".contains(byte);
-        let length = rest.iter().take_while(|byte| plain(byte)).count();
-        if !rest[length..].starts_with(b"'")
-            || !rest[length + 1..].trim_ascii_start().starts_with(b",")
-        {
-            return false;
-        }
-        let name: Box<str> = format!("'{}'", String::from_utf8_lossy(&rest[..length])).into();
-        if !names.contains(&name) {
-            names.push(name);
-        }
-        found = true;
-    }
-    found
-}
-
-fn find(text: &[u8], what: &[u8]) -> Option<usize> {
-    text.windows(what.len()).position(|window| window == what)
 }
 
 /// SET last_insert_id = …

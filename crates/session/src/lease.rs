@@ -4,7 +4,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
-use millrace_backend::conn::{Saved, warnings};
+use millrace_backend::conn::{number, warnings};
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState};
@@ -352,6 +352,16 @@ impl Session {
         lease.residue = Default::default();
     }
 
+    /// Saves what the session before may still want to know, before the connection is reset.
+    pub(crate) async fn save_for_last_user(&mut self, lease: &mut Lease) {
+        if lease.last_user == self.handle.uid || lease.residue.is_empty() {
+            return;
+        }
+        let mut prelude = Prelude::default();
+        self.save_residue(lease, &mut prelude);
+        lease.broken |= self.run_steps(lease, &mut prelude).await.is_err();
+    }
+
     /// Whether user variables and SQL-level prepared statements matter to the statement: it
     /// names some, or may run stored code that does.
     fn needs_private(&self, request: &Request<'_>) -> bool {
@@ -526,6 +536,7 @@ impl Session {
                 self.read_insert_id(lease).await;
             }
             lease.last_seq = 0;
+            lease.residue = Default::default();
         }
         let track = lease.server_facts().track.clone();
         let state = lease.reset(&track).await?;
@@ -663,30 +674,13 @@ impl Session {
             }
             Step::SaveWarnings(owner, seq) => {
                 let rows = lease.read_rows().await?;
-                let warnings = warnings(rows);
-                *owner.saved.borrow_mut() = Some(Saved {
-                    seq,
-                    warnings: Some(warnings),
-                    ..Saved::default()
-                });
+                owner.saved.keep(seq).warnings = Some(warnings(rows));
             }
             Step::SaveNumbers(owner, seq) => {
                 let rows = lease.read_rows().await?;
-                let number = |at: usize| -> Option<u64> {
-                    let cell = rows.first()?.get(at)?.as_deref()?;
-                    std::str::from_utf8(cell).ok()?.parse().ok()
-                };
-                let mut saved = owner.saved.borrow_mut();
-                let saved = match &mut *saved {
-                    Some(saved) if saved.seq == seq => saved,
-                    other => other.insert(Saved {
-                        seq,
-                        ..Saved::default()
-                    }),
-                };
-                saved.last_insert_id = number(0);
-                saved.found_rows = number(1);
-                lease.last_insert_id = number(0);
+                let mut saved = owner.saved.keep(seq);
+                saved.last_insert_id = number(&rows, 0);
+                saved.found_rows = number(&rows, 1);
                 lease.saving = None;
             }
             Step::Wait => {

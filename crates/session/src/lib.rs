@@ -13,6 +13,7 @@ mod login;
 mod options;
 mod pins;
 mod prepared;
+mod questions;
 mod registry;
 mod relay;
 mod relayed;

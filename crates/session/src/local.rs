@@ -5,10 +5,19 @@ use millrace_protocol::ok::{Change, OkFields, put_change};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{Family, Flags, Kind, Target};
+use millrace_topology::ServerId;
 
 use crate::failure::Failure;
 use crate::lease::Request;
 use crate::session::{Session, Transaction};
+
+/// What MySQL warns of since 8.0.17 (observed).
+const FOUND_ROWS_DEPRECATED: [&str; 3] = [
+    "Warning",
+    "1287",
+    "FOUND_ROWS() is deprecated and will be removed in a future release. Consider using COUNT(*) \
+     instead.",
+];
 
 impl Session {
     /// Answers the statement if no server is needed. True if it did.
@@ -145,12 +154,13 @@ impl Session {
                 || (!flags.contains(Flags::CHAIN) && self.one_shot.is_empty()))
     }
 
-    /// SHOW WARNINGS after another session has used the connection that had them.
+    /// SHOW WARNINGS and its like after another session has used the connection that had them.
     async fn show_saved_warnings(&mut self, text: &[u8]) -> Result<bool, Failure> {
-        let words = words(text);
-        let only_errors = words == "show errors";
-        if words != "show warnings" && !only_errors {
+        let Some(asked) = asked_messages(&words(text)) else {
             return Ok(false);
+        };
+        if asked.count {
+            return self.show_message_count(asked.only_errors).await;
         }
         let Some((collation, width)) = self.results_collation() else {
             return Ok(false);
@@ -176,13 +186,30 @@ impl Session {
         message.flags = flags::NOT_NULL;
         message.decimals = decimals;
         let mut result = TextResult::new(vec![level, code, message]);
-        for [level, code, message] in &warnings {
-            if only_errors && **level != *b"Error" {
-                continue;
-            }
+        let wanted = warnings
+            .iter()
+            .filter(|[level, ..]| !asked.only_errors || **level == *b"Error");
+        for [level, code, message] in wanted.skip(asked.offset).take(asked.limit) {
             result.row(&[Cell::Bytes(level), Cell::Bytes(code), Cell::Bytes(message)]);
         }
-        self.show(&result).await?;
+        self.show(&result, 0).await?;
+        Ok(true)
+    }
+
+    /// SHOW COUNT(*) WARNINGS or ERRORS.
+    async fn show_message_count(&mut self, only_errors: bool) -> Result<bool, Failure> {
+        let Some((warnings, errors)) = self.saved_message_counts() else {
+            return Ok(false);
+        };
+        let (name, count) = match only_errors {
+            true => ("@@session.error_count", errors),
+            false => ("@@session.warning_count", warnings),
+        };
+        let mut column = ColumnDef::integer(name);
+        column.flags = flags::UNSIGNED | flags::BINARY;
+        let mut result = TextResult::new(vec![column]);
+        result.row(&[Cell::UInt(count)]);
+        self.show(&result, 0).await?;
         Ok(true)
     }
 
@@ -212,9 +239,10 @@ impl Session {
             return Ok(false);
         }
         let (words, name) = (words(text), expression(text));
+        let last = self.last_server.map(|server| (server, self.seq));
         let value = match words.as_str() {
-            "select row_count()" if !self.own_is_idle() => self.row_count,
-            "select found_rows()" if !self.own_is_idle() => {
+            "select row_count()" if !self.is_idle_at(last) => self.row_count,
+            "select found_rows()" if !self.is_idle_at(self.found_rows_at) => {
                 self.collect_saved();
                 i64::try_from(self.found_rows).unwrap_or(i64::MAX)
             }
@@ -225,130 +253,37 @@ impl Session {
         column.flags = flags::NOT_NULL | flags::BINARY;
         let mut result = TextResult::new(vec![column]);
         result.row(&[Cell::Int(value)]);
-        self.show(&result).await?;
-        self.row_count = -1;
+        let deprecated = class.contains(Flags::USES_FOUND_ROWS)
+            && self.family == Family::MySql
+            && self.lex.version >= 80_017;
+        self.settle_locally();
+        (self.row_count, self.found_rows, self.found_rows_at) = (-1, 1, None);
+        if deprecated {
+            self.note_message(FOUND_ROWS_DEPRECATED);
+        }
+        self.show(&result, u16::from(deprecated)).await?;
         Ok(true)
     }
 
-    /// The connection of the last statement is free and unused since.
-    fn own_is_idle(&mut self) -> bool {
-        let Some(server) = self.last_server else {
-            return false;
-        };
-        let (uid, seq) = (self.handle.uid, self.seq);
-        match self.pool(server).try_take_own(uid, seq) {
-            Some(lease) => {
-                lease.give_back();
-                true
-            }
-            None => false,
-        }
+    /// A warning of an answer of Millrace's own, for SHOW WARNINGS.
+    fn note_message(&mut self, [level, code, message]: [&str; 3]) {
+        let message = [level, code, message].map(|text| text.as_bytes().into());
+        self.handle.saved.keep(self.seq).warnings = Some(vec![message]);
+        // No connection has it, whichever server this names.
+        self.diagnostics_at = Some((ServerId(0), self.seq));
+        self.warning_count = 1;
     }
 
-    async fn show(&mut self, result: &TextResult) -> Result<(), Failure> {
+    async fn show(&mut self, result: &TextResult, warnings: u16) -> Result<(), Failure> {
         let mut out = Vec::new();
         let end = OkFields {
             status: self.idle_status(),
+            warnings,
             ..OkFields::default()
         };
         result.encode(&mut out, 1, self.capabilities, &end);
         self.send(&out).await
     }
-}
-
-/// The text with every CONNECTION_ID() replaced by the client's own number, which is the one it
-/// was greeted with and may name to KILL; none where the calls are not all plain to see. A column
-/// that would have been named after the call still is.
-pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
-    const CALL: &[u8] = b"connection_id";
-    let mut out = Vec::with_capacity(text.len() + 32);
-    let mut replaced = false;
-    let mut at = 0;
-    while at < text.len() {
-        let rest = &text[at..];
-        match rest[0] {
-            quote @ (b'\'' | b'"' | b'`') => {
-                let length = quoted_length(rest, quote)?;
-                out.extend_from_slice(&rest[..length]);
-                at += length;
-            }
-            // Comments may hide or run code: left to the server.
-            b'#' => return None,
-            b'/' if rest.starts_with(b"/*") => return None,
-            b'-' if rest.starts_with(b"--") => return None,
-            byte if byte.is_ascii_alphabetic() || byte == b'_' || byte == b'@' => {
-                let word = |byte: &u8| {
-                    byte.is_ascii_alphanumeric() || b"_$@.".contains(byte) || *byte >= 0x80
-                };
-                let length = rest.iter().take_while(|byte| word(byte)).count().max(1);
-                let name = &rest[..length];
-                let call = name
-                    .eq_ignore_ascii_case(CALL)
-                    .then(|| empty_call(&rest[length..]))
-                    .flatten();
-                let Some(arguments) = call else {
-                    out.extend_from_slice(name);
-                    at += length;
-                    continue;
-                };
-                let whole = &rest[..length + arguments];
-                let named = is_column(&out, &rest[length + arguments..]);
-                out.extend_from_slice(format!("CAST({id} AS UNSIGNED)").as_bytes());
-                if named {
-                    out.extend_from_slice(b" AS `");
-                    out.extend_from_slice(whole);
-                    out.push(b'`');
-                }
-                replaced = true;
-                at += length + arguments;
-            }
-            byte => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    replaced.then_some(out)
-}
-
-/// The length of `()` with blanks, where the text begins so.
-fn empty_call(text: &[u8]) -> Option<usize> {
-    let inner = text.strip_prefix(b"(")?;
-    let blanks = inner
-        .iter()
-        .take_while(|byte| byte.is_ascii_whitespace())
-        .count();
-    (inner.get(blanks) == Some(&b')')).then_some(blanks + 2)
-}
-
-/// The length of a quoted string or name; none where it does not end or holds a backslash.
-fn quoted_length(text: &[u8], quote: u8) -> Option<usize> {
-    let mut at = 1;
-    loop {
-        match *text.get(at)? {
-            b'\\' => return None,
-            byte if byte == quote => return Some(at + 1),
-            _ => at += 1,
-        }
-    }
-}
-
-/// Whether what stands between these two is a column of a SELECT list by itself, without a name.
-fn is_column(before: &[u8], after: &[u8]) -> bool {
-    let before = before.trim_ascii_end();
-    let starts = before.last() == Some(&b',') || before.to_ascii_lowercase().ends_with(b"select");
-    let after = after.trim_ascii_start();
-    let ends = after.is_empty()
-        || after.starts_with(b",")
-        || after.starts_with(b";")
-        || after.to_ascii_lowercase().starts_with(b"from");
-    let in_parentheses = before.iter().filter(|byte| **byte == b'(').count()
-        > before.iter().filter(|byte| **byte == b')').count();
-    let is_select = before
-        .trim_ascii_start()
-        .to_ascii_lowercase()
-        .starts_with(b"select");
-    starts && ends && is_select && !in_parentheses
 }
 
 /// The statement in lower case, with single blanks and without a `;` at the end.
@@ -365,36 +300,69 @@ fn expression(text: &[u8]) -> String {
     text.get(6..).unwrap_or("").trim().to_owned()
 }
 
+/// What a SHOW about messages asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    only_errors: bool,
+    /// COUNT(*) instead of the messages.
+    count: bool,
+    offset: usize,
+    limit: usize,
+}
+
+/// Reads `show warnings`, `show errors` with their LIMIT, and `show count(*) …`; `words` is in
+/// lower case. None where it is something else.
+fn asked_messages(words: &str) -> Option<Asked> {
+    let rest = words.strip_prefix("show ")?;
+    let counted = ["count(*) ", "count( * ) ", "count(* ) ", "count( *) "]
+        .iter()
+        .find_map(|count| rest.strip_prefix(count));
+    let rest = counted.unwrap_or(rest);
+    let (what, limit) = rest.split_once(' ').unwrap_or((rest, ""));
+    let only_errors = match what {
+        "errors" => true,
+        "warnings" => false,
+        _ => return None,
+    };
+    let mut asked = Asked {
+        only_errors,
+        count: counted.is_some(),
+        offset: 0,
+        limit: usize::MAX,
+    };
+    if limit.is_empty() {
+        return Some(asked);
+    }
+    let numbers = limit.strip_prefix("limit ").filter(|_| !asked.count)?;
+    let number = |text: &str| text.trim().parse::<usize>().ok();
+    if let Some((offset, limit)) = numbers.split_once(',') {
+        (asked.offset, asked.limit) = (number(offset)?, number(limit)?);
+    } else if let Some((limit, offset)) = numbers.split_once(" offset ") {
+        (asked.offset, asked.limit) = (number(offset)?, number(limit)?);
+    } else {
+        asked.limit = number(numbers)?;
+    }
+    Some(asked)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_own_number_takes_the_calls_place() {
-        let substituted = |text: &str| {
-            with_connection_id(text.as_bytes(), 7)
-                .map(|text| String::from_utf8_lossy(&text).into_owned())
+    fn questions_about_messages_are_read() {
+        let asked = |text: &str| {
+            asked_messages(&words(text.as_bytes()))
+                .map(|asked| (asked.only_errors, asked.count, asked.offset, asked.limit))
         };
-        let cases = [
-            (
-                "SELECT CONNECTION_ID()",
-                Some("SELECT CAST(7 AS UNSIGNED) AS `CONNECTION_ID()`"),
-            ),
-            (
-                "select connection_id( ) x",
-                Some("select CAST(7 AS UNSIGNED) x"),
-            ),
-            ("KILL CONNECTION_ID()", Some("KILL CAST(7 AS UNSIGNED)")),
-            ("SELECT 'connection_id()'", None),
-            ("SELECT x.connection_id()", None),
-            ("SELECT /* a */ CONNECTION_ID()", None),
-            (
-                "SELECT (CONNECTION_ID())",
-                Some("SELECT (CAST(7 AS UNSIGNED))"),
-            ),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(substituted(text).as_deref(), expected, "{text}");
-        }
+        let all = usize::MAX;
+        assert_eq!(asked("SHOW WARNINGS;"), Some((false, false, 0, all)));
+        assert_eq!(asked("show  errors limit 3"), Some((true, false, 0, 3)));
+        assert_eq!(asked("SHOW WARNINGS LIMIT 1,2"), Some((false, false, 1, 2)));
+        let offset = asked("SHOW WARNINGS LIMIT 3 OFFSET 4");
+        assert_eq!(offset, Some((false, false, 4, 3)));
+        assert_eq!(asked("SHOW COUNT(*) ERRORS"), Some((true, true, 0, all)));
+        assert_eq!(asked("SHOW WARNINGS LIMIT x"), None);
+        assert_eq!(asked("SHOW TABLES"), None);
     }
 }

@@ -25,8 +25,8 @@ use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Attempt, Main, Request};
-use crate::local::with_connection_id;
 use crate::login::error_packet;
+use crate::questions::with_connection_id;
 use crate::relay::Outcome;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
@@ -259,13 +259,13 @@ impl Session {
         let ran = if self.is_simple(&class) {
             self.statement(&request, query.text).await
         } else {
-            Box::pin(self.special(&request, query.text)).await
+            Box::pin(self.special(&request, query.text, query.attributes)).await
         };
         self.worker.put_statement(class);
         ran
     }
 
-    /// A query with the client's own connection number in it.
+    /// A query in which answers took the place of questions.
     async fn substituted_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
         let mut payload = vec![millrace_protocol::command::COM_QUERY];
         payload.extend_from_slice(attributes);
@@ -285,7 +285,7 @@ impl Session {
         let ran = if self.is_simple(&class) {
             self.statement(&request, text).await
         } else {
-            Box::pin(self.special(&request, text)).await
+            Box::pin(self.special(&request, text, attributes)).await
         };
         self.worker.put_statement(class);
         ran
@@ -305,9 +305,17 @@ impl Session {
     }
 
     /// Statements that are answered here, put off, or about the statement before.
-    async fn special(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
+    async fn special(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+        attributes: &[u8],
+    ) -> Result<(), Failure> {
         if self.answer_locally(request, text).await? {
             return Ok(());
+        }
+        if let Some(text) = self.with_known_answers(request.class, text) {
+            return Box::pin(self.substituted_query(attributes, &text)).await;
         }
         match request.class.kind {
             Kind::Kill => self.kill(request, text).await,

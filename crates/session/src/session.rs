@@ -177,6 +177,8 @@ pub(crate) struct Session {
     pub(crate) found_rows_at: Option<(ServerId, u64)>,
     /// Where warnings or an error can be asked for: the server, and the statement that has them.
     pub(crate) diagnostics_at: Option<(ServerId, u64)>,
+    /// How many messages there were then, shown or not.
+    pub(crate) warning_count: u64,
     /// What a read must have seen.
     pub(crate) position: GtidSet,
     pub(crate) position_unknown: bool,
@@ -252,6 +254,7 @@ impl Session {
             found_rows: 0,
             found_rows_at: None,
             diagnostics_at: None,
+            warning_count: 0,
             position: GtidSet::new(topology_family),
             position_unknown: false,
             position_stale: false,
@@ -373,17 +376,23 @@ impl Session {
     /// What another session saved of this one's last statements, taken over as far as it still
     /// counts.
     pub(crate) fn collect_saved(&mut self) {
-        let saved = self.handle.saved.borrow().clone();
-        let Some(saved) = saved else { return };
-        if let (Some(id), Some((_, seq))) = (saved.last_insert_id, self.insert_id_at)
-            && seq == saved.seq
-        {
-            self.settle_insert_id(id);
+        if let Some((_, seq)) = self.insert_id_at {
+            let saved = self
+                .handle
+                .saved
+                .find(seq)
+                .and_then(|saved| saved.last_insert_id);
+            if let Some(id) = saved {
+                self.settle_insert_id(id);
+            }
         }
-        if let Some(rows) = saved.found_rows
-            && self.found_rows_at.is_some_and(|(_, seq)| seq == saved.seq)
-        {
-            self.found_rows = rows;
+        if let Some((_, seq)) = self.found_rows_at {
+            let saved = self
+                .handle
+                .saved
+                .find(seq)
+                .and_then(|saved| saved.found_rows);
+            self.found_rows = saved.unwrap_or(self.found_rows);
         }
     }
 
@@ -395,12 +404,18 @@ impl Session {
         self.insert_id_at = None;
     }
 
+    /// @@warning_count and @@error_count, where another session saved the messages.
+    pub(crate) fn saved_message_counts(&self) -> Option<(u64, u64)> {
+        let warnings = self.saved_warnings()?;
+        let errors = warnings.iter().filter(|[level, ..]| **level == *b"Error");
+        let shown = warnings.len() as u64;
+        Some((shown.max(self.warning_count), errors.count() as u64))
+    }
+
     /// The warnings that can be asked for, where another session saved them.
     pub(crate) fn saved_warnings(&self) -> Option<Vec<[Box<[u8]>; 3]>> {
-        let saved = self.handle.saved.borrow();
         let (_, seq) = self.diagnostics_at?;
-        let saved = saved.as_ref().filter(|saved| saved.seq == seq)?;
-        saved.warnings.clone()
+        self.handle.saved.find(seq)?.warnings.clone()
     }
 }
 

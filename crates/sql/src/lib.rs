@@ -25,6 +25,7 @@ mod classify;
 mod digest;
 pub mod ident;
 mod lexer;
+mod locks;
 mod mode;
 mod parts;
 mod statement;
@@ -32,6 +33,7 @@ mod words;
 
 pub use digest::digest;
 pub use ident::ident_eq;
+pub use locks::lock_names;
 pub use mode::{Charset, Family, LexMode};
 pub use parts::{Parts, parts};
 pub use statement::{

@@ -29,6 +29,10 @@ pub(super) struct Body<'t> {
     pub(super) hazard: bool,
     /// It mentions a user variable.
     pub(super) user_variables: bool,
+    /// It may set one.
+    pub(super) sets_user_variables: bool,
+    /// It runs statements that it makes itself.
+    pub(super) dynamic: bool,
     /// Calls that look like functions, built-in or stored.
     pub(super) functions: Vec<Reference<'t>>,
     /// Procedures that are called.
@@ -267,6 +271,7 @@ impl<'t> Reader<'_, 't> {
                 Token::Broken => self.body.hazard = true,
                 Token::Sign(b'@') => {
                     self.body.user_variables = true;
+                    self.body.sets_user_variables |= self.may_set(index);
                     self.body.hazard = true;
                 }
                 Token::Word(word) => {
@@ -290,6 +295,20 @@ impl<'t> Reader<'_, 't> {
             || (is("SET") && !self.sets_locals_only(index));
         self.body.hazard |= hazard;
         self.body.selects |= is("SELECT");
+        self.body.dynamic |= is("PREPARE") || is("EXECUTE");
+    }
+
+    /// Whether the user variable that begins here may be assigned to: `SET @a`, `INTO @a, @b`,
+    /// `@a := …`, an argument.
+    fn may_set(&self, index: usize) -> bool {
+        let before = self.before(index);
+        if is_sign(before, b'@') || is_sign(self.at(index + 1), b'@') {
+            return false;
+        }
+        ["SET", "INTO"].iter().any(|word| is_word(before, word))
+            || is_sign(before, b',')
+            || is_sign(before, b'(')
+            || is_sign(self.at(index + 2), b':')
     }
 
     /// `DECLARE CONTINUE HANDLER FOR …`

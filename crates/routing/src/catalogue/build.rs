@@ -8,7 +8,7 @@ use millrace_topology::Family;
 
 use super::body::{self, Body, Reference, SESSION_FLAGS};
 use super::names::{self, Name};
-use super::{Catalogue, Row, TriggerEffects};
+use super::{Catalogue, Leaves, Row, TriggerEffects};
 
 /// The columns are read by position below.
 pub(super) fn queries(_family: Family) -> [&'static str; 3] {
@@ -41,6 +41,19 @@ struct Draft {
     procedures: HashMap<Name, Needs>,
     views: HashMap<Name, Needs>,
     unsafe_views: HashSet<Name>,
+    /// What each routine leaves, and what it calls.
+    function_leaves: HashMap<Name, Left>,
+    procedure_leaves: HashMap<Name, Left>,
+    /// By table.
+    trigger_leaves: HashMap<Name, Left>,
+}
+
+/// What a body leaves by itself, and the routines that add theirs.
+#[derive(Debug, Default)]
+struct Left {
+    own: Leaves,
+    functions: Vec<Name>,
+    procedures: Vec<Name>,
 }
 
 pub(super) fn build(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Catalogue {
@@ -59,8 +72,9 @@ pub(super) fn build(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Catal
     }
     while draft.withdraw() {}
     let effects = triggers.iter().fold(TriggerEffects::default(), |all, row| {
-        reader.trigger(row, all)
+        reader.trigger(row, &mut draft, all)
     });
+    while draft.add_leaves() {}
     draft.finish(effects)
 }
 
@@ -98,6 +112,12 @@ impl Reader {
         let (schema, name) = (column(row, 0), column(row, 1));
         let (kind, access, language) = (column(row, 2), column(row, 3), column(row, 4));
         let (text, sql_mode) = (column(row, 5), column(row, 6));
+        let left = self.left(text, schema, language == b"SQL", sql_mode);
+        let lists = match kind {
+            b"FUNCTION" => &mut draft.function_leaves,
+            _ => &mut draft.procedure_leaves,
+        };
+        lists.insert(names::name(schema, name), left);
         if text.is_empty() || language != b"SQL" || reads_differently(sql_mode) {
             return;
         }
@@ -120,6 +140,38 @@ impl Reader {
             _ => return,
         };
         list.insert(names::name(schema, name), needs);
+    }
+
+    /// What a body leaves on the connection.
+    fn left(&mut self, text: &[u8], schema: &[u8], is_sql: bool, sql_mode: &[u8]) -> Left {
+        if text.is_empty() || !is_sql || reads_differently(sql_mode) {
+            return Left {
+                own: Leaves::anything(),
+                ..Left::default()
+            };
+        }
+        let body = body::read(text);
+        let key = |r: &Reference<'_>| names::written(r.schema, r.name, schema);
+        let is_lock = |call: &Reference<'_>| call.name.eq_ignore_ascii_case(b"get_lock");
+        let mut left = Left {
+            own: Leaves {
+                user_variables: body.sets_user_variables || body.dynamic,
+                unknown_locks: body.dynamic,
+                locks: Vec::new(),
+            },
+            functions: Vec::new(),
+            procedures: body.procedures.iter().map(key).collect(),
+        };
+        if body.functions.iter().any(is_lock) {
+            let named = millrace_sql::lock_names(text, &mut left.own.locks);
+            left.own.unknown_locks |= !named;
+        }
+        for call in &body.functions {
+            if self.builtin(call).is_none() {
+                left.functions.push(key(call));
+            }
+        }
+        left
     }
 
     /// What a body leans on; none where it calls a built-in function that does more than read.
@@ -188,8 +240,14 @@ impl Reader {
         draft.views.insert(name, needs);
     }
 
-    fn trigger(&mut self, row: &Row, mut all: TriggerEffects) -> TriggerEffects {
+    fn trigger(&mut self, row: &Row, draft: &mut Draft, mut all: TriggerEffects) -> TriggerEffects {
         let (text, sql_mode) = (column(row, 2), column(row, 3));
+        let schema = column(row, 0);
+        let left = self.left(text, schema, true, sql_mode);
+        let table = draft
+            .trigger_leaves
+            .entry(names::name(schema, column(row, 1)));
+        table.or_default().add(left);
         let body = body::read(text);
         let lower = text.to_ascii_lowercase();
         let mentions = |word: &[u8]| lower.windows(word.len()).any(|part| part == word);
@@ -239,14 +297,62 @@ impl Draft {
             )
     }
 
+    /// Adds to what each body leaves what the routines leave that it calls. True where there was
+    /// something to add.
+    fn add_leaves(&mut self) -> bool {
+        let own = |map: &HashMap<Name, Left>| -> HashMap<Name, Leaves> {
+            map.iter()
+                .map(|(name, left)| (name.clone(), left.own.clone()))
+                .collect()
+        };
+        let (functions, procedures) = (own(&self.function_leaves), own(&self.procedure_leaves));
+        let mut changed = false;
+        let bodies = self
+            .function_leaves
+            .values_mut()
+            .chain(self.procedure_leaves.values_mut())
+            .chain(self.trigger_leaves.values_mut());
+        for left in bodies {
+            let before = left.own.clone();
+            let called = left.functions.iter().map(|name| functions.get(name));
+            let called = called.chain(left.procedures.iter().map(|name| procedures.get(name)));
+            for leaves in called {
+                // Who is not listed may do anything.
+                left.own.add(leaves.unwrap_or(&Leaves::anything()));
+            }
+            changed |= left.own != before;
+        }
+        changed
+    }
+
     fn finish(self, triggers: TriggerEffects) -> Catalogue {
+        let own = |map: HashMap<Name, Left>| -> HashMap<Name, Leaves> {
+            map.into_iter()
+                .map(|(name, left)| (name, left.own))
+                .collect()
+        };
+        let (functions, procedures) = (own(self.function_leaves), own(self.procedure_leaves));
+        let mut any = Leaves::default();
+        functions.values().for_each(|leaves| any.add(leaves));
         Catalogue {
+            any_function_leaves: any,
+            function_leaves: functions,
+            procedure_leaves: procedures,
+            trigger_leaves: own(self.trigger_leaves),
             unsafe_beyond_ascii: self.unsafe_views.iter().any(|name| !name.is_ascii()),
             read_only_functions: self.functions.into_keys().collect(),
             read_only_procedures: self.procedures.into_keys().collect(),
             unsafe_views: self.unsafe_views,
             triggers,
         }
+    }
+}
+
+impl Left {
+    fn add(&mut self, other: Left) {
+        self.own.add(&other.own);
+        self.functions.extend(other.functions);
+        self.procedures.extend(other.procedures);
     }
 }
 

@@ -199,3 +199,59 @@ fn triggers_say_what_they_do_to_a_session() {
         assert_eq!(effects(text), unknown, "{text}");
     }
 }
+
+#[test]
+fn what_stored_code_leaves_is_known() {
+    let function = |name, body| routine("FUNCTION", name, "MODIFIES SQL DATA", body);
+    let procedure = |name, body| routine("PROCEDURE", name, "MODIFIES SQL DATA", body);
+    let routines = vec![
+        function("f_plain", "RETURN (SELECT @a + count(*) FROM t)"),
+        function("f_lock", "RETURN get_lock('a', 0)"),
+        function("f_locks", "RETURN get_lock(concat('a', x), 0)"),
+        function("f_sets", "BEGIN SET @a = 1; RETURN 1; END"),
+        function("f_calls", "RETURN f_lock() + f_sets()"),
+        function("f_hidden", "NULL"),
+        procedure("p_calls", "SELECT f_calls()"),
+        procedure("p_into", "SELECT 1 INTO @x"),
+        procedure("p_dynamic", "EXECUTE s"),
+        procedure("p_elsewhere", "CALL other.p()"),
+    ];
+    let triggers = vec![row(&[
+        "shop",
+        "t",
+        "INSERT INTO log VALUES (f_lock())",
+        STRICT,
+    ])];
+    let catalogue = Catalogue::from_rows(Family::MySql, 90_704, &[routines, vec![], triggers]);
+    let mode = LexMode::new(millrace_sql::Family::MySql, 90_704);
+    let leaves = |text: &str| {
+        let mut statement = Statement::default();
+        classify(text.as_bytes(), &mode, &mut statement);
+        let leaves = catalogue.leaves(&statement, text.as_bytes(), b"shop");
+        (
+            leaves.user_variables,
+            leaves.locks.join(","),
+            leaves.unknown_locks,
+        )
+    };
+    let expect = |variables, locks: &str, unknown| (variables, locks.to_owned(), unknown);
+    assert_eq!(leaves("SELECT 1 FROM t"), expect(false, "", false));
+    assert_eq!(leaves("SELECT f_plain()"), expect(false, "", false));
+    assert_eq!(leaves("SELECT f_lock()"), expect(false, "'a'", false));
+    assert_eq!(leaves("SELECT F_LOCKS(1)"), expect(false, "", true));
+    assert_eq!(leaves("DO shop.f_sets()"), expect(true, "", false));
+    assert_eq!(leaves("CALL p_calls()"), expect(true, "'a'", false));
+    assert_eq!(leaves("CALL p_into()"), expect(true, "", false));
+    for unseen in [
+        "SELECT f_hidden()",
+        "CALL p_dynamic()",
+        "CALL p_elsewhere()",
+        "CALL p()",
+    ] {
+        assert_eq!(leaves(unseen), expect(true, "", true), "{unseen}");
+    }
+    assert_eq!(
+        leaves("INSERT INTO t VALUES (1)"),
+        expect(false, "'a'", false)
+    );
+}

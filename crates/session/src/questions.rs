@@ -1,0 +1,269 @@
+//! Functions and variables that ask about the session or its last statement, where the server's
+//! connection would answer for another: the client's own connection number, and what is known of
+//! a last statement whose connection others have used since.
+
+use millrace_sql::{Flags, Kind, Statement};
+use millrace_topology::ServerId;
+
+use crate::session::Session;
+
+/// What a text may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Question {
+    ConnectionId,
+    RowCount,
+    FoundRows,
+    WarningCount,
+    ErrorCount,
+}
+
+impl Session {
+    /// The text with what the statement asks about the one before in place of the questions,
+    /// where no connection can answer them any more; none where there is nothing to replace.
+    pub(crate) fn with_known_answers(&mut self, class: &Statement, text: &[u8]) -> Option<Vec<u8>> {
+        const COUNTS: Flags = Flags::USES_ROW_COUNT
+            .union(Flags::USES_FOUND_ROWS)
+            .union(Flags::USES_WARNING_COUNT);
+        let messages = class.kind == Kind::Diagnostics;
+        // In several statements, one asks about another.
+        if self.lease.is_some()
+            || class.kind == Kind::Multi
+            || !(messages || class.flags.intersects(COUNTS))
+        {
+            return None;
+        }
+        let about_messages = messages || class.flags.contains(Flags::USES_WARNING_COUNT);
+        let about_rows = class.flags.contains(Flags::USES_ROW_COUNT);
+        let last = self.last_server.map(|server| (server, self.seq));
+        let (diagnostics, found) = (self.diagnostics_at, self.found_rows_at);
+        let has_messages = about_messages && diagnostics.is_some() && self.is_idle_at(diagnostics);
+        let has_rows = match has_messages {
+            true => last == diagnostics,
+            false => about_rows && self.is_idle_at(last),
+        };
+        let has_found = match has_messages || has_rows {
+            true => found == if has_messages { diagnostics } else { last },
+            false => self.is_idle_at(found),
+        };
+        self.collect_saved();
+        let counts = self.saved_message_counts().filter(|_| !has_messages);
+        let (row_count, found_rows) = (self.row_count, self.found_rows);
+        substitute(text, |question| match question {
+            Question::RowCount if !has_rows => Some(format!("CAST({row_count} AS SIGNED)")),
+            Question::FoundRows if !has_found => Some(format!("CAST({found_rows} AS SIGNED)")),
+            Question::WarningCount => {
+                counts.map(|(warnings, _)| format!("CAST({warnings} AS UNSIGNED)"))
+            }
+            Question::ErrorCount => counts.map(|(_, errors)| format!("CAST({errors} AS UNSIGNED)")),
+            _ => None,
+        })
+    }
+
+    /// The connection of a statement of this session is free and unused since.
+    pub(crate) fn is_idle_at(&mut self, at: Option<(ServerId, u64)>) -> bool {
+        let Some((server, seq)) = at else {
+            return false;
+        };
+        let uid = self.handle.uid;
+        match self.pool(server).try_take_own(uid, seq) {
+            Some(lease) => {
+                lease.give_back();
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// The text with the client's own connection number, which it was greeted with and may name to
+/// KILL, in place of CONNECTION_ID().
+pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
+    substitute(text, |question| {
+        (question == Question::ConnectionId).then(|| format!("CAST({id} AS UNSIGNED)"))
+    })
+}
+
+/// The text with the answers in place of the questions; none where nothing is to be replaced or
+/// not all of the text is plain to see. A column that would have been named after the question
+/// still is.
+fn substitute(text: &[u8], answer: impl Fn(Question) -> Option<String>) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() + 32);
+    let mut replaced = false;
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        match rest[0] {
+            quote @ (b'\'' | b'"' | b'`') => {
+                let length = quoted_length(rest, quote)?;
+                out.extend_from_slice(&rest[..length]);
+                at += length;
+            }
+            b'#' => at += copy(rest, line_length(rest), &mut out),
+            b'-' if rest.starts_with(b"-- ") => at += copy(rest, line_length(rest), &mut out),
+            // These run code, or hold hints.
+            b'/' if [&b"/*!"[..], b"/*M!", b"/*+"]
+                .iter()
+                .any(|open| rest.starts_with(open)) =>
+            {
+                return None;
+            }
+            b'/' if rest.starts_with(b"/*") => {
+                let end = rest.windows(2).skip(2).position(|two| two == b"*/")?;
+                at += copy(rest, end + 4, &mut out);
+            }
+            byte if byte.is_ascii_alphabetic() || byte == b'_' || byte == b'@' => {
+                let word = |byte: &u8| {
+                    byte.is_ascii_alphanumeric() || b"_$@.".contains(byte) || *byte >= 0x80
+                };
+                let length = rest.iter().take_while(|byte| word(byte)).count().max(1);
+                let asked = question(&rest[..length], &rest[length..]);
+                let answered = asked.and_then(|(asked, more)| Some((answer(asked)?, more)));
+                let Some((value, more)) = answered else {
+                    at += copy(rest, length, &mut out);
+                    continue;
+                };
+                let whole = &rest[..length + more];
+                let named = is_column(&out, &rest[length + more..]);
+                out.extend_from_slice(value.as_bytes());
+                if named {
+                    out.extend_from_slice(b" AS `");
+                    out.extend_from_slice(whole);
+                    out.push(b'`');
+                }
+                replaced = true;
+                at += length + more;
+            }
+            byte => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    replaced.then_some(out)
+}
+
+/// What a word with what stands after it asks for, and how much of the latter belongs to it.
+fn question(word: &[u8], after: &[u8]) -> Option<(Question, usize)> {
+    const CALLS: [(&str, Question); 3] = [
+        ("connection_id", Question::ConnectionId),
+        ("row_count", Question::RowCount),
+        ("found_rows", Question::FoundRows),
+    ];
+    if let Some(variable) = word.strip_prefix(b"@@") {
+        let name = ["session.", "local."]
+            .iter()
+            .find_map(|scope| {
+                let (head, name) = variable.split_at_checked(scope.len())?;
+                head.eq_ignore_ascii_case(scope.as_bytes()).then_some(name)
+            })
+            .unwrap_or(variable);
+        return match () {
+            () if name.eq_ignore_ascii_case(b"warning_count") => Some((Question::WarningCount, 0)),
+            () if name.eq_ignore_ascii_case(b"error_count") => Some((Question::ErrorCount, 0)),
+            () => None,
+        };
+    }
+    let (_, asked) = CALLS
+        .iter()
+        .find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()))?;
+    Some((*asked, empty_call(after)?))
+}
+
+fn copy(from: &[u8], length: usize, out: &mut Vec<u8>) -> usize {
+    out.extend_from_slice(&from[..length]);
+    length
+}
+
+/// The length of a line with its end.
+fn line_length(text: &[u8]) -> usize {
+    let end = text.iter().position(|byte| *byte == b'\n');
+    end.map_or(text.len(), |end| end + 1)
+}
+
+/// The length of `()` with blanks, where the text begins so.
+fn empty_call(text: &[u8]) -> Option<usize> {
+    let inner = text.strip_prefix(b"(")?;
+    let blanks = inner
+        .iter()
+        .take_while(|byte| byte.is_ascii_whitespace())
+        .count();
+    (inner.get(blanks) == Some(&b')')).then_some(blanks + 2)
+}
+
+/// The length of a quoted string or name; none where it does not end or holds a backslash.
+fn quoted_length(text: &[u8], quote: u8) -> Option<usize> {
+    let mut at = 1;
+    loop {
+        match *text.get(at)? {
+            b'\\' => return None,
+            byte if byte == quote => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+}
+
+/// Whether what stands between these two is a column of a SELECT list by itself, without a name.
+fn is_column(before: &[u8], after: &[u8]) -> bool {
+    let before = before.trim_ascii_end();
+    let starts = before.last() == Some(&b',') || before.to_ascii_lowercase().ends_with(b"select");
+    let after = after.trim_ascii_start();
+    let ends = after.is_empty()
+        || after.starts_with(b",")
+        || after.starts_with(b";")
+        || after.to_ascii_lowercase().starts_with(b"from");
+    let in_parentheses = before.iter().filter(|byte| **byte == b'(').count()
+        > before.iter().filter(|byte| **byte == b')').count();
+    let is_select = before
+        .trim_ascii_start()
+        .to_ascii_lowercase()
+        .starts_with(b"select");
+    starts && ends && is_select && !in_parentheses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(text: &str) -> Option<String> {
+        let answer = |question| {
+            Some(match question {
+                Question::ConnectionId => "7".to_owned(),
+                Question::RowCount => "8".to_owned(),
+                Question::FoundRows => return None,
+                Question::WarningCount => "9".to_owned(),
+                Question::ErrorCount => "10".to_owned(),
+            })
+        };
+        let text = substitute(text.as_bytes(), answer)?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    #[test]
+    fn answers_take_the_questions_place() {
+        let cases = [
+            (
+                "SELECT CONNECTION_ID()",
+                Some("SELECT 7 AS `CONNECTION_ID()`"),
+            ),
+            ("select connection_id( ) x", Some("select 7 x")),
+            ("KILL CONNECTION_ID()", Some("KILL 7")),
+            ("SELECT 'connection_id()'", None),
+            ("SELECT x.connection_id()", None),
+            ("SELECT /* a' */ CONNECTION_ID()", Some("SELECT /* a' */ 7")),
+            ("SELECT /*! CONNECTION_ID() */", None),
+            ("SELECT CONNECTION_ID() # it's", Some("SELECT 7 # it's")),
+            ("SELECT (CONNECTION_ID())", Some("SELECT (7)")),
+            ("SET @a = ROW_COUNT()", Some("SET @a = 8")),
+            ("SELECT FOUND_ROWS()", None),
+            (
+                "SELECT 5, @@session.warning_count, @@error_count",
+                Some("SELECT 5, 9 AS `@@session.warning_count`, 10 AS `@@error_count`"),
+            ),
+            ("SELECT @@global.warning_count", None),
+            ("SELECT row_count", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(answered(text).as_deref(), expected, "{text}");
+        }
+    }
+}
