@@ -64,16 +64,17 @@ run_readme() { scripts/check-readme.sh; }
 run_clients() { tests/clients/run.sh; }
 run_fuzz() { scripts/check-fuzz.sh 20; }
 
-# Every file in tests/tests is a suite on real servers and a step of its own, so
+# Every file and folder in tests/tests is a suite on real servers and a step of its own, so
 # none can be forgotten. Within a suite tests run one at a time unless it says
 # otherwise: they share two cores with the servers they start.
 suites() {
-    local file
-    for file in tests/tests/*.rs; do
+    local file name
+    for file in tests/tests/*.rs tests/tests/*/main.rs; do
         [ -e "$file" ] || continue
-        file=${file##*/}
-        printf 'suite-%s|700|%s\n' "${file%.rs}" \
-            "$(awk '/^\/\/! / { print substr($0, 5); exit }' "tests/tests/$file")"
+        name=${file%/main.rs}
+        name=${name##*/}
+        printf 'suite-%s|900|%s\n' "${name%.rs}" \
+            "$(awk '/^\/\/! / { print substr($0, 5); exit }' "$file")"
     done
 }
 

@@ -85,6 +85,9 @@ pub struct ServerFacts {
     pub track: Arc<str>,
 }
 
+/// How long a connection that is to be closed may take to say what its last user might ask about.
+const SAVING: Duration = Duration::from_secs(10);
+
 /// Connections that are interchangeable but for their session state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolKey {
@@ -515,7 +518,7 @@ impl ServerPool {
             return;
         };
         tokio::task::spawn_local(async move {
-            let _ = tokio::time::timeout(Duration::from_secs(1), conn.save_residue()).await;
+            let _ = tokio::time::timeout(SAVING, conn.save_residue()).await;
             drop(conn);
             me.closed(1);
         });

@@ -124,10 +124,11 @@ pub fn replay(
 ) {
     let moves = from.database != to.database && !to.database.is_empty();
     // A name beyond ASCII is read in the connection's character set, so that is set first.
-    let set = assignments(from, to);
-    if !set.is_empty() {
-        frame_query(out, attributes, &set);
-        steps.push(Step::Set);
+    for set in [assignments(from, to), late_assignment(from, to)] {
+        if !set.is_empty() {
+            frame_query(out, attributes, &set);
+            steps.push(Step::Set);
+        }
     }
     if moves {
         let mut payload = Vec::with_capacity(to.database.len() + 1);
@@ -161,8 +162,8 @@ const CHARSET: [&str; 5] = [
 /// (observed on 9.7).
 const DEFAULT_IS_OFF: [&str; 2] = ["foreign_key_checks", "unique_checks"];
 
-/// Others are read in it.
-const FIRST: &str = "time_zone";
+/// MariaDB: a time, read in the `time_zone` that was in force before the whole SET (observed).
+const LATE: &str = "system_versioning_asof";
 
 /// `SET a=…, b=DEFAULT`, or nothing where the variables are alike.
 fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
@@ -184,10 +185,7 @@ fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
             Some(value) => write_value(&mut set, value),
         }
     };
-    if from.variable(FIRST) != to.variable(FIRST) {
-        add(FIRST, to.variable(FIRST));
-    }
-    let others = |name: &str| !CHARSET.contains(&name) && name != FIRST;
+    let others = |name: &str| !CHARSET.contains(&name) && name != LATE;
     for (name, _) in from.variables.iter().filter(|(name, _)| others(name)) {
         if to.variable(name).is_none() {
             add(name, None);
@@ -196,6 +194,20 @@ fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
     for (name, value) in to.variables.iter().filter(|(name, _)| others(name)) {
         if from.variable(name) != Some(value) {
             add(name, Some(value));
+        }
+    }
+    set
+}
+
+fn late_assignment(from: &SessionState, to: &SessionState) -> Vec<u8> {
+    let mut set = Vec::new();
+    let zones = from.variable("time_zone") != to.variable("time_zone");
+    let value = to.variable(LATE);
+    if from.variable(LATE) != value || (zones && value.is_some()) {
+        begin_assignment(&mut set, LATE);
+        match value {
+            None => set.extend_from_slice(b"DEFAULT"),
+            Some(value) => write_value(&mut set, value),
         }
     }
     set
@@ -322,19 +334,23 @@ mod tests {
                 ("character_set_results", "latin1"),
                 ("collation_connection", "utf8mb4_bin"),
                 ("time_zone", "+01:00"),
-                ("system_versioning_asof", "DEFAULT"),
+                ("system_versioning_asof", "2024-01-01"),
             ],
         );
         to.set(
             NAMES,
             Value::Literal(b"utf8mb4 COLLATE utf8mb4_bin".as_slice().into()),
         );
-        let text = assignments(&state("", &[("unique_checks", "OFF")]), &to);
+        let from = state("", &[("unique_checks", "OFF")]);
+        let text = |set: Vec<u8>| String::from_utf8_lossy(&set).into_owned();
         assert_eq!(
-            String::from_utf8_lossy(&text),
+            text(assignments(&from, &to)),
             "SET NAMES utf8mb4 COLLATE utf8mb4_bin,@@session.character_set_results='latin1',\
-             @@session.time_zone='+01:00',@@session.unique_checks=@@global.unique_checks,\
-             @@session.system_versioning_asof='DEFAULT'"
+             @@session.unique_checks=@@global.unique_checks,@@session.time_zone='+01:00'"
+        );
+        assert_eq!(
+            text(late_assignment(&from, &to)),
+            "SET @@session.system_versioning_asof='2024-01-01'"
         );
     }
 

@@ -152,6 +152,14 @@ impl Stream {
         }
     }
 
+    /// Ends a TLS stream as TLS wants it, so that the peer can tell the end from a cut. Waits a
+    /// moment at most.
+    pub async fn close(&mut self) {
+        if self.is_tls() {
+            let _ = tokio::time::timeout(std::time::Duration::from_secs(1), self.shutdown()).await;
+        }
+    }
+
     /// Whether the bytes cannot be read on the way: TLS, or a Unix socket.
     pub fn is_private(&self) -> bool {
         match self {

@@ -443,6 +443,7 @@ impl Session {
         self.private.clear();
         self.transaction = Transaction::None;
         self.one_shot.clear();
+        self.one_shot_waits = false;
         self.one_shot_read_only = None;
         self.insert_id_at = None;
         self.last_insert_id = 0;
@@ -450,6 +451,7 @@ impl Session {
         self.diagnostics_at = None;
         self.found_rows_at = None;
         self.found_rows = 0;
+        self.found_rows_known = true;
         self.row_count = 0;
         self.seq += 1;
         self.status = Status::AUTOCOMMIT;

@@ -77,10 +77,7 @@ impl Session {
         if request.expect == Expect::Prepare {
             began = false;
         } else {
-            if self.opens_transaction(class) {
-                self.one_shot.clear();
-                self.one_shot_read_only = None;
-            }
+            self.note_one_shot(&mut lease, class, failed);
             self.transaction = Transaction::None;
         }
         self.note_results(&mut lease, &outcome, class, text);
@@ -131,6 +128,29 @@ impl Session {
         Ok(())
     }
 
+    /// What SET TRANSACTION said for the next transaction is used up by a statement that opened one
+    /// and succeeded; otherwise it may still wait on the connection, which nobody else may have then.
+    fn note_one_shot(&mut self, lease: &mut Lease, class: &Statement, failed: bool) {
+        let opened = self.opens_transaction(class);
+        let sent = opened && !self.one_shot.is_empty();
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        if sent && failed && primary != Some(lease.server) {
+            // It is said again elsewhere; a replica cannot take what follows.
+            lease.broken = true;
+            return;
+        }
+        if sent {
+            self.one_shot.clear();
+            self.one_shot_read_only = None;
+        }
+        let sets = class.kind == Kind::SetTransaction && class.flags.contains(Flags::TX_ONE_SHOT);
+        if sets && !failed {
+            self.one_shot_waits = true;
+        } else if sent || self.one_shot_waits {
+            self.one_shot_waits = failed || !opened;
+        }
+    }
+
     /// COMMIT RELEASE and its like: the server closes the connection after its OK.
     fn releases(&self, class: &Statement) -> bool {
         let by_default = self
@@ -173,6 +193,7 @@ impl Session {
             // What was asked for can be asked for again.
             let own = self
                 .diagnostics_at
+                .or(self.last_at())
                 .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
             if !own {
                 lease.last_user = 0;
@@ -245,6 +266,7 @@ impl Session {
         };
         if outcome.result_sets > 0 {
             self.found_rows = outcome.rows;
+            self.found_rows_known = !lease.residue.found_rows;
             self.found_rows_at = Some((lease.server, self.seq));
         } else if held_rows {
             self.found_rows_at = Some((lease.server, self.seq));
@@ -284,6 +306,9 @@ impl Session {
             }
             return;
         }
+        if self.one_shot_waits {
+            self.pin(PinReason::Transaction);
+        }
         // An error may have ended the transaction (a deadlock, a failed statement that commits
         // first), or left one open that the statement began.
         let may_have_changed = began
@@ -301,6 +326,10 @@ impl Session {
     fn take_status(&mut self, status: Status) {
         self.status = status;
         if status.contains(Status::IN_TRANS) {
+            // With the transaction's end it is used up.
+            self.one_shot_waits = false;
+        }
+        if status.contains(Status::IN_TRANS) || self.one_shot_waits {
             self.pin(PinReason::Transaction);
         } else {
             self.unpin(PinReason::Transaction);
@@ -780,6 +809,7 @@ impl Session {
             && let Ok(rows) = lease.query("SELECT FOUND_ROWS()").await
         {
             self.found_rows = number(&rows, 0).unwrap_or(self.found_rows);
+            self.found_rows_known = true;
             self.found_rows_at = None;
             lease.residue.found_rows = false;
         }

@@ -234,8 +234,8 @@ impl Session {
     ) -> Result<Prelude, BackendError> {
         let mut prelude = Prelude::default();
         let uid = self.handle.uid;
-        let own =
-            lease.last_user == uid && Some((lease.server, lease.last_seq)) == self.diagnostics_at;
+        let own = lease.last_user == uid
+            && Some((lease.server, lease.last_seq)) == self.diagnostics_at.or(self.last_at());
         if own && request.class.kind == Kind::Diagnostics {
             // Anything before it would be what it tells about.
             return Ok(prelude);

@@ -239,12 +239,12 @@ impl Session {
             return Ok(false);
         }
         let (words, name) = (words(text), expression(text));
-        let last = self.last_server.map(|server| (server, self.seq));
+        let last = self.last_at();
         let value = match words.as_str() {
             "select row_count()" if !self.is_idle_at(last) => self.row_count,
             "select found_rows()" if !self.is_idle_at(self.found_rows_at) => {
                 self.collect_saved();
-                i64::try_from(self.found_rows).unwrap_or(i64::MAX)
+                self.known_found_rows()?
             }
             _ => return Ok(false),
         };
@@ -258,6 +258,7 @@ impl Session {
             && self.lex.version >= 80_017;
         self.settle_locally();
         (self.row_count, self.found_rows, self.found_rows_at) = (-1, 1, None);
+        self.found_rows_known = true;
         if deprecated {
             self.note_message(FOUND_ROWS_DEPRECATED);
         }

@@ -5,6 +5,7 @@
 use millrace_sql::{Flags, Kind, Statement};
 use millrace_topology::ServerId;
 
+use crate::failure::Answer;
 use crate::session::Session;
 
 /// What a text may ask for.
@@ -20,7 +21,11 @@ enum Question {
 impl Session {
     /// The text with what the statement asks about the one before in place of the questions,
     /// where no connection can answer them any more; none where there is nothing to replace.
-    pub(crate) fn with_known_answers(&mut self, class: &Statement, text: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn with_known_answers(
+        &mut self,
+        class: &Statement,
+        text: &[u8],
+    ) -> Result<Option<Vec<u8>>, Answer> {
         const COUNTS: Flags = Flags::USES_ROW_COUNT
             .union(Flags::USES_FOUND_ROWS)
             .union(Flags::USES_WARNING_COUNT);
@@ -30,11 +35,11 @@ impl Session {
             || class.kind == Kind::Multi
             || !(messages || class.flags.intersects(COUNTS))
         {
-            return None;
+            return Ok(None);
         }
         let about_messages = messages || class.flags.contains(Flags::USES_WARNING_COUNT);
         let about_rows = class.flags.contains(Flags::USES_ROW_COUNT);
-        let last = self.last_server.map(|server| (server, self.seq));
+        let last = self.last_at();
         let (diagnostics, found) = (self.diagnostics_at, self.found_rows_at);
         let has_messages = about_messages && diagnostics.is_some() && self.is_idle_at(diagnostics);
         let has_rows = match has_messages {
@@ -47,16 +52,49 @@ impl Session {
         };
         self.collect_saved();
         let counts = self.saved_message_counts().filter(|_| !has_messages);
-        let (row_count, found_rows) = (self.row_count, self.found_rows);
-        substitute(text, |question| match question {
-            Question::RowCount if !has_rows => Some(format!("CAST({row_count} AS SIGNED)")),
-            Question::FoundRows if !has_found => Some(format!("CAST({found_rows} AS SIGNED)")),
+        let row_count = self.row_count;
+        let found_rows = match class.flags.contains(Flags::USES_FOUND_ROWS) && !has_found {
+            true => self.known_found_rows()?,
+            false => 0,
+        };
+        // In these forms a column keeps its type.
+        let number = |number: i64, function| format!("COALESCE({number},{function}())");
+        let unsigned =
+            |number: u64, variable| format!("IF(1,CAST({number} AS UNSIGNED),@@{variable})");
+        let answered = substitute(text, |question| match question {
+            Question::RowCount if !has_rows => Some(number(row_count, "ROW_COUNT")),
+            Question::FoundRows if !has_found => Some(number(found_rows, "FOUND_ROWS")),
             Question::WarningCount => {
-                counts.map(|(warnings, _)| format!("CAST({warnings} AS UNSIGNED)"))
+                counts.map(|(warnings, _)| unsigned(warnings, "warning_count"))
             }
-            Question::ErrorCount => counts.map(|(_, errors)| format!("CAST({errors} AS UNSIGNED)")),
+            Question::ErrorCount => counts.map(|(_, errors)| unsigned(errors, "error_count")),
             _ => None,
-        })
+        });
+        Ok(answered)
+    }
+
+    /// FOUND_ROWS(), or an error where it went with its connection.
+    pub(crate) fn known_found_rows(&self) -> Result<i64, Answer> {
+        if !self.found_rows_known {
+            let text = "Millrace: the connection that FOUND_ROWS() asks about was lost";
+            return Err(Answer::client(1105, b"HY000", text));
+        }
+        Ok(i64::try_from(self.found_rows).unwrap_or(i64::MAX))
+    }
+
+    /// The last statement, where it ran on a server.
+    pub(crate) fn last_at(&self) -> Option<(ServerId, u64)> {
+        self.last_server.map(|server| (server, self.seq))
+    }
+
+    /// GET DIAGNOSTICS asks for more than was saved.
+    pub(crate) fn has_lost_diagnostics(&mut self, text: &[u8]) -> bool {
+        let asked = self.diagnostics_at.or(self.last_at());
+        let is_get = text
+            .trim_ascii_start()
+            .get(..4)
+            .is_some_and(|word| word.eq_ignore_ascii_case(b"get "));
+        self.lease.is_none() && is_get && asked.is_some() && !self.is_idle_at(asked)
     }
 
     /// The connection of a statement of this session is free and unused since.
@@ -79,7 +117,8 @@ impl Session {
 /// KILL, in place of CONNECTION_ID().
 pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
     substitute(text, |question| {
-        (question == Question::ConnectionId).then(|| format!("CAST({id} AS UNSIGNED)"))
+        let own = || format!("COALESCE(CAST({id} AS UNSIGNED),CONNECTION_ID())");
+        (question == Question::ConnectionId).then(own)
     })
 }
 

@@ -63,6 +63,7 @@ impl Session {
                 }
             }
         }
+        self.client.close().await;
     }
 
     /// Shows a failure to the client, as far as it is one for the client to see.
@@ -160,7 +161,7 @@ impl Session {
     async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
         if self.handle.saved.is_saving() {
             let saved = poll_fn(|cx| self.handle.saved.poll_saved(cx));
-            // Better without an answer to a question about the past than without any.
+            // A connection that does not answer must not keep its last user from going on.
             let _ = tokio::time::timeout(SAVING, saved).await;
         }
         let payload = packet::payload(packet);
@@ -259,7 +260,7 @@ impl Session {
         let ran = if self.is_simple(&class) {
             self.statement(&request, query.text).await
         } else {
-            Box::pin(self.special(&request, query.text, query.attributes)).await
+            Box::pin(self.special(&request, query.text, Some(query.attributes))).await
         };
         self.worker.put_statement(class);
         ran
@@ -285,8 +286,12 @@ impl Session {
         let ran = if self.is_simple(&class) {
             self.statement(&request, text).await
         } else {
-            Box::pin(self.special(&request, text, attributes)).await
+            Box::pin(self.special(&request, text, None)).await
         };
+        if class.kind == Kind::Diagnostics && self.family == Family::MySql {
+            // Unlike a SHOW, a SELECT clears the messages (observed).
+            self.diagnostics_at = None;
+        }
         self.worker.put_statement(class);
         ran
     }
@@ -304,20 +309,30 @@ impl Session {
         ) && !class.flags.intersects(odd)
     }
 
-    /// Statements that are answered here, put off, or about the statement before.
+    /// Statements that are answered here, put off, or about the statement before. `attributes`:
+    /// those of a query in which nothing was replaced yet.
     async fn special(
         &mut self,
         request: &Request<'_>,
         text: &[u8],
-        attributes: &[u8],
+        attributes: Option<&[u8]>,
     ) -> Result<(), Failure> {
         if self.answer_locally(request, text).await? {
             return Ok(());
         }
-        if let Some(text) = self.with_known_answers(request.class, text) {
+        if let Some(attributes) = attributes
+            && let Some(text) = self.with_known_answers(request.class, text)?
+        {
             return Box::pin(self.substituted_query(attributes, &text)).await;
         }
         match request.class.kind {
+            Kind::Diagnostics if self.has_lost_diagnostics(text) => Err(Answer::client(
+                1105,
+                b"HY000",
+                "Millrace: the connection that GET DIAGNOSTICS asks about has been used by others; \
+                 send it in one command with its statement, or ask with SHOW WARNINGS",
+            )
+            .into()),
             Kind::Kill => self.kill(request, text).await,
             Kind::Execute { immediate: false } => self.execute_named(request, text).await,
             _ => self.statement(request, text).await,
@@ -450,7 +465,7 @@ impl Session {
         let about_messages =
             class.kind == Kind::Diagnostics || class.flags.contains(Flags::USES_WARNING_COUNT);
         let (server, seq) = if about_messages {
-            self.diagnostics_at?
+            self.diagnostics_at.or(self.last_at())?
         } else if class.flags.contains(Flags::USES_ROW_COUNT) {
             (self.last_server?, self.seq)
         } else if class.flags.contains(Flags::USES_FOUND_ROWS) {
@@ -680,7 +695,7 @@ impl Session {
 }
 
 /// How long a session waits for another to save what it may ask about its last statement.
-const SAVING: std::time::Duration = std::time::Duration::from_secs(3);
+const SAVING: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// How long a statement waits for a server that can run it.
 const HOLD: std::time::Duration = std::time::Duration::from_secs(3);

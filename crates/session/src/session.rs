@@ -146,6 +146,8 @@ pub(crate) struct Session {
     pub(crate) transaction: Transaction,
     /// SET TRANSACTION statements for the next transaction.
     pub(crate) one_shot: Vec<Box<[u8]>>,
+    /// Such a statement has run on the leased connection and is not used up.
+    pub(crate) one_shot_waits: bool,
     /// Whether they say READ ONLY or READ WRITE.
     pub(crate) one_shot_read_only: Option<bool>,
     /// The connection that the session keeps between statements.
@@ -171,8 +173,10 @@ pub(crate) struct Session {
     pub(crate) last_insert_id: u64,
     /// ROW_COUNT() after the last statement.
     pub(crate) row_count: i64,
-    /// FOUND_ROWS(), as far as it is known.
+    /// FOUND_ROWS(), where it is known.
     pub(crate) found_rows: u64,
+    /// It is; otherwise (after SQL_CALC_FOUND_ROWS) only the connection below has it.
+    pub(crate) found_rows_known: bool,
     /// The connection that has it: only statements with rows change it.
     pub(crate) found_rows_at: Option<(ServerId, u64)>,
     /// Where warnings or an error can be asked for: the server, and the statement that has them.
@@ -239,6 +243,7 @@ impl Session {
             private: Private::default(),
             transaction: Transaction::None,
             one_shot: Vec::new(),
+            one_shot_waits: false,
             one_shot_read_only: None,
             lease: None,
             pins: Pins::default(),
@@ -252,6 +257,7 @@ impl Session {
             last_insert_id: 0,
             row_count: 0,
             found_rows: 0,
+            found_rows_known: true,
             found_rows_at: None,
             diagnostics_at: None,
             warning_count: 0,
@@ -392,7 +398,10 @@ impl Session {
                 .saved
                 .find(seq)
                 .and_then(|saved| saved.found_rows);
-            self.found_rows = saved.unwrap_or(self.found_rows);
+            if let Some(rows) = saved {
+                self.found_rows = rows;
+                self.found_rows_known = true;
+            }
         }
     }
 
