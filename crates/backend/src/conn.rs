@@ -422,7 +422,13 @@ impl Conn {
         self.prepared.clear();
         self.residue = Residue::default();
         self.last_insert_id = Some(0);
-        self.finish_set_up().await
+        let mut state = self.finish_set_up().await?;
+        if self.family == Family::MariaDb {
+            // The database stays, but `character_set_database` is no longer its own (observed):
+            // it has to be chosen again.
+            state.database = Box::default();
+        }
+        Ok(state)
     }
 
     /// Asks what the last user might still want to know and keeps it for that session. For a

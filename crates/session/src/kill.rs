@@ -1,6 +1,9 @@
 //! KILL: finds the session that a number means, wherever it runs, and has the server judge
 //! whether the killer may. Never touches another session than the one named.
 
+use millrace_backend::conn::number;
+use millrace_backend::error::BackendError;
+use millrace_backend::pool::Lease;
 use millrace_metrics::{ErrorClass, PinReason};
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::response::Expect;
@@ -15,10 +18,10 @@ use crate::worker::{Message, Running};
 
 /// The number in what CONNECTION_ID() was replaced by.
 fn own_number(expression: &[u8]) -> Option<u64> {
-    let expression = expression.trim_ascii();
     let number = expression
-        .strip_prefix(b"CAST(")?
-        .strip_suffix(b" AS UNSIGNED)")?;
+        .trim_ascii()
+        .strip_prefix(b"COALESCE(CAST(")?
+        .strip_suffix(b" AS UNSIGNED),CONNECTION_ID())")?;
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
@@ -30,7 +33,10 @@ impl Session {
             Some(KillTarget::Query(id)) => (id, true),
             Some(KillTarget::Expression { value, query }) => match own_number(value.of(text)) {
                 Some(id) => (id, query),
-                None => return self.statement(request, text).await,
+                None => match self.evaluate(request, value.of(text)).await? {
+                    Some(id) => (id, query),
+                    None => return self.statement(request, text).await,
+                },
             },
             // By user, by statement: the server's own matter.
             _ => return self.statement(request, text).await,
@@ -42,6 +48,42 @@ impl Session {
             }
             None => self.statement(request, text).await,
         }
+    }
+
+    /// The number that an expression stands for on the primary; none where it is no number there.
+    async fn evaluate(
+        &mut self,
+        request: &Request<'_>,
+        expression: &[u8],
+    ) -> Result<Option<u64>, Failure> {
+        let Ok(expression) = std::str::from_utf8(expression) else {
+            return Ok(None);
+        };
+        let mut lease = match self.lease.take() {
+            Some(lease) => lease,
+            None => self.primary_lease().await?,
+        };
+        let prepared = self.prepare_connection(&mut lease, request).await;
+        let mut rows = Err(BackendError::Protocol("not asked"));
+        if prepared.is_ok() {
+            rows = lease.query(&format!("SELECT ({expression})")).await;
+        }
+        self.seq += 1;
+        self.last_server = None;
+        lease.last_user = self.handle.uid;
+        lease.last_seq = self.seq;
+        self.part(lease);
+        prepared?;
+        Ok(rows.ok().and_then(|rows| number(&rows, 0)))
+    }
+
+    async fn primary_lease(&mut self) -> Result<Lease, Failure> {
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let primary =
+            primary.ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
+        let state = self.state.clone();
+        let taken = self.pool(primary).take(self.handle.uid, &state).await;
+        Ok(taken.map_err(Answer::backend)?)
     }
 
     /// COM_PROCESS_KILL.
@@ -124,6 +166,7 @@ impl Session {
         let state = self.state.clone();
         let taken = pool.take(self.handle.uid, &state).await;
         let mut lease = taken.map_err(Answer::backend)?;
+        self.save_for_last_user(&mut lease).await;
         let what = if query { "QUERY" } else { "CONNECTION" };
         let text = format!("KILL {what} {thread}");
         let killed = lease.query(&text).await;
@@ -132,9 +175,7 @@ impl Session {
         match killed {
             Ok(_) => Ok(()),
             // The statement ended in between; its connection is not used again.
-            Err(millrace_backend::error::BackendError::Server(error)) if error.code == 1094 => {
-                Ok(())
-            }
+            Err(BackendError::Server(error)) if error.code == 1094 => Ok(()),
             Err(error) => Err(Answer::backend(error).into()),
         }
     }
@@ -152,6 +193,7 @@ impl Session {
         let state = self.state.clone();
         let taken = self.pool(primary).take(self.handle.uid, &state).await;
         let mut lease = taken.map_err(Answer::backend)?;
+        self.save_for_last_user(&mut lease).await;
         let rows = lease.query("SHOW GRANTS").await;
         lease.last_seq = 0;
         lease.give_back();
@@ -181,14 +223,7 @@ impl Session {
     pub(crate) async fn replicate(&mut self, packet: &[u8]) -> Result<(), Failure> {
         let lease = match self.lease.take() {
             Some(lease) => lease,
-            None => {
-                let primary = self.worker.with_world(|world| world.snapshot.primary);
-                let primary = primary
-                    .ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
-                let state = self.state.clone();
-                let taken = self.pool(primary).take(self.handle.uid, &state).await;
-                taken.map_err(Answer::backend)?
-            }
+            None => self.primary_lease().await?,
         };
         let mut lease = lease;
         // Settings that a replica made (@source_binlog_checksum and its kin) must be there.

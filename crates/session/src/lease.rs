@@ -3,6 +3,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
+use std::time::Duration;
 
 use millrace_backend::conn::{number, warnings};
 use millrace_backend::error::BackendError;
@@ -177,10 +178,25 @@ impl Session {
             }
             Ended::Lost => {
                 lease.broken = true;
+                if self.is_killed().await {
+                    return Err(Failure::Ended);
+                }
                 let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
                 self.broken(request, lease, BackendError::Io(error))
             }
         }
+    }
+
+    /// The connection was named to a KILL that is about to end the session as well.
+    async fn is_killed(&self) -> bool {
+        const STEP: Duration = Duration::from_millis(10);
+        for _ in 0..50 {
+            if self.handle.ended.get() || !self.handle.tainted.get() {
+                break;
+            }
+            tokio::time::sleep(STEP).await;
+        }
+        self.handle.ended.get()
     }
 
     /// Makes the connection the session's own without sending a statement.
