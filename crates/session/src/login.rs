@@ -127,7 +127,7 @@ async fn serve(
         }
         Some(Entered::Relayed(relayed)) => {
             worker.enter(&handle);
-            relayed.run(&handle).await;
+            Box::pin(relayed.run(&handle)).await;
             worker.leave(uid);
         }
         None => {}

@@ -40,16 +40,18 @@ impl Session {
                 Ok(Some(length)) => length,
                 Ok(None) => break,
                 Err(failure) => {
-                    self.tell(failure).await;
+                    Box::pin(self.tell(failure)).await;
                     break;
                 }
             };
             let rest = self.inbuf.split_off(length);
             let command = std::mem::replace(&mut self.inbuf, rest);
             self.handle.busy_since.set(self.worker.tick());
-            let ended = self.command(&command).await;
+            // Boxed, so that a session that waits for its client is small.
+            let ended = Box::pin(self.command(&command)).await;
             let ended = match ended {
-                Ok(()) => self.flush().await,
+                Ok(()) if self.pending.is_empty() => Ok(()),
+                Ok(()) => Box::pin(self.flush()).await,
                 failed => failed,
             };
             self.handle.busy_since.set(0);
@@ -57,13 +59,13 @@ impl Session {
             self.worker.put_buffer(command);
             if let Err(failure) = ended {
                 let goes_on = matches!(failure, Failure::Answer(_));
-                self.tell(failure).await;
+                Box::pin(self.tell(failure)).await;
                 if !goes_on {
                     break;
                 }
             }
         }
-        self.client.close().await;
+        Box::pin(self.client.close()).await;
     }
 
     /// Shows a failure to the client, as far as it is one for the client to see.
@@ -92,7 +94,7 @@ impl Session {
                     "Got a packet bigger than 'max_allowed_packet' bytes (Millrace: limits.max_packet is {limit})"
                 );
                 let answer = Answer::client(1153, b"08S01", text);
-                self.refuse_long(&answer).await;
+                Box::pin(self.refuse_long(&answer)).await;
                 return Ok(None);
             }
             match self.read_client().await {
