@@ -14,6 +14,7 @@ use millrace_protocol::response::Expect;
 use millrace_sql::{Access, Family, Flags, Kind, classify};
 
 use crate::failure::{Answer, Failure};
+use crate::kill;
 use crate::lease::{Main, Request};
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
@@ -140,6 +141,7 @@ impl Session {
         let class = statement.class.clone();
         let text = statement.text.clone();
         let mut rebuilt = Vec::new();
+        let mut first_number = None;
         if statement.params > 0
             || capabilities.contains(millrace_protocol::Capabilities::QUERY_ATTRIBUTES)
         {
@@ -152,6 +154,9 @@ impl Session {
                 )
                 .into());
             };
+            if class.kind == Kind::Kill {
+                first_number = kill::number_in(&params);
+            }
             if params.new_params_bound {
                 if *statement.types != *params.types {
                     statement.types = params.types.into();
@@ -167,6 +172,11 @@ impl Session {
             self.unpin_cursor();
         }
         let _ = payload;
+        if let Some(number) = first_number
+            && let Some(killed) = self.kill_prepared(&class, &text, number).await
+        {
+            return killed;
+        }
         let request = Request {
             main: Main::Execute {
                 packet: if rebuilt.is_empty() { packet } else { &rebuilt },

@@ -5,9 +5,10 @@ use millrace_backend::conn::number;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_metrics::{ErrorClass, PinReason};
+use millrace_protocol::command::ExecuteParams;
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::response::Expect;
-use millrace_sql::{Access, KillTarget, Kind};
+use millrace_sql::{Access, KillTarget, Kind, Statement};
 use tokio::sync::oneshot;
 
 use crate::failure::{Answer, Failure};
@@ -25,7 +26,41 @@ fn own_number(expression: &[u8]) -> Option<u64> {
     std::str::from_utf8(number).ok()?.parse().ok()
 }
 
+/// The number in a prepared statement's first parameter; none where it is sent as anything but
+/// an integer.
+pub(crate) fn number_in(params: &ExecuteParams<'_>) -> Option<u64> {
+    use millrace_protocol::types::column_type as kind;
+    let width = match *params.types.first()? {
+        kind::TINY => 1,
+        kind::SHORT => 2,
+        kind::LONG => 4,
+        kind::LONGLONG => 8,
+        _ => return None,
+    };
+    let mut bytes = [0; 8];
+    bytes[..width].copy_from_slice(params.values.get(..width)?);
+    (params.null_bitmap.first()? & 1 == 0).then(|| u64::from_le_bytes(bytes))
+}
+
 impl Session {
+    /// `KILL ?` with a client's number; none where the server is to answer.
+    pub(crate) async fn kill_prepared(
+        &mut self,
+        class: &Statement,
+        text: &[u8],
+        number: u64,
+    ) -> Option<Result<(), Failure>> {
+        let Some(KillTarget::Expression { value, query }) = class.kill.map(|kill| kill.target)
+        else {
+            return None;
+        };
+        let entry = self
+            .find(number)
+            .filter(|_| value.of(text).trim_ascii() == b"?")?;
+        let id = u32::try_from(number).ok()?;
+        Some(Box::pin(self.kill_client(id, &entry, query)).await)
+    }
+
     /// The KILL statement.
     pub(crate) async fn kill(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
         let (id, query) = match request.class.kill.map(|kill| kill.target) {

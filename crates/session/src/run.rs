@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{Lease, Pool};
-use millrace_backend::state::SessionState;
+use millrace_backend::state::{SessionState, Value};
 use millrace_metrics::{PinReason, StatementKind};
 use millrace_protocol::Status;
 use millrace_protocol::command::{Command, Query};
@@ -378,11 +378,23 @@ impl Session {
         // What sets session state may come to keep its connection, and a kept one must be able
         // to take whatever comes next.
         let keeps = access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
-        if keeps {
+        // `id IS NULL` then finds the row last inserted, which only the primary knows.
+        let finds_last = class.kind == Kind::Select && self.finds_last_row();
+        if keeps || finds_last {
             access.max(Access::PrimaryRead)
         } else {
             access
         }
+    }
+
+    fn finds_last_row(&self) -> bool {
+        let value = self.state.variable("sql_auto_is_null");
+        value.is_some_and(|value| match value {
+            Value::Reported(value) | Value::Literal(value) => {
+                **value != *b"0" && !value.eq_ignore_ascii_case(b"OFF")
+            }
+            Value::Null => false,
+        })
     }
 
     /// Runs a statement where it belongs and takes in what it changed.
