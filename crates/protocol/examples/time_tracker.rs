@@ -48,7 +48,10 @@ fn follow(mut buf: &[u8], caps: Capabilities) {
     let mut tracker = Tracker::new(Expect::Query, caps);
     loop {
         match tracker.next(buf) {
-            Event::Pass(len) | Event::Ok { len, .. } | Event::Eof { len, .. } => buf = &buf[len..],
+            Event::Pass(len)
+            | Event::ColumnCount { len }
+            | Event::Ok { len, .. }
+            | Event::Eof { len, .. } => buf = &buf[len..],
             other => return assert_eq!(black_box(other), Event::Done),
         }
     }

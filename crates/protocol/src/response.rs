@@ -35,6 +35,8 @@ pub enum Expect {
 pub enum Event {
     /// Bytes to pass on unchanged: many packets, or part of one.
     Pass(usize),
+    /// The whole packet with a column count, asked for with [`Tracker::showing_counts`].
+    ColumnCount { len: usize },
     /// A whole OK packet, header 0x00, or 0xFE under DEPRECATE_EOF. `last`: no more
     /// results follow.
     Ok { len: usize, last: bool },
@@ -126,6 +128,8 @@ pub struct Tracker {
     continued: bool,
     started: bool,
     infile: bool,
+    /// Column counts are events of their own.
+    shows_counts: bool,
     /// The result set in progress holds OUT parameters, which the EOF before its rows
     /// has said.
     out_params: bool,
@@ -150,7 +154,17 @@ impl Tracker {
             continued: false,
             started: false,
             infile: false,
+            shows_counts: false,
             out_params: false,
+        }
+    }
+
+    /// The same, with [`Event::ColumnCount`] for each result set, so that a caller can put the
+    /// packet in another form.
+    pub fn showing_counts(self) -> Self {
+        Self {
+            shows_counts: true,
+            ..self
         }
     }
 
@@ -165,8 +179,10 @@ impl Tracker {
         if buf.is_empty() && self.state != State::Done {
             return Event::NeedMore;
         }
+        let results = self.result_sets;
         match self.pass(buf) {
             0 => self.decide(buf),
+            len if self.shows_counts && self.result_sets > results => Event::ColumnCount { len },
             passed => Event::Pass(passed),
         }
     }
@@ -216,6 +232,10 @@ impl Tracker {
         }
         while at < buf.len() {
             let before = at;
+            let first = self.state == State::First && !self.continued;
+            if self.shows_counts && first && at > 0 {
+                break;
+            }
             at = match self.state {
                 _ if self.continued => self.pass_continuation(buf, at),
                 State::Rows => self.pass_rows(buf, at),
@@ -228,6 +248,9 @@ impl Tracker {
                 break;
             }
             self.started = true;
+            if self.shows_counts && first {
+                break;
+            }
         }
         at
     }

@@ -7,7 +7,7 @@ use millrace_protocol::{Capabilities, Status};
 use proptest::prelude::*;
 
 mod support;
-use support::{follow, vectors};
+use support::{follow, follow_with, vectors};
 
 #[test]
 fn real_responses_in_pieces_of_every_size() {
@@ -31,6 +31,48 @@ fn real_responses_cut_once_anywhere() {
             assert_eq!(cut, whole, "{} cut at {at}", vector.name);
         }
     }
+}
+
+/// With the counts shown the events are the same, but for what was passed around them.
+#[test]
+fn column_counts_are_whole_packets() {
+    let mut seen = 0;
+    for vector in vectors() {
+        let tracker = Tracker::new(vector.expect, vector.caps).showing_counts();
+        let whole = follow_with(tracker, &[&vector.response]);
+        let pieces: Vec<&[u8]> = vector.response.chunks(3).collect();
+        assert_eq!(follow_with(tracker, &pieces), whole, "{}", vector.name);
+        let (mut merged, mut passed, mut at) = (Vec::new(), 0, 0);
+        for event in &whole.0 {
+            match *event {
+                Event::Pass(len) => (passed, at) = (passed + len, at + len),
+                Event::ColumnCount { len } => {
+                    let count = header(&vector.response[at..]).unwrap();
+                    assert_eq!(len, HEADER + count.len as usize, "{}", vector.name);
+                    seen += 1;
+                    (passed, at) = (passed + len, at + len);
+                }
+                other => {
+                    if passed > 0 {
+                        merged.push(Event::Pass(std::mem::take(&mut passed)));
+                    }
+                    merged.push(other);
+                    if let Event::Ok { len, .. }
+                    | Event::Eof { len, .. }
+                    | Event::Err { len }
+                    | Event::PrepareOk { len, .. }
+                    | Event::LocalInfile { len }
+                    | Event::Progress { len } = other
+                    {
+                        at += len;
+                    }
+                }
+            }
+        }
+        let plain = follow(vector.expect, vector.caps, &[&vector.response]);
+        assert_eq!((merged, whole.1), plain, "{}", vector.name);
+    }
+    assert!(seen > 20, "only {seen} counts in all responses");
 }
 
 #[test]

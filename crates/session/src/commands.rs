@@ -18,7 +18,7 @@ use crate::kill;
 use crate::lease::{Main, Request};
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
-use crate::questions::with_connection_id;
+use crate::questions::{first_found_rows, with_connection_id};
 use crate::session::{Session, Transaction};
 
 fn unknown_statement(family: Family, id: u32, command: &str) -> Failure {
@@ -172,8 +172,8 @@ impl Session {
             self.unpin_cursor();
         }
         let _ = payload;
-        if let Some(number) = first_number
-            && let Some(killed) = self.kill_prepared(&class, &text, number).await
+        if class.kind == Kind::Kill
+            && let Some(killed) = self.kill_prepared(&class, &text, first_number).await
         {
             return killed;
         }
@@ -460,7 +460,7 @@ impl Session {
         self.last_server = None;
         self.diagnostics_at = None;
         self.found_rows_at = None;
-        self.found_rows = 0;
+        self.found_rows = first_found_rows(self.family);
         self.found_rows_known = true;
         self.row_count = 0;
         self.seq += 1;

@@ -796,8 +796,8 @@ impl Session {
     }
 
     /// Warnings would be cleared by what follows: they are saved as another session would.
-    async fn save_own_diagnostics(&mut self, lease: &mut Lease) {
-        let seq = self.seq;
+    pub(crate) async fn save_own_diagnostics(&mut self, lease: &mut Lease) {
+        let seq = lease.last_seq;
         if self.diagnostics_at == Some((lease.server, seq))
             && self.saved_warnings().is_none()
             && let Ok(rows) = lease.query("SHOW WARNINGS").await

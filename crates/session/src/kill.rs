@@ -43,20 +43,23 @@ pub(crate) fn number_in(params: &ExecuteParams<'_>) -> Option<u64> {
 }
 
 impl Session {
-    /// `KILL ?` with a client's number; none where the server is to answer.
+    /// A prepared KILL of a client, by its number or by `parameter`; none where the server is to
+    /// answer.
     pub(crate) async fn kill_prepared(
         &mut self,
         class: &Statement,
         text: &[u8],
-        number: u64,
+        parameter: Option<u64>,
     ) -> Option<Result<(), Failure>> {
-        let Some(KillTarget::Expression { value, query }) = class.kill.map(|kill| kill.target)
-        else {
-            return None;
+        let (number, query) = match class.kill?.target {
+            KillTarget::Connection(number) => (number, false),
+            KillTarget::Query(number) => (number, true),
+            KillTarget::Expression { value, query } if value.of(text).trim_ascii() == b"?" => {
+                (parameter?, query)
+            }
+            _ => return None,
         };
-        let entry = self
-            .find(number)
-            .filter(|_| value.of(text).trim_ascii() == b"?")?;
+        let entry = self.find(number)?;
         let id = u32::try_from(number).ok()?;
         Some(Box::pin(self.kill_client(id, &entry, query)).await)
     }

@@ -547,7 +547,8 @@ impl Session {
             self.save_residue(lease, &mut prelude);
             self.run_steps(lease, &mut prelude).await?;
         } else if lease.last_user == uid {
-            // LAST_INSERT_ID() goes with the rest.
+            // These go with the rest.
+            self.save_own_diagnostics(lease).await;
             if self.insert_id_at == Some((lease.server, lease.last_seq)) {
                 self.read_insert_id(lease).await;
             }

@@ -2,11 +2,19 @@
 //! connection would answer for another: the client's own connection number, and what is known of
 //! a last statement whose connection others have used since.
 
-use millrace_sql::{Flags, Kind, Statement};
+use millrace_sql::{Family, Flags, Kind, Statement};
 use millrace_topology::ServerId;
 
 use crate::failure::Answer;
 use crate::session::Session;
+
+/// FOUND_ROWS() before a session's first result (observed).
+pub(crate) fn first_found_rows(family: Family) -> u64 {
+    match family {
+        Family::MySql => 0,
+        Family::MariaDb => 1,
+    }
+}
 
 /// What a text may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +27,33 @@ enum Question {
 }
 
 impl Session {
+    /// The statement is about the one before, and no connection is kept that knows.
+    fn asks_back(&self, class: &Statement) -> bool {
+        let counts = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
+        // In several statements, one asks about another.
+        self.lease.is_none()
+            && class.kind != Kind::Multi
+            && (class.kind == Kind::Diagnostics || class.flags.intersects(counts))
+    }
+
+    /// Reads what the statement asks about the one before from the connections that know, where
+    /// the statement itself may find them changed: what it needs besides is set on them first.
+    pub(crate) async fn fetch_answers(&mut self, class: &Statement) {
+        let needs = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
+        let changes = class.flags.intersects(needs) || !class.functions.is_empty();
+        if !changes || class.kind == Kind::Diagnostics || !self.asks_back(class) {
+            return;
+        }
+        let asked = [self.diagnostics_at, self.found_rows_at, self.last_at()];
+        for (server, seq) in asked.into_iter().flatten() {
+            let uid = self.handle.uid;
+            if let Some(mut own) = self.pool(server).try_take_own(uid, seq) {
+                self.save_own_diagnostics(&mut own).await;
+                own.give_back();
+            }
+        }
+    }
+
     /// The text with what the statement asks about the one before in place of the questions,
     /// where no connection can answer them any more; none where there is nothing to replace.
     pub(crate) fn with_known_answers(
@@ -26,17 +61,10 @@ impl Session {
         class: &Statement,
         text: &[u8],
     ) -> Result<Option<Vec<u8>>, Answer> {
-        const COUNTS: Flags = Flags::USES_ROW_COUNT
-            .union(Flags::USES_FOUND_ROWS)
-            .union(Flags::USES_WARNING_COUNT);
-        let messages = class.kind == Kind::Diagnostics;
-        // In several statements, one asks about another.
-        if self.lease.is_some()
-            || class.kind == Kind::Multi
-            || !(messages || class.flags.intersects(COUNTS))
-        {
+        if !self.asks_back(class) {
             return Ok(None);
         }
+        let messages = class.kind == Kind::Diagnostics;
         let about_messages = messages || class.flags.contains(Flags::USES_WARNING_COUNT);
         let about_rows = class.flags.contains(Flags::USES_ROW_COUNT);
         let last = self.last_at();

@@ -76,6 +76,14 @@ pub(crate) fn refused_here(code: u16) -> bool {
     matches!(code, 1290 | 1836 | 3032 | 1053 | 3100)
 }
 
+/// Appends a column count for a client that caches definitions: they follow.
+fn put_column_count(out: &mut Vec<u8>, packet: &[u8]) {
+    let length = packet.len() - HEADER + 1;
+    out.extend_from_slice(&[length as u8, 0, 0, packet[3]]);
+    out.extend_from_slice(&packet[HEADER..]);
+    out.push(1);
+}
+
 impl Session {
     /// Relays one answer from the leased connection to the client.
     pub(crate) async fn relay(
@@ -86,11 +94,23 @@ impl Session {
     ) -> Result<Ended, Failure> {
         let mut outcome = Outcome::default();
         let mut out = Vec::new();
+        // Servers are never asked to leave definitions out: which of them a client still has right
+        // cannot be known when its statements run on several connections.
+        let cached = Capabilities::CACHE_METADATA;
+        if self.capabilities.contains(cached) && !lease.capabilities.contains(cached) {
+            tracker = tracker.showing_counts();
+        }
         // Bytes before `start` are forwarded or rewritten; bytes before `at` are understood.
         let (mut start, mut at) = (0, 0);
         loop {
             match tracker.next(&lease.buffer[at..]) {
                 Event::Pass(len) => at += len,
+                Event::ColumnCount { len } => {
+                    out.extend_from_slice(&lease.buffer[start..at]);
+                    put_column_count(&mut out, &lease.buffer[at..at + len]);
+                    at += len;
+                    start = at;
+                }
                 Event::Ok { len, .. } => {
                     let rewrite = self.note_ok(lease, at, len, &mut outcome);
                     if rewrite && !plan.discard {

@@ -322,6 +322,7 @@ impl Session {
         if self.answer_locally(request, text).await? {
             return Ok(());
         }
+        self.fetch_answers(request.class).await;
         if let Some(attributes) = attributes
             && let Some(text) = self.with_known_answers(request.class, text)?
         {

@@ -16,6 +16,7 @@ use millrace_topology::{GtidSet, ServerId};
 
 use crate::pins::Pins;
 use crate::prepared::Statements;
+use crate::questions::first_found_rows;
 use crate::variables::Private;
 use crate::worker::{Handle, Worker};
 
@@ -32,8 +33,7 @@ const SHAPE: Capabilities = Capabilities::FOUND_ROWS
     .union(Capabilities::DEPRECATE_EOF)
     .union(Capabilities::QUERY_ATTRIBUTES)
     .union(Capabilities::STMT_BULK_OPERATIONS)
-    .union(Capabilities::EXTENDED_METADATA)
-    .union(Capabilities::CACHE_METADATA);
+    .union(Capabilities::EXTENDED_METADATA);
 
 /// Who the client is, as far as server connections depend on it.
 #[derive(Debug, Clone)]
@@ -256,7 +256,7 @@ impl Session {
             insert_id_sure: false,
             last_insert_id: 0,
             row_count: 0,
-            found_rows: 0,
+            found_rows: first_found_rows(family),
             found_rows_known: true,
             found_rows_at: None,
             diagnostics_at: None,

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use super::noise::{self, Noise};
-use super::normalise;
+use super::normalise::{self, Meaningless};
 use super::player::{Player, Profile};
 pub use super::script::Case;
 use super::script::{self, Family};
@@ -225,7 +225,14 @@ async fn play(
     for step in &case.steps {
         let lines = player.step(step).await?;
         let ids = player.connection_ids();
-        out.push(normalise::apply(lines, &step.view, &case.masks, &ids));
+        let meaningless = Meaningless::to(profile.capabilities);
+        out.push(normalise::apply(
+            lines,
+            &step.view,
+            &case.masks,
+            &ids,
+            meaningless,
+        ));
         if let Some(noise) = noise {
             noise.round().await;
         }

@@ -660,7 +660,13 @@ impl Connection {
                         .null_terminated()
                         .ok_or_else(|| protocol_error("bad auth switch"))?;
                     let plugin = String::from_utf8_lossy(name).into_owned();
-                    scramble = r.rest().strip_suffix(&[0]).unwrap_or(r.rest()).to_vec();
+                    let rest = r.rest();
+                    scramble = match plugin.as_str() {
+                        // 32 bytes of any value, the last one included.
+                        "client_ed25519" => rest.get(..32).unwrap_or(rest),
+                        _ => rest.strip_suffix(&[0]).unwrap_or(rest),
+                    }
+                    .to_vec();
                     self.greeting.scramble.clone_from(&scramble);
                     Some(auth::first_answer(
                         &plugin,

@@ -69,7 +69,11 @@ pub fn unhex(text: &str) -> Vec<u8> {
 /// bytes are left behind it. Pieces come one after the other, as from a socket; where
 /// the response has not ended with the last one, the last event is `NeedMore`.
 pub fn follow(expect: Expect, caps: Capabilities, pieces: &[&[u8]]) -> (Vec<Event>, usize) {
-    let mut tracker = Tracker::new(expect, caps);
+    follow_with(Tracker::new(expect, caps), pieces)
+}
+
+/// The same with a tracker that was made already.
+pub fn follow_with(mut tracker: Tracker, pieces: &[&[u8]]) -> (Vec<Event>, usize) {
     let mut events = Vec::new();
     let mut buf = Vec::new();
     let mut pieces = pieces.iter();
@@ -78,6 +82,7 @@ pub fn follow(expect: Expect, caps: Capabilities, pieces: &[&[u8]]) -> (Vec<Even
         let event = tracker.next(&buf);
         let used = match event {
             Event::Pass(len)
+            | Event::ColumnCount { len }
             | Event::Ok { len, .. }
             | Event::Eof { len, .. }
             | Event::Err { len }
