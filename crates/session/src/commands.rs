@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use millrace_backend::state::SessionState;
-use millrace_metrics::{PinReason, RetryKind};
+use millrace_metrics::PinReason;
 use millrace_protocol::Status;
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::command::{COM_STMT_PREPARE, StmtExecute, execute_with_types};
@@ -193,7 +193,7 @@ impl Session {
             prepare: None,
         };
         let begun = std::time::Instant::now();
-        let ran = self.run_prepared(&request, id).await;
+        let ran = Box::pin(self.run_somewhere(&request)).await;
         self.statements.clear_long_data(id);
         let (lease, outcome) = ran?;
         if wants_cursor
@@ -209,27 +209,6 @@ impl Session {
         let metrics = self.worker.metrics();
         metrics.statement(Some(server.index()), kind, begun.elapsed());
         Ok(())
-    }
-
-    async fn run_prepared(
-        &mut self,
-        request: &Request<'_>,
-        id: u32,
-    ) -> Result<(millrace_backend::pool::Lease, crate::relay::Outcome), Failure> {
-        let (lease, outcome) = Box::pin(self.run_somewhere(request)).await?;
-        // The server forgot the statement, or it must be prepared anew, and said so in time:
-        // the client has the error already, the next execution prepares again.
-        if let Some(error) = &outcome.error
-            && matches!(error.code, 1243 | 1615)
-            && let Some(statement) = self.statements.get(id)
-        {
-            let uid = statement.uid;
-            self.worker.metrics().retry(RetryKind::Reprepare);
-            let mut lease = lease;
-            lease.prepared.remove(uid);
-            return Ok((lease, outcome));
-        }
-        Ok((lease, outcome))
     }
 
     /// A cursor was closed: the pin ends with the last one.

@@ -83,38 +83,60 @@ struct Prelude {
 }
 
 impl Session {
-    /// Runs the request on the leased connection.
+    /// Runs the request on the leased connection. A prepared statement that the server did not run
+    /// because it is too old for its tables is prepared anew, once.
     pub(crate) async fn attempt(
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
     ) -> Result<Attempt, Failure> {
+        if let Some(attempt) = self.attempt_once(lease, request, wait, true).await? {
+            return Ok(attempt);
+        }
+        self.worker.metrics().retry(RetryKind::Reprepare);
+        if let Main::Execute { id, .. } = request.main
+            && let Some(statement) = self.statements.get(id)
+        {
+            lease.prepared.remove(statement.uid);
+        }
+        let again = Box::pin(self.attempt_once(lease, request, wait, false)).await?;
+        again.ok_or(Failure::Ended)
+    }
+
+    /// None where the prepared statement was too old and `first` allows another attempt.
+    async fn attempt_once(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+        first: bool,
+    ) -> Result<Option<Attempt>, Failure> {
         if lease.last_user == self.handle.uid {
             lease.saving = None;
         }
         if let Err(error) = self.clear_foreign(lease, request).await {
             lease.broken = true;
-            return Ok(Attempt::Elsewhere(Answer::backend(error)));
+            return Ok(Some(Attempt::Elsewhere(Answer::backend(error))));
         }
         let mut statement_id = 0;
         if let Main::Execute { id, .. } = request.main {
             match self.ensure_prepared(lease, id).await? {
                 Ok(server_id) => statement_id = server_id,
-                Err(answer) => return Ok(Attempt::Elsewhere(answer)),
+                Err(answer) => return Ok(Some(Attempt::Elsewhere(answer))),
             }
         }
         let mut prelude = match self.prelude(lease, request, wait).await {
             Ok(prelude) => prelude,
             Err(error) => {
                 lease.broken = true;
-                return Ok(Attempt::Elsewhere(Answer::backend(error)));
+                return Ok(Some(Attempt::Elsewhere(Answer::backend(error))));
             }
         };
         let writes = request.access >= Access::PrimaryRead;
         if prelude.doubtful && writes {
             if let Err(answer) = self.confirm(lease, &mut prelude).await? {
-                return Ok(Attempt::Elsewhere(answer));
+                return Ok(Some(Attempt::Elsewhere(answer)));
             }
         }
         let sent = match request.main {
@@ -133,7 +155,9 @@ impl Session {
         };
         if let Err(error) = sent {
             lease.broken = true;
-            return self.broken(request, lease, BackendError::Io(error));
+            return self
+                .broken(request, lease, BackendError::Io(error))
+                .map(Some);
         }
         // Every command was sent, so every answer must be read, whatever one of them says.
         let mut refusal = None;
@@ -146,21 +170,30 @@ impl Session {
             self.discard(lease, request).await;
             // A transaction that was begun for it must not come to anybody else.
             lease.broken |= prelude.begins;
-            return Ok(Attempt::Elsewhere(answer));
+            return Ok(Some(Attempt::Elsewhere(answer)));
         }
         self.worker.prove(prelude.proofs);
         let is_read = request.access <= Access::Read;
         let primary = self.worker.with_world(|world| world.snapshot.primary);
         let read_only =
             self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
+        let may_move = is_read || read_only;
+        let hold: Option<fn(u16) -> bool> = match request.main {
+            Main::Execute { .. } if first && may_move => {
+                Some(|code| refused_here(code) || is_stale(code))
+            }
+            Main::Execute { .. } if first => Some(is_stale),
+            _ => may_move.then_some(refused_here),
+        };
         let plan = Plan {
-            hold: (is_read || read_only).then_some(refused_here as fn(u16) -> bool),
+            hold,
             statement: request.prepare,
             discard: false,
         };
         let tracker = Tracker::new(request.expect, lease.capabilities);
         match self.relay(lease, tracker, &plan).await? {
-            Ended::Whole(outcome) => Ok(Attempt::Done(outcome)),
+            Ended::Whole(outcome) => Ok(Some(Attempt::Done(outcome))),
+            Ended::Held(error) if is_stale(error.code) => Ok(None),
             // A replica refuses the write before it looks at the transaction.
             Ended::Held(error) if read_only && error.code != 1053 => {
                 let text = "Cannot execute statement in a READ ONLY transaction.";
@@ -174,7 +207,7 @@ impl Session {
             Ended::Held(error) => {
                 lease.broken |= prelude.begins;
                 self.worker.metrics().retry(RetryKind::Read);
-                Ok(Attempt::Elsewhere(Answer::server(error)))
+                Ok(Some(Attempt::Elsewhere(Answer::server(error))))
             }
             Ended::Lost => {
                 lease.broken = true;
@@ -183,6 +216,7 @@ impl Session {
                 }
                 let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
                 self.broken(request, lease, BackendError::Io(error))
+                    .map(Some)
             }
         }
     }
@@ -842,6 +876,11 @@ impl Session {
 /// Leaves nothing for SHOW WARNINGS on either family: MariaDB keeps the old messages over
 /// statements that read no table (observed).
 const CLEAR_DIAGNOSTICS: &[u8] = b"DO (SELECT 1 FROM (SELECT 1) x)";
+
+/// Errors that say a prepared statement was not run and has to be prepared anew.
+fn is_stale(code: u16) -> bool {
+    matches!(code, 1243 | 1615)
+}
 
 fn close_statement(id: u32) -> [u8; 9] {
     let id = id.to_le_bytes();

@@ -258,7 +258,13 @@ mod tests {
             columns: vec![2],
             ..View::default()
         };
-        let out = apply(lines(&["  3 row |17|x|170|"]), &view, &[], &[(1, 17)], modern());
+        let out = apply(
+            lines(&["  3 row |17|x|170|"]),
+            &view,
+            &[],
+            &[(1, 17)],
+            modern(),
+        );
         assert_eq!(out, ["  3 row |<connection id of 1>|...|170|"]);
     }
 
