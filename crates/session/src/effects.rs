@@ -14,7 +14,7 @@ use millrace_sql::{
 };
 
 use crate::failure::Failure;
-use crate::lease::Request;
+use crate::lease::{CLEAR_DIAGNOSTICS, Request};
 use crate::relay::Outcome;
 use crate::session::{Session, Transaction};
 use crate::variables::{self, Named};
@@ -192,8 +192,7 @@ impl Session {
         if class.kind == Kind::Diagnostics && outcome.error.is_none() {
             // What was asked for can be asked for again.
             let own = self
-                .diagnostics_at
-                .or(self.last_at())
+                .diagnosed(class)
                 .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
             if !own {
                 lease.last_user = 0;
@@ -798,6 +797,7 @@ impl Session {
     /// Warnings would be cleared by what follows: they are saved as another session would.
     pub(crate) async fn save_own_diagnostics(&mut self, lease: &mut Lease) {
         let seq = lease.last_seq;
+        let has_messages = lease.residue.diagnostics;
         if self.diagnostics_at == Some((lease.server, seq))
             && self.saved_warnings().is_none()
             && let Ok(rows) = lease.query("SHOW WARNINGS").await
@@ -812,6 +812,10 @@ impl Session {
             self.found_rows_known = true;
             self.found_rows_at = None;
             lease.residue.found_rows = false;
+        }
+        if has_messages && lease.family == Family::MariaDb {
+            // What follows may leave them for somebody else to see.
+            lease.broken |= lease.query(CLEAR_DIAGNOSTICS).await.is_err();
         }
         // What the connection says about its last statement is no longer the session's, but for
         // LAST_INSERT_ID(), which is found by a number of its own.

@@ -285,7 +285,7 @@ impl Session {
         let mut prelude = Prelude::default();
         let uid = self.handle.uid;
         let own = lease.last_user == uid
-            && Some((lease.server, lease.last_seq)) == self.diagnostics_at.or(self.last_at());
+            && Some((lease.server, lease.last_seq)) == self.diagnosed(request.class);
         if own && request.class.kind == Kind::Diagnostics {
             // Anything before it would be what it tells about.
             return Ok(prelude);
@@ -324,7 +324,7 @@ impl Session {
         }
         if request.class.kind == Kind::Diagnostics {
             // What the connection has to show is not this session's, which has nothing.
-            prelude.query(lease, CLEAR_DIAGNOSTICS);
+            prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
         }
         if request.expect != Expect::Prepare {
             self.open_transaction(lease, request.class, &mut prelude);
@@ -392,7 +392,7 @@ impl Session {
             prelude.steps.push(Step::SaveNumbers(owner, lease.last_seq));
         }
         if lease.residue.diagnostics {
-            prelude.query(lease, CLEAR_DIAGNOSTICS);
+            prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
         }
         if prelude.steps.is_empty() {
             // Its last user is gone: nobody waits for this.
@@ -875,7 +875,7 @@ impl Session {
 
 /// Leaves nothing for SHOW WARNINGS on either family: MariaDB keeps the old messages over
 /// statements that read no table (observed).
-const CLEAR_DIAGNOSTICS: &[u8] = b"DO (SELECT 1 FROM (SELECT 1) x)";
+pub(crate) const CLEAR_DIAGNOSTICS: &str = "DO (SELECT 1 FROM (SELECT 1) x)";
 
 /// Errors that say a prepared statement was not run and has to be prepared anew.
 fn is_stale(code: u16) -> bool {

@@ -115,6 +115,14 @@ impl Session {
         self.last_server.map(|server| (server, self.seq))
     }
 
+    /// The statement that a statement about messages asks about. GET DIAGNOSTICS, which assigns
+    /// variables, also tells the number of rows of one without messages.
+    pub(crate) fn diagnosed(&self, class: &Statement) -> Option<(ServerId, u64)> {
+        let also_rows = class.flags.contains(Flags::ASSIGNS_USER_VARS);
+        self.diagnostics_at
+            .or_else(|| self.last_at().filter(|_| also_rows))
+    }
+
     /// GET DIAGNOSTICS asks for more than was saved.
     pub(crate) fn has_lost_diagnostics(&mut self, text: &[u8]) -> bool {
         let asked = self.diagnostics_at.or(self.last_at());

@@ -480,7 +480,7 @@ impl Session {
         let about_messages =
             class.kind == Kind::Diagnostics || class.flags.contains(Flags::USES_WARNING_COUNT);
         let (server, seq) = if about_messages {
-            self.diagnostics_at.or(self.last_at())?
+            self.diagnosed(class)?
         } else if class.flags.contains(Flags::USES_ROW_COUNT) {
             (self.last_server?, self.seq)
         } else if class.flags.contains(Flags::USES_FOUND_ROWS) {
