@@ -82,6 +82,12 @@ impl Session {
         }
         self.note_results(&mut lease, &outcome, class, text);
         self.note_transaction(&outcome, class, began);
+        // Whoever did that, in whatever statement: the next user needs to be told again.
+        let is_tracking = |name: &str| name.starts_with("session_track_");
+        lease.tracking_foreign |= outcome
+            .variables
+            .iter()
+            .any(|(name, _)| is_tracking(name) && &**name != "session_track_transaction_info");
         if !outcome.variables.is_empty()
             || outcome.schema.is_some()
             || !class.assignments.is_empty()

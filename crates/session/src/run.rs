@@ -47,6 +47,7 @@ impl Session {
             let rest = self.inbuf.split_off(length);
             let command = std::mem::replace(&mut self.inbuf, rest);
             self.handle.busy_since.set(self.worker.tick());
+            self.handle.interrupted.set(false);
             // Boxed, so that a session that waits for its client is small.
             let ended = Box::pin(self.command(&command)).await;
             let ended = match ended {
@@ -458,11 +459,18 @@ impl Session {
                 }
             };
             self.handle.on.set(Some((lease.server, lease.thread_id)));
+            if self.handle.interrupted.get() {
+                self.put_back(lease);
+                return Err(interrupted());
+            }
             match self.attempt(&mut lease, request, candidate.wait).await {
                 Ok(Attempt::Done(outcome)) => return Ok((lease, outcome)),
                 Ok(Attempt::Elsewhere(answer)) => {
                     refusal = Some(answer);
                     self.put_back(lease);
+                    if self.handle.interrupted.get() {
+                        return Err(interrupted());
+                    }
                 }
                 Err(failure) => {
                     self.put_back(lease);
@@ -707,6 +715,11 @@ impl Session {
         self.worker.put_statement(class);
         ran
     }
+}
+
+/// What a statement that was killed before a server ran it answers.
+fn interrupted() -> Failure {
+    Answer::client(1317, b"70100", "Query execution was interrupted").into()
 }
 
 /// How long a session waits for another to save what it may ask about its last statement.

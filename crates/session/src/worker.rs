@@ -123,6 +123,8 @@ pub(crate) struct Handle {
     pub(crate) on: Cell<Option<(ServerId, u32)>>,
     /// The connection on loan was named to a KILL: it is not to be lent to another.
     pub(crate) tainted: Cell<bool>,
+    /// The statement under way was named to a KILL: it is not to be tried elsewhere.
+    pub(crate) interrupted: Cell<bool>,
     /// The session is to end.
     pub(crate) ended: Cell<bool>,
     /// The session is to end when it is idle and holds nothing.
@@ -298,6 +300,7 @@ impl Worker {
                 let _ = reply.send(handle.map(|handle| {
                     let on = handle.on.get();
                     handle.tainted.set(on.is_some());
+                    handle.interrupted.set(handle.busy_since.get() != 0);
                     Running {
                         user: handle.user.borrow().clone(),
                         on,
