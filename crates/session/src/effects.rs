@@ -112,7 +112,8 @@ impl Session {
         let (class, text) = request.inner.unwrap_or((class, text));
         self.note_surprises(&outcome, class);
         self.note_position(&outcome, request);
-        self.position_stale |= self.hides_position(&outcome, request);
+        self.position_stale |= self.hides_position(&outcome, request)
+            || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
         if self.has_epilogue(class, &lease) {
             // The client need not wait for what is only for our records.
             self.flush().await?;
@@ -272,6 +273,11 @@ impl Session {
         if outcome.result_sets > 0 {
             self.found_rows = outcome.rows;
             self.found_rows_known = !lease.residue.found_rows;
+            self.found_rows_at = Some((lease.server, self.seq));
+        } else if self.family == Family::MySql && class.kind == Kind::Update && !failed {
+            // On MySQL an UPDATE counts as well (observed).
+            self.found_rows = outcome.matched.unwrap_or(outcome.affected_rows);
+            self.found_rows_known = true;
             self.found_rows_at = Some((lease.server, self.seq));
         } else if held_rows {
             self.found_rows_at = Some((lease.server, self.seq));

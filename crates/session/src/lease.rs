@@ -316,7 +316,7 @@ impl Session {
         let target = self.state.clone();
         self.replay(lease, &target, &mut prelude);
         if self.needs_insert_id(request) {
-            self.restore_insert_id(lease, &mut prelude).await;
+            self.restore_insert_id(lease, &mut prelude).await?;
         }
         let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
         if request.class.flags.intersects(counts) {
@@ -508,17 +508,20 @@ impl Session {
     }
 
     /// Gives the connection the session's LAST_INSERT_ID().
-    async fn restore_insert_id(&mut self, lease: &mut Lease, prelude: &mut Prelude) {
+    async fn restore_insert_id(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<(), BackendError> {
         let uid = self.handle.uid;
         self.collect_saved();
         if let Some((server, seq)) = self.insert_id_at {
             if lease.server == server && lease.last_user == uid && lease.last_seq == seq {
                 if self.insert_id_sure {
-                    return;
+                    return Ok(());
                 }
-                if !prelude.bytes.is_empty() && self.run_steps(lease, prelude).await.is_err() {
-                    lease.broken = true;
-                    return;
+                if !prelude.bytes.is_empty() {
+                    self.run_steps(lease, prelude).await?;
                 }
                 self.read_insert_id(lease).await;
             }
@@ -538,6 +541,7 @@ impl Session {
             prelude.query(lease, text.as_bytes());
             lease.last_insert_id = Some(self.last_insert_id);
         }
+        Ok(())
     }
 
     async fn read_insert_id(&mut self, own: &mut Lease) {
@@ -630,6 +634,10 @@ impl Session {
         let wanted = class.flags.intersects(shows);
         if self.pins.has(PinReason::Transaction) {
             // Some of them cannot be set in a transaction (1766).
+            return;
+        }
+        if wanted && !matches!(self.transaction, Transaction::None) {
+            // They could not be set back before the COMMIT, which is to say what was written.
             return;
         }
         if wanted && !lease.tracking_foreign {

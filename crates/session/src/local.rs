@@ -192,6 +192,7 @@ impl Session {
         for [level, code, message] in wanted.skip(asked.offset).take(asked.limit) {
             result.row(&[Cell::Bytes(level), Cell::Bytes(code), Cell::Bytes(message)]);
         }
+        (self.row_count, self.last_server) = (-1, None);
         self.show(&result, 0).await?;
         Ok(true)
     }
@@ -209,6 +210,7 @@ impl Session {
         column.flags = flags::UNSIGNED | flags::BINARY;
         let mut result = TextResult::new(vec![column]);
         result.row(&[Cell::UInt(count)]);
+        (self.row_count, self.last_server) = (-1, None);
         self.show(&result, 0).await?;
         Ok(true)
     }

@@ -6,6 +6,7 @@ use millrace_sql::{Family, Flags, Kind, Statement};
 use millrace_topology::ServerId;
 
 use crate::failure::Answer;
+use crate::lease::Request;
 use crate::session::Session;
 
 /// FOUND_ROWS() before a session's first result (observed).
@@ -38,14 +39,18 @@ impl Session {
 
     /// Reads what the statement asks about the one before from the connections that know, where
     /// the statement itself may find them changed: what it needs besides is set on them first.
-    pub(crate) async fn fetch_answers(&mut self, class: &Statement) {
+    pub(crate) async fn fetch_answers(&mut self, request: &Request<'_>) {
+        let class = request.class;
         let needs = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
         let changes = class.flags.intersects(needs) || !class.functions.is_empty();
-        if !changes || class.kind == Kind::Diagnostics || !self.asks_back(class) {
+        if class.kind == Kind::Diagnostics || !self.asks_back(class) {
             return;
         }
         let asked = [self.diagnostics_at, self.found_rows_at, self.last_at()];
         for (server, seq) in asked.into_iter().flatten() {
+            if !changes && self.suits(server, class, request.access) {
+                continue;
+            }
             let uid = self.handle.uid;
             if let Some(mut own) = self.pool(server).try_take_own(uid, seq) {
                 self.save_own_diagnostics(&mut own).await;
@@ -58,9 +63,10 @@ impl Session {
     /// where no connection can answer them any more; none where there is nothing to replace.
     pub(crate) fn with_known_answers(
         &mut self,
-        class: &Statement,
+        request: &Request<'_>,
         text: &[u8],
     ) -> Result<Option<Vec<u8>>, Answer> {
+        let class = request.class;
         if !self.asks_back(class) {
             return Ok(None);
         }
@@ -79,7 +85,10 @@ impl Session {
             false => self.is_idle_at(found),
         };
         self.collect_saved();
-        let counts = self.saved_message_counts().filter(|_| !has_messages);
+        // MariaDB forgets the messages as soon as a table is opened (observed).
+        let forgets = self.family == Family::MariaDb && !class.tables.is_empty();
+        let counts = self.saved_message_counts();
+        let counts = counts.filter(|_| !has_messages && !forgets);
         let row_count = self.row_count;
         let found_rows = match class.flags.contains(Flags::USES_FOUND_ROWS) && !has_found {
             true => self.known_found_rows()?,

@@ -27,6 +27,8 @@ pub(crate) struct Outcome {
     pub(crate) affected_rows: u64,
     pub(crate) insert_id: u64,
     pub(crate) warnings: u16,
+    /// Rows that an UPDATE found, changed or not, where the OK tells.
+    pub(crate) matched: Option<u64>,
     /// The last packet was an OK, not the end of rows.
     pub(crate) ended_ok: bool,
     pub(crate) status: Status,
@@ -74,6 +76,13 @@ pub(crate) struct Plan {
 /// offline, shutting down.
 pub(crate) fn refused_here(code: u16) -> bool {
     matches!(code, 1290 | 1836 | 3032 | 1053 | 3100)
+}
+
+/// The number in `Rows matched: 2  Changed: 1  Warnings: 0`.
+fn matched_rows(info: &[u8]) -> Option<u64> {
+    let rest = info.strip_prefix(b"Rows matched: ")?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
 /// Appends a column count for a client that caches definitions: they follow.
@@ -263,6 +272,7 @@ impl Session {
         if outcome.ended_ok {
             outcome.affected_rows = ok.affected_rows;
             outcome.insert_id = ok.last_insert_id;
+            outcome.matched = matched_rows(ok.info);
         }
         if !ok.status.contains(Status::SESSION_STATE_CHANGED) {
             return false;

@@ -78,7 +78,7 @@ impl Session {
         let mut out = Vec::new();
         error_packet(&answer).encode(&mut out, 1);
         self.diagnostics_at = None;
-        self.row_count = -1;
+        (self.row_count, self.last_server) = (-1, None);
         let _ = self.send(&out).await;
     }
 
@@ -323,9 +323,9 @@ impl Session {
         if self.answer_locally(request, text).await? {
             return Ok(());
         }
-        self.fetch_answers(request.class).await;
+        self.fetch_answers(request).await;
         if let Some(attributes) = attributes
-            && let Some(text) = self.with_known_answers(request.class, text)?
+            && let Some(text) = self.with_known_answers(request, text)?
         {
             return Box::pin(self.substituted_query(attributes, &text)).await;
         }
@@ -498,14 +498,18 @@ impl Session {
         } else {
             return None;
         };
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
-        let fits = primary == Some(server)
-            || (class.tables.is_empty()
-                && (class.kind == Kind::Diagnostics || request.access <= Access::PrimaryRead));
-        if !fits {
+        if !self.suits(server, class, request.access) {
             return None;
         }
         self.pool(server).try_take_own(self.handle.uid, seq)
+    }
+
+    /// A statement about the last one may run where that ran.
+    pub(crate) fn suits(&self, server: ServerId, class: &Statement, access: Access) -> bool {
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        primary == Some(server)
+            || (class.tables.is_empty()
+                && (class.kind == Kind::Diagnostics || access <= Access::PrimaryRead))
     }
 
     async fn run_on_own(

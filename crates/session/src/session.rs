@@ -401,6 +401,7 @@ impl Session {
             if let Some(rows) = saved {
                 self.found_rows = rows;
                 self.found_rows_known = true;
+                self.found_rows_at = None;
             }
         }
     }

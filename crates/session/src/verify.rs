@@ -14,6 +14,7 @@ use millrace_backend::connect::{Login, open};
 use millrace_backend::error::BackendError;
 use millrace_backend::state::SessionState;
 use millrace_protocol::Capabilities;
+use millrace_sql::Family;
 use tokio::sync::{Notify, oneshot};
 
 use crate::failure::Answer;
@@ -133,6 +134,15 @@ async fn ask_once(
             )
             .await;
         match changed {
+            // MariaDB lets an account with an expired password in and then refuses its statements.
+            Ok(()) if conn.family == Family::MariaDb => match conn.query("DO 0").await {
+                Ok(_) => {
+                    *slot = Some(conn);
+                    return Ok(());
+                }
+                Err(BackendError::Server(error)) => return Err(Answer::server(error)),
+                Err(_) => {}
+            },
             Ok(()) => {
                 *slot = Some(conn);
                 return Ok(());
