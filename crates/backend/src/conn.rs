@@ -539,10 +539,11 @@ pub fn warnings(rows: Vec<Row>) -> Vec<[Box<[u8]>; 3]> {
         .collect()
 }
 
-/// A number in a control query's first row.
+/// A number in a control query's first row, whatever character set results are in.
 pub fn number(rows: &[Row], column: usize) -> Option<u64> {
     let cell = rows.first()?.get(column)?.as_deref()?;
-    std::str::from_utf8(cell).ok()?.parse().ok()
+    let digits: Vec<u8> = cell.iter().copied().filter(|byte| *byte != 0).collect();
+    std::str::from_utf8(&digits).ok()?.parse().ok()
 }
 
 /// What an OK packet says about variables, folded by a callback: `(name, value)`.

@@ -249,11 +249,13 @@ impl ServerPool {
         let (mut lost, mut old) = (0, Vec::new());
         self.pools.borrow_mut().retain(|_, pool| {
             let mut idle = pool.idle.borrow_mut();
-            let aged = |conn: &mut Conn| {
+            let aged = |conn: &Conn| {
                 tick.saturating_sub(conn.used) >= idle_max
                     || conn.opened.elapsed() >= self.options.max_lifetime
             };
-            old.extend(idle.extract_if(.., aged));
+            let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(aged);
+            *idle = kept;
+            old.extend::<Vec<Conn>>(gone);
             let before = idle.len();
             idle.retain_mut(|conn| conn.stream.is_quiet());
             lost += before - idle.len();

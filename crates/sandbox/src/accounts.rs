@@ -84,7 +84,7 @@ fn grants(family: Family) -> &'static [&'static str] {
             "GRANT ALL ON test.* TO 'app'@'%'",
             "GRANT PROCESS ON *.* TO 'app'@'%'",
             "GRANT ALL ON *.* TO 'admin'@'%' WITH GRANT OPTION",
-            "GRANT SELECT, SHOW VIEW, REPLICATION CLIENT ON *.* TO 'millrace_monitor'@'%'",
+            "GRANT SELECT, SHOW VIEW, TRIGGER, REPLICATION CLIENT ON *.* TO 'millrace_monitor'@'%'",
             "GRANT SHOW_ROUTINE ON *.* TO 'millrace_monitor'@'%'",
             "GRANT REPLICATION SLAVE ON *.* TO 'replicator'@'%'",
         ],
@@ -94,7 +94,7 @@ fn grants(family: Family) -> &'static [&'static str] {
             "GRANT ALL ON test.* TO 'app'@'%'",
             "GRANT PROCESS ON *.* TO 'app'@'%'",
             "GRANT ALL ON *.* TO 'admin'@'%' WITH GRANT OPTION",
-            "GRANT SELECT, SHOW VIEW, BINLOG MONITOR, REPLICA MONITOR \
+            "GRANT SELECT, SHOW VIEW, TRIGGER, REPLICA MONITOR \
              /*M!110301 , SHOW CREATE ROUTINE */ ON *.* TO 'millrace_monitor'@'%'",
             "GRANT REPLICATION SLAVE ON *.* TO 'replicator'@'%'",
         ],

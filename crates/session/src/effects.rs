@@ -950,7 +950,7 @@ impl Session {
         let known = position.is_some_and(|text| {
             let text: Vec<u8> = text
                 .into_iter()
-                .filter(|byte| !byte.is_ascii_whitespace())
+                .filter(|byte| !byte.is_ascii_whitespace() && *byte != 0)
                 .collect();
             self.position.insert_text(&text).is_ok()
         });

@@ -299,17 +299,13 @@ impl Session {
         self.adjust_tracking(lease, request.class, &mut prelude);
         if wait {
             let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
-            let text = match lease.family {
-                Family::MySql => {
-                    format!(
-                        "SELECT WAIT_FOR_EXECUTED_GTID_SET('{}',{seconds})",
-                        self.position
-                    )
-                }
-                Family::MariaDb => {
-                    format!("SELECT MASTER_GTID_WAIT('{}',{seconds})", self.position)
-                }
+            let function = match lease.family {
+                Family::MySql => "WAIT_FOR_EXECUTED_GTID_SET",
+                Family::MariaDb => "MASTER_GTID_WAIT",
             };
+            // The connection's collation may still be another session's: with utf16 a bare literal
+            // would be an empty set, which every server has.
+            let text = format!("SELECT {function}(_utf8mb4'{}',{seconds})", self.position);
             lease.frame_query(&mut prelude.bytes, text.as_bytes());
             prelude.steps.push(Step::Wait);
         }
@@ -546,10 +542,7 @@ impl Session {
 
     async fn read_insert_id(&mut self, own: &mut Lease) {
         let rows = own.query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED)").await;
-        let id = rows.ok().and_then(|rows| {
-            let cell = rows.into_iter().next()?.into_iter().next()??;
-            std::str::from_utf8(&cell).ok()?.parse().ok()
-        });
+        let id = rows.ok().and_then(|rows| number(&rows, 0));
         match id {
             Some(id) => {
                 self.settle_insert_id(id);
@@ -753,8 +746,7 @@ impl Session {
                         return Err(error);
                     }
                 };
-                let answer = rows.first().and_then(|row| row.first()?.as_deref());
-                if answer != Some(b"0") {
+                if number(&rows, 0) != Some(0) {
                     metrics.position_wait(server.index(), PositionWait::TimedOut);
                     self.worker.set_behind(server);
                     return Err(BackendError::Timeout("routing.wait_limit"));

@@ -83,6 +83,10 @@ const MENU: &[&[&str]] = &[
         "SET character_set_results=NULL, collation_connection=utf8mb4_bin",
         "SELECT 'z'",
     ],
+    &[
+        "SET character_set_results='utf16', collation_connection='utf16_general_ci'",
+        "SELECT COUNT(*) FROM n",
+    ],
     &["SET TRANSACTION READ ONLY", "SELECT COUNT(*) FROM n"],
     &["DELETE FROM n WHERE id > 50"],
     &[
