@@ -94,7 +94,7 @@ fn grants(family: Family) -> &'static [&'static str] {
             "GRANT ALL ON test.* TO 'app'@'%'",
             "GRANT PROCESS ON *.* TO 'app'@'%'",
             "GRANT ALL ON *.* TO 'admin'@'%' WITH GRANT OPTION",
-            "GRANT SELECT, SHOW VIEW, TRIGGER, REPLICA MONITOR \
+            "GRANT SELECT, SHOW VIEW, TRIGGER, BINLOG MONITOR, REPLICA MONITOR \
              /*M!110301 , SHOW CREATE ROUTINE */ ON *.* TO 'millrace_monitor'@'%'",
             "GRANT REPLICATION SLAVE ON *.* TO 'replicator'@'%'",
         ],

@@ -353,6 +353,10 @@ async fn accounts_can_do_what_they_are_for(family: Family) {
     assert!(monitor(body).unwrap().contains("RETURN 1"));
     let view = "SELECT view_definition FROM information_schema.views WHERE table_name = 'v'";
     assert!(monitor(view).unwrap().to_lowercase().contains("select 1"));
+    app("CREATE TRIGGER app.tr BEFORE INSERT ON app.t FOR EACH ROW SET NEW.a = 2").unwrap();
+    let trigger =
+        "SELECT action_statement FROM information_schema.triggers WHERE trigger_name = 'tr'";
+    assert!(monitor(trigger).unwrap().contains("NEW.a"));
     monitor("INSERT INTO app.t VALUES (1)").unwrap_err();
     client(&cluster, "root", "", &[], "SELECT 1").unwrap_err();
 }

@@ -181,17 +181,22 @@ pub(crate) async fn sandbox(login: &Login, statements: &[String]) -> anyhow::Res
 
 pub(crate) async fn expired(ground: &Ground) -> anyhow::Result<()> {
     for plugin in ground.plugins() {
-        for (known, way) in [
-            (false, Way::Plain),
-            (true, Way::Plain),
-            (false, Way::Tls),
-            (true, Way::Tls),
+        for (known, database, way) in [
+            (false, "", Way::Plain),
+            (true, "", Way::Plain),
+            (true, "app", Way::Plain),
+            (false, "app", Way::Tls),
+            (true, "", Way::Tls),
         ] {
-            let stem = format!("exp_{}_{known}_{way:?}", &plugin[..6]).to_lowercase();
+            let into = |login: Login| match database {
+                "" => login,
+                name => login.database(name),
+            };
+            let stem = format!("exp_{}_{known}{database}_{way:?}", &plugin[..6]).to_lowercase();
             let names = [format!("{stem}_d"), format!("{stem}_t")];
             for name in &names {
                 ground.account(name, plugin, "expired-11e").await?;
-                let login = ground.through(name, "expired-11e", way);
+                let login = into(ground.through(name, "expired-11e", way));
                 if known {
                     ground.good(&stem, &login).await?.quit().await;
                 }
@@ -216,8 +221,9 @@ pub(crate) async fn expired(ground: &Ground) -> anyhow::Result<()> {
             .map(str::to_owned)
             .to_vec();
             for aware in [false, true] {
-                let mut direct = ground.direct(&ground.through(&names[0], "expired-11e", way));
-                let mut through = ground.through(&names[1], "expired-11e", way);
+                let mut direct =
+                    ground.direct(&into(ground.through(&names[0], "expired-11e", way)));
+                let mut through = into(ground.through(&names[1], "expired-11e", way));
                 if aware {
                     direct.capabilities |= cap::EXPIRED_PASSWORDS;
                     through.capabilities |= cap::EXPIRED_PASSWORDS;
