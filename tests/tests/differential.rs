@@ -35,7 +35,12 @@ fn cases(family: Family) -> anyhow::Result<Vec<Case>> {
 /// Both clusters, set up alike; the second one's replicas are late from here on.
 async fn stages(family: Family, cases: &[Case]) -> anyhow::Result<(Cluster, Stage)> {
     let direct = harness::cluster(family, 0).await?;
-    let stage = Stage::start(family, 2, &ProxyOptions::default()).await?;
+    let options = ProxyOptions {
+        // The replicas are a second late: a longer wait would be as vain.
+        wait_limit: Duration::from_millis(20),
+        ..ProxyOptions::default()
+    };
+    let stage = Stage::start(family, 2, &options).await?;
     for port in [direct.primary().port, stage.cluster.primary().port] {
         suite::prepare(&harness::admin(port), family, cases).await?;
     }

@@ -288,6 +288,19 @@ impl Conn {
         }
     }
 
+    /// Like [`Conn::query_named`], for answers in ASCII: whatever character set results are in, as
+    /// far as it has the letters of ASCII (utf16 and its like put zeros between them).
+    pub async fn ask(&mut self, text: &str) -> Result<Option<Rows>, BackendError> {
+        let mut rows = self.query_named(text).await?;
+        let cells = rows
+            .iter_mut()
+            .flat_map(|rows| rows.rows.iter_mut().flatten());
+        for cell in cells.flatten() {
+            cell.retain(|byte| *byte != 0);
+        }
+        Ok(rows)
+    }
+
     /// Reads the answer of a text command into memory. Only for answers known to be small.
     pub async fn read_rows(&mut self) -> Result<Vec<Row>, BackendError> {
         let bytes = self.read_answer(Expect::Query).await?;
@@ -348,11 +361,11 @@ impl Conn {
         match family {
             Family::MySql => format!(
                 "SET SESSION session_track_gtids=OWN_GTID,session_track_schema=ON,\
-                 session_track_state_change=ON,session_track_system_variables='{variables}'"
+                 session_track_state_change=ON,session_track_system_variables=_utf8mb4'{variables}'"
             ),
             Family::MariaDb => format!(
                 "SET SESSION session_track_schema=ON,session_track_state_change=ON,\
-                 session_track_system_variables='{variables}'"
+                 session_track_system_variables=_utf8mb4'{variables}'"
             ),
         }
     }

@@ -242,13 +242,27 @@ fn assign_charset(set: &mut Vec<u8>, to: &SessionState) {
     }
 }
 
+/// Before a string that is read on a connection whose collation is another session's: under utf16
+/// a bare literal would be no time zone and no mode (observed).
+const INTRODUCER: &[u8] = b"_utf8mb4";
+
+fn is_plain_string(text: &[u8]) -> bool {
+    text.is_ascii() && text.first() == Some(&b'\'')
+}
+
 /// A value as SQL text that means the same under every `sql_mode` and character set.
 fn write_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => out.extend_from_slice(b"NULL"),
-        Value::Literal(text) => out.extend_from_slice(text),
+        Value::Literal(text) => {
+            if is_plain_string(text) {
+                out.extend_from_slice(INTRODUCER);
+            }
+            out.extend_from_slice(text);
+        }
         Value::Reported(text) if is_number(text) => out.extend_from_slice(text),
         Value::Reported(text) if text.iter().all(|b| is_plain(*b)) => {
+            out.extend_from_slice(INTRODUCER);
             out.push(b'\'');
             out.extend_from_slice(text);
             out.push(b'\'');
@@ -321,7 +335,7 @@ mod tests {
         let text = assignments(&from, &to);
         assert_eq!(
             String::from_utf8_lossy(&text),
-            "SET @@session.x=DEFAULT,@@session.sql_mode='',@@session.y=2.5"
+            "SET @@session.x=DEFAULT,@@session.sql_mode=_utf8mb4'',@@session.y=2.5"
         );
     }
 
@@ -345,12 +359,12 @@ mod tests {
         let text = |set: Vec<u8>| String::from_utf8_lossy(&set).into_owned();
         assert_eq!(
             text(assignments(&from, &to)),
-            "SET NAMES utf8mb4 COLLATE utf8mb4_bin,@@session.character_set_results='latin1',\
-             @@session.unique_checks=@@global.unique_checks,@@session.time_zone='+01:00'"
+            "SET NAMES utf8mb4 COLLATE utf8mb4_bin,@@session.character_set_results=_utf8mb4'latin1',\
+             @@session.unique_checks=@@global.unique_checks,@@session.time_zone=_utf8mb4'+01:00'"
         );
         assert_eq!(
             text(late_assignment(&from, &to)),
-            "SET @@session.system_versioning_asof='2024-01-01'"
+            "SET @@session.system_versioning_asof=_utf8mb4'2024-01-01'"
         );
     }
 

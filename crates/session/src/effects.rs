@@ -880,7 +880,7 @@ impl Session {
         let Ok(query) = String::from_utf8(query) else {
             return false;
         };
-        let Ok(Some(rows)) = lease.query_named(&query).await else {
+        let Ok(Some(rows)) = lease.ask(&query).await else {
             return false;
         };
         let Some(row) = rows.rows.first() else {
@@ -919,11 +919,12 @@ impl Session {
                  @@session_track_system_variables,'OFF'"
             }
         };
-        let Ok(rows) = lease.query(query).await else {
+        let Ok(Some(rows)) = lease.ask(query).await else {
             self.pin(PinReason::SessionState);
             return;
         };
         let mut cells = rows
+            .rows
             .into_iter()
             .next()
             .unwrap_or_default()
@@ -966,8 +967,9 @@ impl Session {
             .iter()
             .map(|name| format!("@@session.{name}"))
             .collect();
-        let rows = lease.query(&format!("SELECT {}", columns.join(","))).await;
-        let Some(row) = rows.ok().and_then(|rows| rows.into_iter().next()) else {
+        let rows = lease.ask(&format!("SELECT {}", columns.join(","))).await;
+        let row = rows.ok().flatten();
+        let Some(row) = row.and_then(|rows| rows.rows.into_iter().next()) else {
             self.pin(PinReason::SessionState);
             return;
         };
@@ -998,10 +1000,10 @@ impl Session {
             }
             query.push_str(&format!("IS_USED_LOCK({name})<=>CONNECTION_ID()"));
         }
-        let Ok(rows) = lease.query(&query).await else {
+        let Ok(Some(rows)) = lease.ask(&query).await else {
             return;
         };
-        let held = rows.into_iter().next().unwrap_or_default();
+        let held = rows.rows.into_iter().next().unwrap_or_default();
         let mut held = held.iter().map(|cell| cell.as_deref() == Some(b"1"));
         self.locks.retain(|_| held.next().unwrap_or(true));
         if self.locks.is_empty() {

@@ -108,7 +108,7 @@ impl Tracks {
         let on = |flag: bool| if flag { "ON" } else { "OFF" };
         let mut text = format!(
             "SET SESSION session_track_schema={},session_track_state_change={},\
-             session_track_system_variables='{}'",
+             session_track_system_variables=_utf8mb4'{}'",
             on(self.schema),
             on(self.state_change),
             self.variables
