@@ -166,6 +166,7 @@ impl Session {
         let mailboxes = self.worker.shared.mailboxes.clone();
         let ask = Message::Ask {
             uid: entry.uid,
+            query,
             reply,
         };
         let _ = mailboxes[entry.worker].send(ask);

@@ -221,11 +221,11 @@ impl Session {
         }
     }
 
-    /// The connection was named to a KILL that is about to end the session as well.
-    async fn is_killed(&self) -> bool {
+    /// A KILL is about to end the session: waits for that.
+    pub(crate) async fn is_killed(&self) -> bool {
         const STEP: Duration = Duration::from_millis(10);
         for _ in 0..50 {
-            if self.handle.ended.get() || !self.handle.tainted.get() {
+            if self.handle.ended.get() || !self.handle.ending.get() {
                 break;
             }
             tokio::time::sleep(STEP).await;

@@ -461,7 +461,7 @@ impl Session {
             self.handle.on.set(Some((lease.server, lease.thread_id)));
             if self.handle.interrupted.get() {
                 self.put_back(lease);
-                return Err(interrupted());
+                return Err(self.interrupted().await);
             }
             match self.attempt(&mut lease, request, candidate.wait).await {
                 Ok(Attempt::Done(outcome)) => return Ok((lease, outcome)),
@@ -469,7 +469,7 @@ impl Session {
                     refusal = Some(answer);
                     self.put_back(lease);
                     if self.handle.interrupted.get() {
-                        return Err(interrupted());
+                        return Err(self.interrupted().await);
                     }
                 }
                 Err(failure) => {
@@ -502,6 +502,14 @@ impl Session {
             return None;
         }
         self.pool(server).try_take_own(self.handle.uid, seq)
+    }
+
+    /// What becomes of a statement that was killed before a server ran it.
+    async fn interrupted(&self) -> Failure {
+        if self.is_killed().await {
+            return Failure::Ended;
+        }
+        Answer::client(1317, b"70100", "Query execution was interrupted").into()
     }
 
     /// A statement about the last one may run where that ran.
@@ -719,11 +727,6 @@ impl Session {
         self.worker.put_statement(class);
         ran
     }
-}
-
-/// What a statement that was killed before a server ran it answers.
-fn interrupted() -> Failure {
-    Answer::client(1317, b"70100", "Query execution was interrupted").into()
 }
 
 /// How long a session waits for another to save what it may ask about its last statement.

@@ -79,6 +79,8 @@ pub enum Message {
     Ask {
         /// The session.
         uid: u64,
+        /// It is asked for a KILL QUERY, which leaves the session.
+        query: bool,
         /// Takes the answer.
         reply: oneshot::Sender<Option<Running>>,
     },
@@ -125,6 +127,8 @@ pub(crate) struct Handle {
     pub(crate) tainted: Cell<bool>,
     /// The statement under way was named to a KILL: it is not to be tried elsewhere.
     pub(crate) interrupted: Cell<bool>,
+    /// That KILL is about to end the session as well.
+    pub(crate) ending: Cell<bool>,
     /// The session is to end.
     pub(crate) ended: Cell<bool>,
     /// The session is to end when it is idle and holds nothing.
@@ -295,12 +299,13 @@ impl Worker {
                     pool.pump();
                 }
             }
-            Message::Ask { uid, reply } => {
+            Message::Ask { uid, query, reply } => {
                 let handle = self.session(uid);
                 let _ = reply.send(handle.map(|handle| {
                     let on = handle.on.get();
                     handle.tainted.set(on.is_some());
                     handle.interrupted.set(handle.busy_since.get() != 0);
+                    handle.ending.set(!query);
                     Running {
                         user: handle.user.borrow().clone(),
                         on,
