@@ -162,15 +162,24 @@ impl Session {
         if id == self.id {
             return self.kill_self(query).await;
         }
-        let (reply, answer) = oneshot::channel();
         let mailboxes = self.worker.shared.mailboxes.clone();
-        let ask = Message::Ask {
-            uid: entry.uid,
-            query,
-            reply,
-        };
-        let _ = mailboxes[entry.worker].send(ask);
-        let Ok(Some(running)) = answer.await else {
+        let mut running = None;
+        // A client that has just logged in may not be in its worker's list yet.
+        for _ in 0..5 {
+            let (reply, answer) = oneshot::channel();
+            let ask = Message::Ask {
+                uid: entry.uid,
+                query,
+                reply,
+            };
+            let _ = mailboxes[entry.worker].send(ask);
+            running = answer.await.ok().flatten();
+            if running.is_some() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let Some(running) = running else {
             let text = format!("Unknown thread id: {id}");
             return Err(Answer::client(1094, b"HY000", text).into());
         };

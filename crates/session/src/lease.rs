@@ -167,7 +167,9 @@ impl Session {
             }
         }
         if let Some(answer) = refusal {
-            self.discard(lease, request).await;
+            // Its answer is worth no wait: a long statement's connection is closed instead.
+            let discarded = tokio::time::timeout(DISCARD, self.discard(lease, request)).await;
+            lease.broken |= discarded.is_err();
             // A transaction that was begun for it must not come to anybody else.
             lease.broken |= prelude.begins;
             return Ok(Some(Attempt::Elsewhere(answer)));
@@ -872,6 +874,9 @@ impl Session {
         }
     }
 }
+
+/// How long the answer of a statement that was sent for nothing may take.
+const DISCARD: Duration = Duration::from_millis(20);
 
 /// Leaves nothing for SHOW WARNINGS on either family: MariaDB keeps the old messages over
 /// statements that read no table (observed).

@@ -186,9 +186,15 @@ fn replace_ids_in_error(line: &str, ids: &[(u32, u32)]) -> String {
         let (session, _) = ids.iter().find(|(_, id)| word == id.to_string())?;
         Some(format!("<connection id of {session}>"))
     };
+    // The error's own number is none.
+    let mut before = "";
     let words: Vec<String> = line
         .split(' ')
-        .map(|word| named(word).unwrap_or_else(|| word.to_owned()))
+        .map(|word| {
+            let is_code = std::mem::replace(&mut before, word) == "ERROR";
+            let name = named(word).filter(|_| !is_code);
+            name.unwrap_or_else(|| word.to_owned())
+        })
         .collect();
     words.join(" ")
 }
