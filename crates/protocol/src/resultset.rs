@@ -234,7 +234,7 @@ impl TextResult {
             writer.u8(1);
         }
         let seq = writer.finish();
-        let mut seq = self.put_definitions(out, seq, caps, end.status);
+        let mut seq = self.put_definitions(out, seq, caps, end.status, end.warnings);
         for row in &self.rows {
             let mut writer = Writer::new(out, seq);
             put_row(row, &mut writer);
@@ -249,6 +249,7 @@ impl TextResult {
         mut seq: u8,
         caps: Capabilities,
         status: Status,
+        warnings: u16,
     ) -> u8 {
         for column in &self.columns {
             seq = column.encode(out, seq, caps);
@@ -256,7 +257,7 @@ impl TextResult {
         if caps.contains(Capabilities::DEPRECATE_EOF) {
             return seq;
         }
-        encode_eof(out, seq, status, 0)
+        encode_eof(out, seq, status, warnings)
     }
 
     /// Appends the answer to COM_STMT_PREPARE for a statement without parameters that
@@ -284,7 +285,7 @@ impl TextResult {
         if self.columns.is_empty() {
             return seq;
         }
-        self.put_definitions(out, seq, caps, status)
+        self.put_definitions(out, seq, caps, status, 0)
     }
 }
 
