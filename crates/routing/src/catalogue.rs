@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use millrace_sql::{Access, Flags, Kind, NameRef, Statement, TableUse};
 use millrace_topology::Family;
 
-use names::{Name, Names};
+use names::{Buffer, Name};
 
 /// A row of text columns; none is NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
@@ -208,8 +208,7 @@ fn contains(names: &HashSet<Name>, name: &NameRef, text: &[u8], database: &[u8])
     if names.is_empty() {
         return false;
     }
-    let schema = name.schema.map(|schema| schema.of(text));
-    names.has(schema, name.name.of(text), database)
+    names.contains(&key(name, text, database)[..])
 }
 
 fn get<'m>(
@@ -218,8 +217,12 @@ fn get<'m>(
     text: &[u8],
     database: &[u8],
 ) -> Option<&'m Leaves> {
+    map.get(&key(name, text, database)[..])
+}
+
+fn key(name: &NameRef, text: &[u8], database: &[u8]) -> Buffer {
     let schema = name.schema.map(|schema| schema.of(text));
-    map.get(&names::written(schema, name.name.of(text), database))
+    names::key(schema, name.name.of(text), database)
 }
 
 #[cfg(test)]

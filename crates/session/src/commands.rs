@@ -18,7 +18,7 @@ use crate::kill;
 use crate::lease::{Main, Request};
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
-use crate::questions::{first_found_rows, with_connection_id};
+use crate::questions::{first_found_rows, is_about_last, with_connection_id};
 use crate::session::{Session, Transaction};
 
 fn unknown_statement(family: Family, id: u32, command: &str) -> Failure {
@@ -71,8 +71,7 @@ impl Session {
         let mut access = self.access(&class, text);
         // A statement about the one before cannot be given the answer: it stays with the
         // connection that will have it.
-        let asks = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
-        let asks_back = class.kind == Kind::Diagnostics || class.flags.intersects(asks);
+        let asks_back = is_about_last(&class);
         if asks_back {
             access = access.max(Access::PrimaryRead);
         }

@@ -187,9 +187,10 @@ impl Session {
             Some((server, thread)) => self.kill_on_server(server, thread, query).await?,
             None => self.check_right(id, &running).await?,
         }
-        if !query {
-            let _ = mailboxes[entry.worker].send(Message::End(entry.uid));
-        }
+        let _ = mailboxes[entry.worker].send(match query {
+            true => Message::Interrupt(entry.uid),
+            false => Message::End(entry.uid),
+        });
         self.ok(OkFields::default()).await
     }
 

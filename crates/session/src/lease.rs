@@ -167,9 +167,14 @@ impl Session {
             }
         }
         if let Some(answer) = refusal {
-            // Its answer is worth no wait: a long statement's connection is closed instead.
-            let discarded = tokio::time::timeout(DISCARD, self.discard(lease, request)).await;
-            lease.broken |= discarded.is_err();
+            let discarding = self.discard(lease, request);
+            if request.access <= Access::Read {
+                // Its answer is worth no wait: a long read's connection is closed instead.
+                let discarded = tokio::time::timeout(DISCARD, discarding).await;
+                lease.broken |= discarded.is_err();
+            } else {
+                discarding.await;
+            }
             // A transaction that was begun for it must not come to anybody else.
             lease.broken |= prelude.begins;
             return Ok(Some(Attempt::Elsewhere(answer)));
@@ -875,7 +880,7 @@ impl Session {
     }
 }
 
-/// How long the answer of a statement that was sent for nothing may take.
+/// How long the answer of a read that was sent for nothing may take.
 const DISCARD: Duration = Duration::from_millis(20);
 
 /// Leaves nothing for SHOW WARNINGS on either family: MariaDB keeps the old messages over

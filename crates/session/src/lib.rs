@@ -5,6 +5,7 @@
 mod accounts;
 mod commands;
 mod effects;
+mod epilogue;
 mod failure;
 mod kill;
 mod lease;

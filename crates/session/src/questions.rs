@@ -27,14 +27,17 @@ enum Question {
     ErrorCount,
 }
 
+/// The statement asks about the one before it.
+pub(crate) fn is_about_last(class: &Statement) -> bool {
+    let counts = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
+    class.kind == Kind::Diagnostics || class.flags.intersects(counts)
+}
+
 impl Session {
     /// The statement is about the one before, and no connection is kept that knows.
     fn asks_back(&self, class: &Statement) -> bool {
-        let counts = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
         // In several statements, one asks about another.
-        self.lease.is_none()
-            && class.kind != Kind::Multi
-            && (class.kind == Kind::Diagnostics || class.flags.intersects(counts))
+        self.lease.is_none() && class.kind != Kind::Multi && is_about_last(class)
     }
 
     /// Reads what the statement asks about the one before from the connections that know, where
@@ -133,12 +136,9 @@ impl Session {
     }
 
     /// GET DIAGNOSTICS asks for more than was saved.
-    pub(crate) fn has_lost_diagnostics(&mut self, text: &[u8]) -> bool {
-        let asked = self.diagnostics_at.or(self.last_at());
-        let is_get = text
-            .trim_ascii_start()
-            .get(..4)
-            .is_some_and(|word| word.eq_ignore_ascii_case(b"get "));
+    pub(crate) fn has_lost_diagnostics(&mut self, class: &Statement) -> bool {
+        let is_get = class.flags.contains(Flags::ASSIGNS_USER_VARS);
+        let asked = self.diagnosed(class);
         self.lease.is_none() && is_get && asked.is_some() && !self.is_idle_at(asked)
     }
 

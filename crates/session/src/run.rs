@@ -330,7 +330,7 @@ impl Session {
             return Box::pin(self.substituted_query(attributes, &text)).await;
         }
         match request.class.kind {
-            Kind::Diagnostics if self.has_lost_diagnostics(text) => Err(Answer::client(
+            Kind::Diagnostics if self.has_lost_diagnostics(request.class) => Err(Answer::client(
                 1105,
                 b"HY000",
                 "Millrace: the connection that GET DIAGNOSTICS asks about has been used by others; \
@@ -466,9 +466,11 @@ impl Session {
             match self.attempt(&mut lease, request, candidate.wait).await {
                 Ok(Attempt::Done(outcome)) => return Ok((lease, outcome)),
                 Ok(Attempt::Elsewhere(answer)) => {
+                    // The server has taken a KILL for what went ahead of the statement.
+                    let killed = self.handle.tainted.get() && answer.error.code == 1317;
                     refusal = Some(answer);
                     self.put_back(lease);
-                    if self.handle.interrupted.get() {
+                    if killed || self.handle.interrupted.get() {
                         return Err(self.interrupted().await);
                     }
                 }

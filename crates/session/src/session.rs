@@ -382,27 +382,17 @@ impl Session {
     /// What another session saved of this one's last statements, taken over as far as it still
     /// counts.
     pub(crate) fn collect_saved(&mut self) {
-        if let Some((_, seq)) = self.insert_id_at {
-            let saved = self
-                .handle
-                .saved
-                .find(seq)
-                .and_then(|saved| saved.last_insert_id);
-            if let Some(id) = saved {
-                self.settle_insert_id(id);
-            }
+        let saved = &self.handle.saved;
+        let at = |at: Option<(ServerId, u64)>| at.and_then(|(_, seq)| saved.find(seq));
+        let id = at(self.insert_id_at).and_then(|saved| saved.last_insert_id);
+        let rows = at(self.found_rows_at).and_then(|saved| saved.found_rows);
+        if let Some(id) = id {
+            self.settle_insert_id(id);
         }
-        if let Some((_, seq)) = self.found_rows_at {
-            let saved = self
-                .handle
-                .saved
-                .find(seq)
-                .and_then(|saved| saved.found_rows);
-            if let Some(rows) = saved {
-                self.found_rows = rows;
-                self.found_rows_known = true;
-                self.found_rows_at = None;
-            }
+        if let Some(rows) = rows {
+            self.found_rows = rows;
+            self.found_rows_known = true;
+            self.found_rows_at = None;
         }
     }
 

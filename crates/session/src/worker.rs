@@ -86,6 +86,8 @@ pub enum Message {
     },
     /// Close the connections of this account that nobody uses.
     DropAccount(Box<[u8]>),
+    /// The statement under way was killed: it is not to be tried on another server.
+    Interrupt(u64),
     /// End this session.
     End(u64),
     /// Take no new clients; end idle sessions, and the others when they become idle.
@@ -304,7 +306,6 @@ impl Worker {
                 let _ = reply.send(handle.map(|handle| {
                     let on = handle.on.get();
                     handle.tainted.set(on.is_some());
-                    handle.interrupted.set(handle.busy_since.get() != 0);
                     handle.ending.set(!query);
                     Running {
                         user: handle.user.borrow().clone(),
@@ -313,6 +314,11 @@ impl Worker {
                 }));
             }
             Message::DropAccount(user) => self.drop_account(&user),
+            Message::Interrupt(uid) => {
+                if let Some(handle) = self.session(uid) {
+                    handle.interrupted.set(handle.busy_since.get() != 0);
+                }
+            }
             Message::End(uid) => {
                 if let Some(handle) = self.session(uid) {
                     handle.ended.set(true);

@@ -336,7 +336,13 @@ impl Connection {
 
     /// Prepares a statement.
     pub async fn prepare(&mut self, sql: &[u8]) -> Reply {
-        self.command(com::STMT_PREPARE, sql, Expect::Prepare).await
+        let reply = self.command(com::STMT_PREPARE, sql, Expect::Prepare).await;
+        if let Some((id, params)) = reply.statement_id() {
+            // The parameters' definitions come first.
+            let columns = reply.columns().into_iter().skip(params.into());
+            self.cursors.insert(id, columns.cloned().collect());
+        }
+        reply
     }
 
     /// The body of COM_STMT_EXECUTE. `flags` as in the protocol: 1 opens a read-only cursor.
@@ -353,9 +359,11 @@ impl Connection {
     /// Executes a prepared statement.
     pub async fn execute(&mut self, id: u32, flags: u8, params: &[Param], types: bool) -> Reply {
         let body = self.execute_body(id, flags, params, types);
-        let reply = self
+        let mut reply = self
             .command(com::STMT_EXECUTE, &body, Expect::Results { binary: true })
             .await;
+        // What a client sees that keeps definitions is the ones it has kept, right or wrong.
+        reply.fill_in(self.cursor_columns(id));
         let columns: Vec<Column> = reply.columns().into_iter().cloned().collect();
         if !columns.is_empty() {
             self.cursors.insert(id, columns);

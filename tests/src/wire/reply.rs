@@ -383,6 +383,34 @@ impl Reply {
         })
     }
 
+    /// Puts `columns` where the server has left definitions out, as if it had sent them.
+    pub fn fill_in(&mut self, columns: &[Column]) {
+        let mut filled: Vec<Event> = Vec::with_capacity(self.events.len());
+        let mut more = 0_u8;
+        for mut event in std::mem::take(&mut self.events) {
+            event.seq = event.seq.wrapping_add(more);
+            let left_out = match &mut event.item {
+                Item::ColumnCount { count, metadata } if !*metadata => {
+                    *metadata = usize::try_from(*count) == Ok(columns.len());
+                    *metadata
+                }
+                _ => false,
+            };
+            let mut seq = event.seq;
+            filled.push(event);
+            for column in columns.iter().filter(|_| left_out) {
+                seq = seq.wrapping_add(1);
+                more = more.wrapping_add(1);
+                filled.push(Event {
+                    seq,
+                    chunks: 1,
+                    item: Item::Column(Box::new(column.clone())),
+                });
+            }
+        }
+        self.events = filled;
+    }
+
     /// One line for each packet. Statement ids are left out: they are handles, not data.
     pub fn render(&self) -> Vec<String> {
         let mut columns: Vec<&Column> = Vec::new();

@@ -3,33 +3,13 @@
 //! Routine names are always compared without regard to case by the servers, table names depend on
 //! a setting. Taking both as equal in any case can only find more unsafe views.
 
-use std::collections::HashSet;
-
 use smallvec::SmallVec;
 
 /// `schema`, NUL, `name`: no identifier holds a NUL.
 pub(crate) type Name = Box<[u8]>;
 
-type Buffer = SmallVec<[u8; 128]>;
-
-/// Looks names up as statements write them.
-pub(crate) trait Names {
-    /// Whether `schema.name` is in the set; `database` stands in for a missing schema.
-    fn has(&self, schema: Option<&[u8]>, name: &[u8], database: &[u8]) -> bool;
-}
-
-impl Names for HashSet<Name> {
-    fn has(&self, schema: Option<&[u8]>, name: &[u8], database: &[u8]) -> bool {
-        let mut key = Buffer::new();
-        match schema {
-            Some(schema) => push(&mut key, schema),
-            None => push_plain(&mut key, database),
-        }
-        key.push(0);
-        push(&mut key, name);
-        self.contains(&key[..])
-    }
-}
+/// A key on the stack, for as long as names usually are.
+pub(crate) type Buffer = SmallVec<[u8; 128]>;
 
 /// A key from names without quotes.
 pub(crate) fn name(schema: &[u8], name: &[u8]) -> Name {
@@ -40,8 +20,13 @@ pub(crate) fn name(schema: &[u8], name: &[u8]) -> Name {
     key.into_vec().into()
 }
 
-/// A key from names as a statement writes them.
+/// A key from names as a statement writes them; `database` stands in for a missing schema.
 pub(crate) fn written(schema: Option<&[u8]>, name: &[u8], database: &[u8]) -> Name {
+    key(schema, name, database).into_vec().into()
+}
+
+/// The same for a look-up, without an allocation.
+pub(crate) fn key(schema: Option<&[u8]>, name: &[u8], database: &[u8]) -> Buffer {
     let mut key = Buffer::new();
     match schema {
         Some(schema) => push(&mut key, schema),
@@ -49,7 +34,7 @@ pub(crate) fn written(schema: Option<&[u8]>, name: &[u8], database: &[u8]) -> Na
     }
     key.push(0);
     push(&mut key, name);
-    key.into_vec().into()
+    key
 }
 
 /// Takes quotes off: of a doubled one inside, one is left.
@@ -83,17 +68,23 @@ fn push_plain(key: &mut Buffer, plain: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
+
+    fn has(names: &HashSet<Name>, schema: Option<&[u8]>, name: &[u8], database: &[u8]) -> bool {
+        names.contains(&key(schema, name, database)[..])
+    }
 
     #[test]
     fn finds_names_however_they_are_written() {
         let names: HashSet<Name> =
             [name(b"Shop", b"A`b"), name("caf\u{c9}".as_bytes(), b"x")].into();
-        assert!(names.has(Some(b"shop"), b"`a``B`", b""));
-        assert!(names.has(Some(b"`SHOP`"), b"\"a`b\"", b"other"));
-        assert!(names.has(None, b"`A``b`", b"SHOP"));
-        assert!(names.has(Some("caf\u{e9}".as_bytes()), b"X", b""));
-        assert!(!names.has(None, b"x", b"shop"));
-        assert!(!names.has(None, b"`", b"shop"));
+        assert!(has(&names, Some(b"shop"), b"`a``B`", b""));
+        assert!(has(&names, Some(b"`SHOP`"), b"\"a`b\"", b"other"));
+        assert!(has(&names, None, b"`A``b`", b"SHOP"));
+        assert!(has(&names, Some("caf\u{e9}".as_bytes()), b"X", b""));
+        assert!(!has(&names, None, b"x", b"shop"));
+        assert!(!has(&names, None, b"`", b"shop"));
     }
 }

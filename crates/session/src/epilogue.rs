@@ -1,0 +1,347 @@
+//! What a statement changed and no answer tells is asked for on the same connection before anybody
+//! else has it: user variables, tracking, positions, locks. The client has its answer by then.
+
+use millrace_backend::conn::{number, warnings};
+use millrace_backend::pool::Lease;
+use millrace_backend::state::{SessionState, Value};
+use millrace_metrics::PinReason;
+use millrace_protocol::resultset::ColumnDef;
+use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
+
+use crate::lease::CLEAR_DIAGNOSTICS;
+use crate::session::Session;
+use crate::variables;
+
+impl Session {
+    pub(crate) fn has_epilogue(&self, class: &Statement, lease: &Lease) -> bool {
+        class.flags.contains(Flags::ASSIGNS_USER_VARS)
+            || !self.unreported.is_empty()
+            || self.locks_to_check(class)
+            || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK)
+                && !class.assignments.is_empty())
+            || self.position_to_read(class, lease)
+    }
+
+    /// The position is behind what the session wrote, and can be asked for here without being in
+    /// the way of a question about the statement before.
+    fn position_to_read(&self, class: &Statement, lease: &Lease) -> bool {
+        self.position_stale
+            && class.kind != Kind::Diagnostics
+            && self.diagnostics_at != Some((lease.server, self.seq))
+            && !self.pins.has(PinReason::Transaction)
+            && self
+                .worker
+                .with_world(|world| world.snapshot.primary == Some(lease.server))
+    }
+
+    /// Locks may have been taken or released.
+    fn locks_to_check(&self, class: &Statement) -> bool {
+        let touches = Flags::ACQUIRES_USER_LOCK | Flags::RELEASES_USER_LOCK;
+        let may_touch = class.flags.intersects(touches)
+            || class.kind == Kind::Call
+            || !class.functions.is_empty();
+        may_touch && self.pins.has(PinReason::UserLock)
+    }
+
+    /// Reads back what the statement may have changed and the server does not report.
+    pub(crate) async fn epilogue(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
+        let assigns = class.flags.contains(Flags::ASSIGNS_USER_VARS)
+            && !self.pins.has(PinReason::UserVariable);
+        if assigns && !self.keep_numbers(lease, class, text) {
+            self.save_own_diagnostics(lease).await;
+            if !self.read_user_variables(lease, class, text).await {
+                self.pin(PinReason::UserVariable);
+            }
+        }
+        if class.flags.contains(Flags::MENTIONS_SESSION_TRACK) && !class.assignments.is_empty() {
+            self.read_tracking(lease).await;
+        }
+        if !self.unreported.is_empty() {
+            self.save_own_diagnostics(lease).await;
+            self.read_unreported(lease).await;
+        }
+        if self.locks_to_check(class) {
+            self.save_own_diagnostics(lease).await;
+            self.check_locks(lease).await;
+        }
+        if self.position_to_read(class, lease) {
+            self.save_own_diagnostics(lease).await;
+            self.read_position(lease).await;
+        }
+    }
+
+    /// `SET @a = 1` and the like need not be read back.
+    fn keep_numbers(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) -> bool {
+        let plain = class.kind == Kind::Set
+            && class.assignments.iter().all(|assignment| {
+                matches!(assignment.target, Target::UserVar(_))
+                    && assignment.kind == ValueKind::Number
+            });
+        if !plain {
+            return false;
+        }
+        let holds = self.holds_private(lease);
+        for assignment in &class.assignments {
+            if let Target::UserVar(name) = assignment.target {
+                let name = variables::variable_name(name.of(text));
+                self.private.set(&name, assignment.value.of(text).into());
+            }
+        }
+        self.note_private(lease, holds);
+        true
+    }
+
+    fn holds_private(&self, lease: &Lease) -> bool {
+        (lease.private_of == 0 && self.private.is_empty())
+            || (lease.private_of == self.handle.uid
+                && lease.private_version == self.private.version)
+    }
+
+    fn note_private(&self, lease: &mut Lease, holds: bool) {
+        lease.private_of = self.handle.uid;
+        lease.private_version = if holds {
+            self.private.version
+        } else {
+            u64::MAX
+        };
+    }
+
+    /// Warnings would be cleared by what follows: they are saved as another session would.
+    pub(crate) async fn save_own_diagnostics(&mut self, lease: &mut Lease) {
+        let seq = lease.last_seq;
+        let has_messages = lease.residue.diagnostics;
+        if self.diagnostics_at == Some((lease.server, seq))
+            && self.saved_warnings().is_none()
+            && let Ok(rows) = lease.query("SHOW WARNINGS").await
+        {
+            self.handle.saved.keep(seq).warnings = Some(warnings(rows));
+        }
+        if lease.residue.found_rows
+            && self.found_rows_at == Some((lease.server, seq))
+            && let Ok(rows) = lease.query("SELECT FOUND_ROWS()").await
+        {
+            self.found_rows = number(&rows, 0).unwrap_or(self.found_rows);
+            self.found_rows_known = true;
+            self.found_rows_at = None;
+            lease.residue.found_rows = false;
+        }
+        if has_messages && lease.family == Family::MariaDb {
+            // What follows may leave them for somebody else to see.
+            lease.broken |= lease.query(CLEAR_DIAGNOSTICS).await.is_err();
+        }
+        // What the connection says about its last statement is no longer the session's, but for
+        // LAST_INSERT_ID(), which is found by a number of its own.
+        lease.residue.diagnostics = false;
+        self.seq += 1;
+        lease.last_seq = self.seq;
+        self.last_server = None;
+        if self.insert_id_at == Some((lease.server, seq)) {
+            self.insert_id_at = Some((lease.server, self.seq));
+        }
+    }
+
+    /// False where a value cannot be learnt.
+    async fn read_user_variables(
+        &mut self,
+        lease: &mut Lease,
+        class: &Statement,
+        text: &[u8],
+    ) -> bool {
+        if class.user_vars_assigned.is_empty()
+            || class.flags.contains(Flags::TRUNCATED)
+            || matches!(class.kind, Kind::Call | Kind::Unknown | Kind::Multi)
+        {
+            return false;
+        }
+        let names: Vec<_> = class
+            .user_vars_assigned
+            .iter()
+            .map(|span| variables::variable_name(span.of(text)))
+            .collect();
+        if !names.iter().all(|name| name.is_ascii()) {
+            return false;
+        }
+        let mut query = b"SELECT ".to_vec();
+        for (at, name) in names.iter().enumerate() {
+            if at > 0 {
+                query.push(b',');
+            }
+            let mut variable = Vec::new();
+            variables::write_variable(&mut variable, name);
+            query.extend_from_slice(&variable);
+            for function in ["HEX", "CHARSET", "COLLATION"] {
+                query.extend_from_slice(b",");
+                query.extend_from_slice(function.as_bytes());
+                query.push(b'(');
+                query.extend_from_slice(&variable);
+                query.push(b')');
+            }
+        }
+        let Ok(query) = String::from_utf8(query) else {
+            return false;
+        };
+        let Ok(Some(rows)) = lease.ask(&query).await else {
+            return false;
+        };
+        let Some(row) = rows.rows.first() else {
+            return false;
+        };
+        let holds = self.holds_private(lease);
+        for (at, name) in names.iter().enumerate() {
+            let (Some(column), Some([value, hex, charset, collation])) =
+                (rows.columns.get(4 * at), row.get(4 * at..4 * at + 4))
+            else {
+                return false;
+            };
+            if value.is_none() && is_undefined(column) {
+                continue;
+            }
+            let Some(literal) = user_value(column, value, hex, charset, collation) else {
+                return false;
+            };
+            self.private.set(name, literal);
+        }
+        self.note_private(lease, holds);
+        true
+    }
+
+    /// The client has changed what it wants to be told: notes it; the connection is given
+    /// Millrace's settings again before its next use.
+    async fn read_tracking(&mut self, lease: &mut Lease) {
+        lease.tracking_foreign = true;
+        let query = match lease.family {
+            Family::MySql => {
+                "SELECT @@session_track_schema,@@session_track_state_change,\
+                 @@session_track_system_variables,@@session_track_gtids"
+            }
+            Family::MariaDb => {
+                "SELECT @@session_track_schema,@@session_track_state_change,\
+                 @@session_track_system_variables,'OFF'"
+            }
+        };
+        let Ok(Some(rows)) = lease.ask(query).await else {
+            self.pin(PinReason::SessionState);
+            return;
+        };
+        let mut cells = rows
+            .rows
+            .into_iter()
+            .next()
+            .unwrap_or_default()
+            .into_iter()
+            .flatten();
+        let mut next = || cells.next().unwrap_or_default();
+        self.tracks.schema = next() == b"1";
+        self.tracks.state_change = next() == b"1";
+        self.tracks.variables = String::from_utf8_lossy(&next()).to_ascii_lowercase().into();
+        self.tracks.gtids_value = next().into();
+        self.tracks.gtids = !self.tracks.gtids_value.eq_ignore_ascii_case(b"OFF");
+        self.tracks.changed = true;
+    }
+
+    async fn read_position(&mut self, lease: &mut Lease) {
+        let query = match lease.family {
+            Family::MySql => "SELECT @@GLOBAL.gtid_executed",
+            Family::MariaDb => "SELECT @@GLOBAL.gtid_binlog_pos",
+        };
+        let rows = lease.ask(query).await.ok().flatten();
+        let position = rows.and_then(|rows| rows.rows.into_iter().next()?.into_iter().next()?);
+        let known = position.is_some_and(|mut text| {
+            text.retain(|byte| !byte.is_ascii_whitespace());
+            self.position.insert_text(&text).is_ok()
+        });
+        self.position_unknown |= !known;
+        self.position_stale = false;
+    }
+
+    /// Reads variables back whose new values the server has not told: a statement that also
+    /// changes what is tracked is reported by the new rule.
+    async fn read_unreported(&mut self, lease: &mut Lease) {
+        let names = std::mem::take(&mut self.unreported);
+        let columns: Vec<_> = names
+            .iter()
+            .map(|name| format!("@@session.{name}"))
+            .collect();
+        let rows = lease.ask(&format!("SELECT {}", columns.join(","))).await;
+        let row = rows.ok().flatten();
+        let Some(row) = row.and_then(|rows| rows.rows.into_iter().next()) else {
+            self.pin(PinReason::SessionState);
+            return;
+        };
+        let mut state = SessionState::clone(&self.state);
+        for (name, value) in names.iter().zip(row) {
+            state.set(
+                name,
+                match value {
+                    Some(value) => Value::Reported(value.into()),
+                    None => Value::Null,
+                },
+            );
+        }
+        let state = self.worker.states.share(state);
+        lease.state = state.clone();
+        self.set_state(state);
+    }
+
+    /// Asks which of the locks that were asked for are held; with the last the pin ends.
+    async fn check_locks(&mut self, lease: &mut Lease) {
+        if self.locks_unknown || self.locks.is_empty() {
+            return;
+        }
+        let mut query = "SELECT ".to_owned();
+        for (at, name) in self.locks.iter().enumerate() {
+            if at > 0 {
+                query.push(',');
+            }
+            query.push_str(&format!("IS_USED_LOCK({name})<=>CONNECTION_ID()"));
+        }
+        let Ok(Some(rows)) = lease.ask(&query).await else {
+            return;
+        };
+        let held = rows.rows.into_iter().next().unwrap_or_default();
+        let mut held = held.iter().map(|cell| cell.as_deref() == Some(b"1"));
+        self.locks.retain(|_| held.next().unwrap_or(true));
+        if self.locks.is_empty() {
+            self.unpin(PinReason::UserLock);
+        }
+    }
+}
+
+fn user_value(
+    column: &ColumnDef,
+    value: &Option<Vec<u8>>,
+    hex: &Option<Vec<u8>>,
+    charset: &Option<Vec<u8>>,
+    collation: &Option<Vec<u8>>,
+) -> Option<Box<[u8]>> {
+    use millrace_protocol::types::column_type as kind;
+    let numeric = [
+        kind::LONGLONG,
+        kind::LONG,
+        kind::NEWDECIMAL,
+        kind::DOUBLE,
+        kind::FLOAT,
+    ];
+    if value.is_none() || numeric.contains(&column.kind) {
+        return Some(variables::literal(column, value.as_deref()));
+    }
+    let bytes = unhex(hex.as_deref()?)?;
+    let charset = String::from_utf8(charset.clone()?).ok()?;
+    let collation = String::from_utf8(collation.clone()?).ok()?;
+    Some(variables::string_literal(&charset, &collation, &bytes))
+}
+
+/// A variable that was never assigned has metadata of its own (observed on both families).
+fn is_undefined(column: &ColumnDef) -> bool {
+    matches!(column.length, 16_777_216 | 65_532)
+}
+
+fn unhex(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    text.chunks(2)
+        .map(|pair| match pair {
+            [high, low] => u8::try_from(digit(*high)? << 4 | digit(*low)?).ok(),
+            _ => None,
+        })
+        .collect()
+}
