@@ -65,8 +65,9 @@ async fn compare(sides: &Sides, cases: &[Case], name: &str, known: &mut Known) -
         steps += outcome.steps;
         excused += known.excuse(&mut outcome);
         if !outcome.passed() {
-            eprintln!("{name}: {}", outcome.report());
-            failed.push(format!("{name}/{}", outcome.name));
+            let report = format!("{name}: {}", outcome.report());
+            eprintln!("{report}");
+            failed.push(report);
         }
     }
     eprintln!(
@@ -133,11 +134,12 @@ async fn run(family: Family) -> anyhow::Result<()> {
         eprintln!("the end of the proxy's log:\n{}", proxy.log());
     }
     assert!(errant.is_empty(), "writes on replicas: {errant:?}");
+    // Said once more, for a record that keeps the end of the output only.
     assert!(
         failed.is_empty(),
-        "{} cases differ: {}",
+        "{} cases differ:\n{}",
         failed.len(),
-        failed.join(" ")
+        failed.join("\n")
     );
     Ok(())
 }

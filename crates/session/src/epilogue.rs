@@ -8,7 +8,7 @@ use millrace_metrics::PinReason;
 use millrace_protocol::resultset::ColumnDef;
 use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
 
-use crate::lease::CLEAR_DIAGNOSTICS;
+use crate::prelude::CLEAR_DIAGNOSTICS;
 use crate::session::Session;
 use crate::variables;
 

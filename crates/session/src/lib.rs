@@ -13,6 +13,7 @@ mod local;
 mod login;
 mod options;
 mod pins;
+mod prelude;
 mod prepared;
 mod questions;
 mod registry;

@@ -1,0 +1,556 @@
+//! What goes ahead of a statement, in the same write: what the session before may still ask about
+//! is saved, then the connection is given the session's state, variables and transaction.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+
+use millrace_backend::conn::{number, warnings};
+use millrace_backend::error::BackendError;
+use millrace_backend::pool::Lease;
+use millrace_backend::state::{self, SessionState};
+use millrace_metrics::{PinReason, PositionWait};
+use millrace_protocol::response::Expect;
+use millrace_sql::{Access, Family, Flags, Kind, Statement};
+use millrace_topology::ServerId;
+
+use crate::failure::{Answer, Failure};
+use crate::lease::Request;
+use crate::session::{Session, Transaction};
+use crate::worker::Handle;
+
+/// A command of Millrace's own ahead of the statement, by how its answer is used.
+pub(crate) enum Step {
+    /// An answer without interest.
+    Plain(Expect),
+    /// SHOW WARNINGS for the session that used the connection before.
+    SaveWarnings(Rc<Handle>, u64),
+    /// LAST_INSERT_ID() and FOUND_ROWS() for that session.
+    SaveNumbers(Rc<Handle>, u64),
+    /// The wait for a position.
+    Wait,
+}
+
+/// Commands ahead of the statement.
+#[derive(Default)]
+pub(crate) struct Prelude {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) steps: Vec<Step>,
+    /// One of them can fail, and then a statement that writes must not follow.
+    pub(crate) doubtful: bool,
+    /// A transaction is begun.
+    pub(crate) begins: bool,
+    /// What is proven not to fail on the server once the steps have succeeded.
+    pub(crate) proofs: Vec<u64>,
+}
+
+impl Session {
+    /// Everything that must be said to the connection before the statement.
+    pub(crate) async fn prelude(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<Prelude, BackendError> {
+        let mut prelude = Prelude::default();
+        let uid = self.handle.uid;
+        let own = lease.last_user == uid
+            && Some((lease.server, lease.last_seq)) == self.diagnosed(request.class);
+        if own && request.class.kind == Kind::Diagnostics {
+            // Anything before it would be what it tells about.
+            return Ok(prelude);
+        }
+        if lease.last_user != uid && !lease.residue.is_empty() {
+            self.save_residue(lease, &mut prelude);
+        }
+        if self.needs_private(request) {
+            self.restore_private(lease, &mut prelude);
+        }
+        self.adjust_tracking(lease, request.class, &mut prelude);
+        if wait {
+            let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
+            let function = match lease.family {
+                Family::MySql => "WAIT_FOR_EXECUTED_GTID_SET",
+                Family::MariaDb => "MASTER_GTID_WAIT",
+            };
+            // The connection's collation may still be another session's: with utf16 a bare literal
+            // would be an empty set, which every server has.
+            let text = format!("SELECT {function}(_utf8mb4'{}',{seconds})", self.position);
+            lease.frame_query(&mut prelude.bytes, text.as_bytes());
+            prelude.steps.push(Step::Wait);
+        }
+        let target = self.state.clone();
+        self.replay(lease, &target, &mut prelude);
+        if self.needs_insert_id(request) {
+            self.restore_insert_id(lease, &mut prelude).await?;
+        }
+        let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
+        if request.class.flags.intersects(counts) {
+            self.restore_counts(lease, request.class, &mut prelude);
+        }
+        if request.class.kind == Kind::Diagnostics {
+            // What the connection has to show is not this session's, which has nothing.
+            prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
+        }
+        if request.expect != Expect::Prepare {
+            self.open_transaction(lease, request.class, &mut prelude);
+        }
+        Ok(prelude)
+    }
+
+    /// Brings the connection to `target`, unless it is there.
+    pub(crate) fn replay(
+        &self,
+        lease: &mut Lease,
+        target: &Rc<SessionState>,
+        prelude: &mut Prelude,
+    ) {
+        if Rc::ptr_eq(&lease.state, target) {
+            return;
+        }
+        let mut steps = Vec::new();
+        let before = prelude.bytes.len();
+        let attributes = lease.has_attributes();
+        state::replay(
+            &lease.state,
+            target,
+            attributes,
+            &mut prelude.bytes,
+            &mut steps,
+        );
+        for step in steps {
+            prelude.doubtful |= match step {
+                state::Step::Set => {
+                    let proof = hash(lease.server, &prelude.bytes[before..]);
+                    prelude.proofs.push(proof);
+                    !self.worker.is_proven(proof)
+                }
+                // The database may be gone.
+                state::Step::Database => true,
+                state::Step::Option => false,
+            };
+            prelude.steps.push(Step::Plain(match step {
+                state::Step::Set => Expect::Query,
+                state::Step::Database => Expect::Simple,
+                state::Step::Option => Expect::SetOption,
+            }));
+        }
+        let mut reached = SessionState::clone(target);
+        if target.database.is_empty() {
+            reached.database = lease.state.database.clone();
+        }
+        lease.state = if reached == **target {
+            target.clone()
+        } else {
+            self.worker.states.share(reached)
+        };
+    }
+
+    /// Asks what the session before may still want to know, and keeps it for that session.
+    pub(crate) fn save_residue(&self, lease: &mut Lease, prelude: &mut Prelude) {
+        if let Some(owner) = self.worker.session(lease.last_user) {
+            // First the warnings: any other statement clears them.
+            if lease.residue.diagnostics {
+                lease.frame_query(&mut prelude.bytes, b"SHOW WARNINGS");
+                prelude
+                    .steps
+                    .push(Step::SaveWarnings(owner.clone(), lease.last_seq));
+            }
+            lease.frame_query(
+                &mut prelude.bytes,
+                b"SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS()",
+            );
+            prelude.steps.push(Step::SaveNumbers(owner, lease.last_seq));
+        }
+        if lease.residue.diagnostics {
+            prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
+        }
+        if prelude.steps.is_empty() {
+            // Its last user is gone: nobody waits for this.
+            lease.saving = None;
+        }
+        lease.last_user = 0;
+        lease.residue = Default::default();
+    }
+
+    /// Saves what the session before may still want to know, before the connection is reset.
+    pub(crate) async fn save_for_last_user(&mut self, lease: &mut Lease) {
+        if lease.last_user == self.handle.uid || lease.residue.is_empty() {
+            return;
+        }
+        let mut prelude = Prelude::default();
+        self.save_residue(lease, &mut prelude);
+        lease.broken |= self.run_steps(lease, &mut prelude).await.is_err();
+    }
+
+    /// Whether user variables and SQL-level prepared statements matter to the statement: it
+    /// names some, or may run stored code that does.
+    fn needs_private(&self, request: &Request<'_>) -> bool {
+        let names = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
+        let class = request.class;
+        class.flags.intersects(names)
+            || self.may_keep(class)
+            || !class.functions.is_empty()
+            || matches!(
+                class.kind,
+                Kind::Execute { .. }
+                    | Kind::Prepare
+                    | Kind::Deallocate
+                    | Kind::Call
+                    | Kind::Multi
+                    | Kind::Unknown
+            )
+            || (request.access == Access::Write
+                && self.worker.catalogue().triggers().user_variables)
+    }
+
+    /// Whether the connection may come to be kept after the statement, and must then be right for
+    /// whatever follows.
+    fn may_keep(&self, class: &Statement) -> bool {
+        let keeps = Flags::ACQUIRES_USER_LOCK | Flags::CREATES_TEMP_TABLE | Flags::SEQUENCE;
+        !matches!(self.transaction, Transaction::None)
+            || self.autocommit_off()
+            || class.flags.intersects(keeps)
+            || !matches!(
+                class.kind,
+                Kind::Select
+                    | Kind::Insert
+                    | Kind::Replace
+                    | Kind::Update
+                    | Kind::Delete
+                    | Kind::Show(_)
+                    | Kind::Explain { .. }
+                    | Kind::Diagnostics
+                    | Kind::Commit
+                    | Kind::Help
+                    | Kind::Ddl
+                    | Kind::Use
+            )
+    }
+
+    fn needs_insert_id(&self, request: &Request<'_>) -> bool {
+        let class = request.class;
+        let flags = Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
+        class.flags.intersects(flags)
+            || !class.functions.is_empty()
+            || (class.kind == Kind::Select && self.state.variable("sql_auto_is_null").is_some())
+            || matches!(
+                class.kind,
+                Kind::Execute { .. }
+                    | Kind::Call
+                    | Kind::Multi
+                    | Kind::Unknown
+                    | Kind::LoadData { .. }
+                    | Kind::Insert
+                    | Kind::Replace
+            )
+            || (request.access == Access::Write
+                && self.worker.catalogue().triggers().last_insert_id)
+    }
+
+    /// Makes FOUND_ROWS() and ROW_COUNT() on another connection what they are for the session,
+    /// as far as a statement without effect can.
+    fn restore_counts(&mut self, lease: &Lease, class: &Statement, prelude: &mut Prelude) {
+        const ROWS_MAX: u64 = 64;
+        let uid = self.handle.uid;
+        let here = Some((lease.server, lease.last_seq));
+        let mine = lease.last_user == uid;
+        let rows_here = mine && self.found_rows_at == here;
+        let count_here =
+            mine && self.last_server == Some(lease.server) && lease.last_seq == self.seq;
+        let needs_rows = class.flags.contains(Flags::USES_FOUND_ROWS) && !rows_here;
+        let needs_count = class.flags.contains(Flags::USES_ROW_COUNT) && !count_here;
+        if !needs_rows && !needs_count {
+            return;
+        }
+        self.collect_saved();
+        if needs_rows && self.found_rows <= ROWS_MAX || needs_count && self.row_count < 0 {
+            let mut text = b"SELECT 1".to_vec();
+            match self.found_rows {
+                0 => text.extend_from_slice(b" LIMIT 0"),
+                rows => (1..rows.min(ROWS_MAX))
+                    .for_each(|_| text.extend_from_slice(b" UNION ALL SELECT 1")),
+            }
+            prelude.query(lease, &text);
+        }
+        if self.row_count == 0 {
+            prelude.query(lease, b"DO 0");
+        }
+    }
+
+    /// Gives the connection the session's LAST_INSERT_ID().
+    async fn restore_insert_id(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<(), BackendError> {
+        let uid = self.handle.uid;
+        self.collect_saved();
+        if let Some((server, seq)) = self.insert_id_at {
+            if lease.server == server && lease.last_user == uid && lease.last_seq == seq {
+                if self.insert_id_sure {
+                    return Ok(());
+                }
+                if !prelude.bytes.is_empty() {
+                    self.run_steps(lease, prelude).await?;
+                }
+                self.read_insert_id(lease).await;
+            }
+            if self.insert_id_at.is_some()
+                && let Some(mut own) = self.pool(server).try_take_own(uid, seq)
+            {
+                self.read_insert_id(&mut own).await;
+                own.give_back();
+            }
+            if self.insert_id_at.take().is_some() {
+                // Its connection is gone: the OK packet's number has to do.
+                self.last_insert_id = self.insert_id_seen;
+            }
+        }
+        if lease.last_insert_id != Some(self.last_insert_id) {
+            let text = format!("SET @@session.last_insert_id={}", self.last_insert_id);
+            prelude.query(lease, text.as_bytes());
+            lease.last_insert_id = Some(self.last_insert_id);
+        }
+        Ok(())
+    }
+
+    async fn read_insert_id(&mut self, own: &mut Lease) {
+        let rows = own.query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED)").await;
+        let id = rows.ok().and_then(|rows| number(&rows, 0));
+        match id {
+            Some(id) => {
+                self.settle_insert_id(id);
+                own.last_insert_id = Some(id);
+                own.residue.insert_id = false;
+            }
+            None => own.broken = true,
+        }
+    }
+
+    /// Resets a connection that holds another session's user variables, or old ones of this
+    /// session's, before a statement that could see them.
+    pub(crate) async fn clear_foreign(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+    ) -> Result<(), BackendError> {
+        let uid = self.handle.uid;
+        let current = lease.private_of == uid && lease.private_version == self.private.version;
+        let at = Some((lease.server, lease.last_seq));
+        if request.class.kind == Kind::Diagnostics
+            && lease.last_user == uid
+            && self.diagnostics_at == at
+        {
+            return Ok(());
+        }
+        if lease.private_of == 0 || current || !self.pins.is_empty() || !self.needs_private(request)
+        {
+            return Ok(());
+        }
+        let mut prelude = Prelude::default();
+        if lease.last_user != uid && !lease.residue.is_empty() {
+            self.save_residue(lease, &mut prelude);
+            self.run_steps(lease, &mut prelude).await?;
+        } else if lease.last_user == uid {
+            // These go with the rest.
+            self.save_own_diagnostics(lease).await;
+            if self.insert_id_at == Some((lease.server, lease.last_seq)) {
+                self.read_insert_id(lease).await;
+            }
+            lease.last_seq = 0;
+            lease.residue = Default::default();
+        }
+        let track = lease.server_facts().track.clone();
+        let state = lease.reset(&track).await?;
+        lease.state = self.worker.states.share(state);
+        Ok(())
+    }
+
+    /// Gives the connection the session's user variables and SQL-level prepared statements.
+    pub(crate) fn restore_private(&mut self, lease: &mut Lease, prelude: &mut Prelude) {
+        let uid = self.handle.uid;
+        let current = lease.private_of == uid && lease.private_version == self.private.version;
+        if self.private.is_empty() || current {
+            return;
+        }
+        // EXECUTE … needs the variables as well, so they come first.
+        if let Some(text) = self.private.assignment() {
+            // Their names and values were read in the session's own character set.
+            let target = self.state.clone();
+            self.replay(lease, &target, prelude);
+            prelude.query(lease, &text);
+        }
+        let named: Vec<_> = self
+            .private
+            .statements
+            .iter()
+            .map(|named| (named.text.clone(), named.context.clone()))
+            .collect();
+        for (text, context) in named {
+            self.replay(lease, &context, prelude);
+            prelude.query(lease, &text);
+        }
+        lease.private_of = uid;
+        lease.private_version = self.private.version;
+    }
+
+    /// Statements that show session variables see the client's own tracking settings, all
+    /// others run with Millrace's.
+    fn adjust_tracking(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
+        let shows = Flags::MENTIONS_SESSION_TRACK | Flags::SHOWS_VARIABLES;
+        let wanted = class.flags.intersects(shows);
+        if self.pins.has(PinReason::Transaction) {
+            // Some of them cannot be set in a transaction (1766).
+            return;
+        }
+        if wanted && !matches!(self.transaction, Transaction::None) {
+            // They could not be set back before the COMMIT, which is to say what was written.
+            return;
+        }
+        if wanted && !lease.tracking_foreign {
+            let text = self.tracks.statement(lease.family);
+            prelude.query(lease, text.as_bytes());
+            lease.tracking_foreign = true;
+        } else if !wanted && lease.tracking_foreign {
+            let facts = lease.server_facts();
+            let text = millrace_backend::conn::Conn::tracking_statement(lease.family, &facts.track);
+            prelude.query(lease, text.as_bytes());
+            lease.tracking_foreign = false;
+        }
+    }
+
+    /// The deferred BEGIN and SET TRANSACTION. They stay with the session until the statement
+    /// has been answered, for it may have to be tried elsewhere.
+    fn open_transaction(&self, lease: &Lease, class: &Statement, prelude: &mut Prelude) {
+        if self.opens_transaction(class) {
+            for text in &self.one_shot {
+                prelude.query(lease, text);
+            }
+        }
+        if let Transaction::Deferred { text, .. } = &self.transaction {
+            prelude.begins = true;
+            prelude.query(lease, text);
+        }
+    }
+
+    /// SET TRANSACTION is for the next transaction; a statement that reads no table and writes
+    /// nothing begins none.
+    pub(crate) fn opens_transaction(&self, class: &Statement) -> bool {
+        !matches!(self.transaction, Transaction::None)
+            || !class.tables.is_empty()
+            || matches!(
+                class.kind,
+                Kind::Begin | Kind::Call | Kind::Multi | Kind::Unknown | Kind::Xa(_)
+            )
+    }
+
+    /// Sends the prelude alone and waits until the server has agreed.
+    pub(crate) async fn confirm(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<Result<(), Answer>, Failure> {
+        match self.run_steps(lease, prelude).await {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => {
+                // The connection's state is not what its record says.
+                lease.broken = true;
+                if self.lease_is_kept() {
+                    return Err(Failure::Fatal(Answer::backend(error)));
+                }
+                match error {
+                    // No other server would take a write: the client gets the server's word.
+                    BackendError::Server(error) => Err(Failure::Answer(Answer::server(error))),
+                    other => Ok(Err(Answer::backend(other))),
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn run_steps(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<(), BackendError> {
+        lease.stream.send(&prelude.bytes).await?;
+        prelude.bytes.clear();
+        prelude.doubtful = false;
+        for step in std::mem::take(&mut prelude.steps) {
+            self.settle_step(lease, step).await?;
+        }
+        self.worker.prove(std::mem::take(&mut prelude.proofs));
+        Ok(())
+    }
+
+    pub(crate) async fn settle(&mut self, lease: &mut Lease, step: Step) -> Result<(), Answer> {
+        let is_wait = matches!(step, Step::Wait);
+        self.settle_step(lease, step).await.map_err(|error| {
+            if !is_wait {
+                // The connection's state is not what its record says.
+                lease.broken = true;
+            }
+            Answer::backend(error)
+        })
+    }
+
+    pub(crate) async fn settle_step(
+        &mut self,
+        lease: &mut Lease,
+        step: Step,
+    ) -> Result<(), BackendError> {
+        match step {
+            Step::Plain(expect) => {
+                lease.read_answer(expect).await?;
+            }
+            Step::SaveWarnings(owner, seq) => {
+                let rows = lease.read_rows().await?;
+                owner.saved.keep(seq).warnings = Some(warnings(rows));
+            }
+            Step::SaveNumbers(owner, seq) => {
+                let rows = lease.read_rows().await?;
+                let mut saved = owner.saved.keep(seq);
+                saved.last_insert_id = number(&rows, 0);
+                saved.found_rows = number(&rows, 1);
+                lease.saving = None;
+            }
+            Step::Wait => {
+                let server = lease.server;
+                let rows = lease.read_rows().await;
+                let metrics = self.worker.metrics();
+                let rows = match rows {
+                    Ok(rows) => rows,
+                    Err(error) => {
+                        metrics.position_wait(server.index(), PositionWait::Failed);
+                        return Err(error);
+                    }
+                };
+                if number(&rows, 0) != Some(0) {
+                    metrics.position_wait(server.index(), PositionWait::TimedOut);
+                    self.worker.set_behind(server);
+                    return Err(BackendError::Timeout("routing.wait_limit"));
+                }
+                metrics.position_wait(server.index(), PositionWait::Reached);
+                self.worker.reached(server, &self.position);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Leaves nothing for SHOW WARNINGS on either family: MariaDB keeps the old messages over
+/// statements that read no table (observed).
+pub(crate) const CLEAR_DIAGNOSTICS: &str = "DO (SELECT 1 FROM (SELECT 1) x)";
+
+fn hash(server: ServerId, bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    server.hash(&mut hasher);
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Prelude {
+    fn query(&mut self, lease: &Lease, text: &[u8]) {
+        lease.frame_query(&mut self.bytes, text);
+        self.steps.push(Step::Plain(Expect::Query));
+    }
+}
