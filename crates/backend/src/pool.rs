@@ -130,7 +130,9 @@ pub struct ServerPool {
 /// The idle connections of one key.
 pub struct Pool {
     key: PoolKey,
-    idle: RefCell<Vec<Conn>>,
+    // In boxes: they are handed from place to place with every statement.
+    #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
+    idle: RefCell<Vec<Box<Conn>>>,
     /// Connections of this kind that are being opened.
     opening: Cell<usize>,
     server: Weak<ServerPool>,
@@ -138,13 +140,13 @@ pub struct Pool {
 
 struct Waiter {
     pool: Rc<Pool>,
-    outcome: RefCell<Option<Result<Conn, BackendError>>>,
+    outcome: RefCell<Option<Result<Box<Conn>, BackendError>>>,
     waker: RefCell<Option<Waker>>,
 }
 
 /// A connection on loan. Dropping it closes the connection; [`Lease::give_back`] keeps it.
 pub struct Lease {
-    conn: Option<Conn>,
+    conn: Option<Box<Conn>>,
     pool: Rc<Pool>,
     server: Rc<ServerPool>,
 }
@@ -253,9 +255,9 @@ impl ServerPool {
                 tick.saturating_sub(conn.used) >= idle_max
                     || conn.opened.elapsed() >= self.options.max_lifetime
             };
-            let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(aged);
+            let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(|conn| aged(conn));
             *idle = kept;
-            old.extend::<Vec<Conn>>(gone);
+            old.extend::<Vec<Box<Conn>>>(gone);
             let before = idle.len();
             idle.retain_mut(|conn| conn.stream.is_quiet());
             lost += before - idle.len();
@@ -433,7 +435,7 @@ impl ServerPool {
         });
     }
 
-    async fn open_one(&self, pool: &Pool, permit: Permit) -> Result<Conn, BackendError> {
+    async fn open_one(&self, pool: &Pool, permit: Permit) -> Result<Box<Conn>, BackendError> {
         let facts = self.facts();
         let key = &pool.key;
         let login = Login {
@@ -446,7 +448,7 @@ impl ServerPool {
         };
         let timeout = self.options.connect_timeout;
         let opened = open(&facts.address, &login, &self.tls, timeout).await?;
-        let mut conn = Conn::new(opened, facts.id, facts.family, Some(permit));
+        let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, Some(permit)));
         let state = tokio::time::timeout(timeout, conn.set_up(&facts.track))
             .await
             .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
@@ -473,7 +475,7 @@ impl ServerPool {
     }
 
     /// A connection is free: to the first who waits, else into the idle list.
-    fn deliver(&self, mut conn: Conn, pool: &Rc<Pool>) {
+    fn deliver(&self, mut conn: Box<Conn>, pool: &Rc<Pool>) {
         if self.waiters.borrow().is_empty() {
             if self.starving_elsewhere() != 0 && self.open_here.get() > self.share() {
                 self.retire(conn);
@@ -512,7 +514,7 @@ impl ServerPool {
     }
 
     /// Closes a connection, after what its last user may still ask about has been read.
-    fn retire(&self, mut conn: Conn) {
+    fn retire(&self, mut conn: Box<Conn>) {
         conn.leave_owner();
         let Some(me) = self.me.upgrade().filter(|_| !conn.residue.is_empty()) else {
             drop(conn);
@@ -528,7 +530,7 @@ impl ServerPool {
 }
 
 impl Waiter {
-    fn finish(&self, outcome: Result<Conn, BackendError>) {
+    fn finish(&self, outcome: Result<Box<Conn>, BackendError>) {
         *self.outcome.borrow_mut() = Some(outcome);
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
@@ -648,7 +650,7 @@ impl Pool {
 }
 
 /// Which idle connection suits a session best; looks at the newest few only.
-fn best(idle: &[Conn], uid: SessionUid, state: &Rc<SessionState>) -> Option<usize> {
+fn best(idle: &[Box<Conn>], uid: SessionUid, state: &Rc<SessionState>) -> Option<usize> {
     const LOOK: usize = 16;
     let mut found = None;
     let mut found_rank = u8::MAX;
@@ -695,7 +697,7 @@ impl Drop for Leaving {
 }
 
 impl ServerPool {
-    fn lease(self: &Rc<Self>, conn: Conn, pool: &Rc<Pool>) -> Lease {
+    fn lease(self: &Rc<Self>, conn: Box<Conn>, pool: &Rc<Pool>) -> Lease {
         self.leased.set(self.leased.get() + 1);
         let (metrics, server) = self.metrics();
         metrics.leased(server);
@@ -746,7 +748,7 @@ impl Lease {
     }
 
     /// Removes the connection from the pools and their limits for good.
-    pub fn detach(mut self) -> Option<Conn> {
+    pub fn detach(mut self) -> Option<Box<Conn>> {
         let mut conn = self.conn.take();
         if let Some(conn) = &mut conn {
             conn.release_permit();

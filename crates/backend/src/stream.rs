@@ -41,6 +41,21 @@ impl Plain {
             Plain::Unix(_) => None,
         }
     }
+
+    /// Writes what the socket takes at once; 0 where it takes nothing now.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let written = match self {
+            Plain::Tcp(stream) => stream.try_write(bytes),
+            Plain::Unix(stream) => stream.try_write(bytes),
+        };
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            written => written,
+        }
+    }
 }
 
 impl AsyncRead for Plain {

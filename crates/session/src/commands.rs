@@ -85,8 +85,8 @@ impl Session {
         };
         let ran = self.run_somewhere(&request).await;
         let ended = match ran {
-            Ok((mut lease, outcome)) => {
-                if let Some((server_id, _, params)) = outcome.prepared {
+            Ok(mut lease) => {
+                if let Some((server_id, _, params)) = self.outcome.prepared {
                     if asks_back {
                         self.pin(PinReason::SessionState);
                     }
@@ -107,7 +107,7 @@ impl Session {
                         },
                     );
                 }
-                self.conclude(lease, outcome, &request, b"").await
+                self.conclude(lease, &request, b"").await
             }
             Err(failure) => Err(failure),
         };
@@ -194,16 +194,16 @@ impl Session {
         let begun = std::time::Instant::now();
         let ran = Box::pin(self.run_somewhere(&request)).await;
         self.statements.clear_long_data(id);
-        let (lease, outcome) = ran?;
+        let lease = ran?;
         if wants_cursor
-            && outcome.status.contains(Status::CURSOR_EXISTS)
+            && self.outcome.status.contains(Status::CURSOR_EXISTS)
             && let Some(statement) = self.statements.get_mut(id)
         {
             statement.cursor = true;
             self.pin(PinReason::Cursor);
         }
         let server = lease.server;
-        self.conclude(lease, outcome, &request, &text).await?;
+        self.conclude(lease, &request, &text).await?;
         let kind = crate::run::metric_kind(class.kind);
         let metrics = self.worker.metrics();
         metrics.statement(Some(server.index()), kind, begun.elapsed());
@@ -242,8 +242,8 @@ impl Session {
             expect: Expect::Execute,
             prepare: None,
         };
-        let (lease, outcome) = self.run_somewhere(&request).await?;
-        self.conclude(lease, outcome, &request, &text).await
+        let lease = self.run_somewhere(&request).await?;
+        self.conclude(lease, &request, &text).await
     }
 
     /// COM_STMT_SEND_LONG_DATA: kept until the execution; there is no answer.
@@ -328,7 +328,7 @@ impl Session {
         let ran = self.run_somewhere(&request).await;
         self.unpin_cursor();
         let ended = match ran {
-            Ok((lease, outcome)) => self.conclude(lease, outcome, &request, b"").await,
+            Ok(lease) => self.conclude(lease, &request, b"").await,
             Err(failure) => Err(failure),
         };
         self.worker.put_statement(class);
@@ -362,16 +362,16 @@ impl Session {
             prepare: None,
         };
         let ended = match self.run_somewhere(&request).await {
-            Ok((lease, outcome)) => {
-                let done =
-                    outcome.error.is_some() || outcome.status.contains(Status::LAST_ROW_SENT);
+            Ok(lease) => {
+                let done = self.outcome.error.is_some()
+                    || self.outcome.status.contains(Status::LAST_ROW_SENT);
                 if done {
                     if let Some(statement) = self.statements.get_mut(id) {
                         statement.cursor = false;
                     }
                     self.unpin_cursor();
                 }
-                self.conclude(lease, outcome, &request, b"").await
+                self.conclude(lease, &request, b"").await
             }
             Err(failure) => Err(failure),
         };

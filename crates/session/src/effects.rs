@@ -67,11 +67,11 @@ impl Session {
     pub(crate) async fn conclude(
         &mut self,
         mut lease: Lease,
-        outcome: Outcome,
         request: &Request<'_>,
         text: &[u8],
     ) -> Result<(), Failure> {
         let class = request.class;
+        let outcome = std::mem::take(&mut self.outcome);
         let failed = outcome.error.is_some();
         let mut began = !matches!(self.transaction, Transaction::None);
         if request.expect == Expect::Prepare {
@@ -162,13 +162,15 @@ impl Session {
 
     /// COMMIT RELEASE and its like: the server closes the connection after its OK.
     fn releases(&self, class: &Statement) -> bool {
+        if !matches!(class.kind, Kind::Commit | Kind::Rollback) {
+            return false;
+        }
         let by_default = self
             .state
             .reported("completion_type")
             .is_some_and(|value| value.eq_ignore_ascii_case(b"RELEASE") || value == b"2");
-        matches!(class.kind, Kind::Commit | Kind::Rollback)
-            && (class.flags.contains(Flags::RELEASE)
-                || (by_default && !class.flags.contains(Flags::NO_RELEASE)))
+        class.flags.contains(Flags::RELEASE)
+            || (by_default && !class.flags.contains(Flags::NO_RELEASE))
     }
 
     /// Gives the connection back, or keeps it where something lives on it.

@@ -1,6 +1,7 @@
 //! What ends a statement or a session early, and whose fault it is.
 
 use std::io;
+use std::ops::Deref;
 
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_metrics::{ErrorClass, Side};
@@ -20,32 +21,34 @@ pub(crate) enum Failure {
     Fatal(Answer),
 }
 
-/// An error that the client is shown.
+/// An error that the client is shown. In a box, because results that carry none are handed up and
+/// down with every statement.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct Answer(Box<Told>);
+
+/// What an [`Answer`] says.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
     pub(crate) error: ServerError,
     pub(crate) side: Side,
     pub(crate) class: ErrorClass,
 }
 
 impl Answer {
+    fn new(error: ServerError, side: Side, class: ErrorClass) -> Self {
+        Answer(Box::new(Told { error, side, class }))
+    }
+
     /// The server's own error, passed on.
     pub(crate) fn server(error: ServerError) -> Self {
         let class = ErrorClass::from_sqlstate(&error.state);
-        Answer {
-            error,
-            side: Side::Server,
-            class,
-        }
+        Self::new(error, Side::Server, class)
     }
 
     /// An error about what the client sent.
     pub(crate) fn client(code: u16, state: &[u8; 5], message: impl Into<Vec<u8>>) -> Self {
-        Answer {
-            error: ServerError::new(code, state, message),
-            side: Side::Client,
-            class: ErrorClass::from_sqlstate(state),
-        }
+        let class = ErrorClass::from_sqlstate(state);
+        Self::new(ServerError::new(code, state, message), Side::Client, class)
     }
 
     /// An error of Millrace's own.
@@ -55,11 +58,7 @@ impl Answer {
         state: &[u8; 5],
         message: impl Into<Vec<u8>>,
     ) -> Self {
-        Answer {
-            error: ServerError::new(code, state, message),
-            side: Side::Proxy,
-            class,
-        }
+        Self::new(ServerError::new(code, state, message), Side::Proxy, class)
     }
 
     /// No server can run the statement now. 1105 has no meaning of its own; the text says what
@@ -95,6 +94,14 @@ impl Answer {
                 format!("Lost connection to MySQL server during query (Millrace: {other})"),
             ),
         }
+    }
+}
+
+impl Deref for Answer {
+    type Target = Told;
+
+    fn deref(&self) -> &Told {
+        &self.0
     }
 }
 

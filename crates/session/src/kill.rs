@@ -294,7 +294,7 @@ impl Session {
             self.pin(PinReason::Replication);
             self.lease = Some(lease);
             return match registered? {
-                Attempt::Done(_) => Ok(()),
+                Attempt::Done => Ok(()),
                 Attempt::Elsewhere(answer) => Err(Failure::Answer(answer)),
             };
         }

@@ -7,13 +7,13 @@ use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_metrics::RetryKind;
 use millrace_protocol::command::{COM_STMT_CLOSE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA};
-use millrace_protocol::response::{Expect, Tracker};
+use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Family, Flags, Statement};
 
 use crate::failure::{Answer, Failure};
 use crate::prelude::Prelude;
-use crate::relay::{Ended, Outcome, Plan, refused_here};
+use crate::relay::{Ended, Plan, refused_here};
 use crate::session::Session;
 
 /// What is sent to the server.
@@ -45,8 +45,8 @@ pub(crate) struct Request<'a> {
 
 /// What came of a statement on one server.
 pub(crate) enum Attempt {
-    /// Answered, and the answer is with the client.
-    Done(Outcome),
+    /// Answered, and the answer is with the client; what it said is in the session's `outcome`.
+    Done,
     /// Nothing was run or shown; another server may be tried. The error is for the case that
     /// there is none.
     Elsewhere(Answer),
@@ -55,58 +55,69 @@ pub(crate) enum Attempt {
 impl Session {
     /// Runs the request on the leased connection. A prepared statement that the server did not run
     /// because it is too old for its tables is prepared anew, once.
-    pub(crate) async fn attempt(
+    pub(crate) fn attempt(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> impl Future<Output = Result<Attempt, Failure>> {
+        self.attempt_once(lease, request, wait, true)
+    }
+
+    /// The second attempt of a prepared statement.
+    async fn attempt_anew(
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
     ) -> Result<Attempt, Failure> {
-        if let Some(attempt) = self.attempt_once(lease, request, wait, true).await? {
-            return Ok(attempt);
-        }
         self.worker.metrics().retry(RetryKind::Reprepare);
         if let Main::Execute { id, .. } = request.main
             && let Some(statement) = self.statements.get(id)
         {
             lease.prepared.remove(statement.uid);
         }
-        let again = Box::pin(self.attempt_once(lease, request, wait, false)).await?;
-        again.ok_or(Failure::Ended)
+        self.attempt_once(lease, request, wait, false).await
     }
 
-    /// None where the prepared statement was too old and `first` allows another attempt.
     async fn attempt_once(
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
         first: bool,
-    ) -> Result<Option<Attempt>, Failure> {
+    ) -> Result<Attempt, Failure> {
         if lease.last_user == self.handle.uid {
             lease.saving = None;
         }
-        if let Err(error) = self.clear_foreign(lease, request).await {
+        // What is rare is in boxes here, so that what every statement needs is small.
+        if self.sees_foreign(lease, request)
+            && let Err(error) = Box::pin(self.clear_foreign(lease)).await
+        {
             lease.broken = true;
-            return Ok(Some(Attempt::Elsewhere(Answer::backend(error))));
+            return Ok(Attempt::Elsewhere(Answer::backend(error)));
         }
         let mut statement_id = 0;
         if let Main::Execute { id, .. } = request.main {
-            match self.ensure_prepared(lease, id).await? {
-                Ok(server_id) => statement_id = server_id,
-                Err(answer) => return Ok(Some(Attempt::Elsewhere(answer))),
-            }
+            statement_id = match self.held_prepared(lease, id) {
+                Some(server_id) => server_id,
+                None => match Box::pin(self.prepare_anew(lease, id)).await? {
+                    Ok(server_id) => server_id,
+                    Err(answer) => return Ok(Attempt::Elsewhere(answer)),
+                },
+            };
         }
         let mut prelude = match self.prelude(lease, request, wait).await {
             Ok(prelude) => prelude,
             Err(error) => {
                 lease.broken = true;
-                return Ok(Some(Attempt::Elsewhere(Answer::backend(error))));
+                return Ok(Attempt::Elsewhere(Answer::backend(error)));
             }
         };
         let writes = request.access >= Access::PrimaryRead;
         if prelude.doubtful && writes {
-            if let Err(answer) = self.confirm(lease, &mut prelude).await? {
-                return Ok(Some(Attempt::Elsewhere(answer)));
+            if let Err(answer) = Box::pin(self.confirm(lease, &mut prelude)).await? {
+                return Ok(Attempt::Elsewhere(answer));
             }
         }
         let sent = match request.main {
@@ -125,9 +136,7 @@ impl Session {
         };
         if let Err(error) = sent {
             lease.broken = true;
-            return self
-                .broken(request, lease, BackendError::Io(error))
-                .map(Some);
+            return self.broken(request, lease, BackendError::Io(error));
         }
         // Every command was sent, so every answer must be read, whatever one of them says.
         let mut refusal = None;
@@ -137,7 +146,7 @@ impl Session {
             }
         }
         if let Some(answer) = refusal {
-            let discarding = self.discard(lease, request);
+            let discarding = Box::pin(self.discard(lease, request));
             if request.access <= Access::Read {
                 // Its answer is worth no wait: a long read's connection is closed instead.
                 let discarded = tokio::time::timeout(DISCARD, discarding).await;
@@ -147,9 +156,11 @@ impl Session {
             }
             // A transaction that was begun for it must not come to anybody else.
             lease.broken |= prelude.begins;
-            return Ok(Some(Attempt::Elsewhere(answer)));
+            return Ok(Attempt::Elsewhere(answer));
         }
-        self.worker.prove(prelude.proofs);
+        self.worker.prove(std::mem::take(&mut prelude.proofs));
+        let begins = prelude.begins;
+        drop(prelude);
         let is_read = request.access <= Access::Read;
         let primary = self.worker.with_world(|world| world.snapshot.primary);
         let read_only =
@@ -167,10 +178,11 @@ impl Session {
             statement: request.prepare,
             discard: false,
         };
-        let tracker = Tracker::new(request.expect, lease.capabilities);
-        match self.relay(lease, tracker, &plan).await? {
-            Ended::Whole(outcome) => Ok(Some(Attempt::Done(outcome))),
-            Ended::Held(error) if is_stale(error.code) => Ok(None),
+        match self.relay(lease, request.expect, &plan).await? {
+            Ended::Whole => Ok(Attempt::Done),
+            Ended::Held(error) if is_stale(error.code) => {
+                Box::pin(self.attempt_anew(lease, request, wait)).await
+            }
             // A replica refuses the write before it looks at the transaction.
             Ended::Held(error) if read_only && error.code != 1053 => {
                 let text = "Cannot execute statement in a READ ONLY transaction.";
@@ -182,9 +194,9 @@ impl Session {
                 Err(Failure::Answer(Answer::client(1792, b"25006", text)))
             }
             Ended::Held(error) => {
-                lease.broken |= prelude.begins;
+                lease.broken |= begins;
                 self.worker.metrics().retry(RetryKind::Read);
-                Ok(Some(Attempt::Elsewhere(Answer::server(error))))
+                Ok(Attempt::Elsewhere(Answer::server(*error)))
             }
             Ended::Lost => {
                 lease.broken = true;
@@ -193,7 +205,6 @@ impl Session {
                 }
                 let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
                 self.broken(request, lease, BackendError::Io(error))
-                    .map(Some)
             }
         }
     }
@@ -258,10 +269,9 @@ impl Session {
             discard: true,
             ..Plan::default()
         };
-        let tracker = Tracker::new(request.expect, lease.capabilities);
-        match self.relay(lease, tracker, &plan).await {
-            Ok(Ended::Whole(outcome)) => {
-                if let Some((id, ..)) = outcome.prepared {
+        match self.relay(lease, request.expect, &plan).await {
+            Ok(Ended::Whole) => {
+                if let Some((id, ..)) = self.outcome.prepared {
                     let close = close_statement(id);
                     lease.broken |= lease.stream.send(&close).await.is_err();
                 }
@@ -270,9 +280,14 @@ impl Session {
         }
     }
 
-    /// The connection's number for a prepared statement, preparing it there if needed. The
-    /// inner error is the server's refusal.
-    async fn ensure_prepared(
+    /// The connection's number for a prepared statement that it holds.
+    fn held_prepared(&self, lease: &mut Lease, id: u32) -> Option<u32> {
+        lease.prepared.get(self.statements.get(id)?.uid)
+    }
+
+    /// Prepares a statement on the connection; answers its number there. The inner error is the
+    /// server's refusal.
+    async fn prepare_anew(
         &mut self,
         lease: &mut Lease,
         id: u32,
@@ -285,9 +300,6 @@ impl Session {
             )));
         };
         let uid = statement.uid;
-        if let Some(server_id) = lease.prepared.get(uid) {
-            return Ok(Ok(server_id));
-        }
         let (text, context) = (statement.text.clone(), statement.context.clone());
         let reads_private = statement.class.flags.contains(Flags::READS_USER_VARS);
         let mut prelude = Prelude::default();

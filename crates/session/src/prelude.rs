@@ -81,7 +81,7 @@ impl Session {
         let target = self.state.clone();
         self.replay(lease, &target, &mut prelude);
         if self.needs_insert_id(request) {
-            self.restore_insert_id(lease, &mut prelude).await?;
+            Box::pin(self.restore_insert_id(lease, &mut prelude)).await?;
         }
         let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
         if request.class.flags.intersects(counts) {
@@ -232,7 +232,7 @@ impl Session {
         let flags = Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
         class.flags.intersects(flags)
             || !class.functions.is_empty()
-            || (class.kind == Kind::Select && self.state.variable("sql_auto_is_null").is_some())
+            || (class.kind == Kind::Select && self.settings.names_last_row)
             || matches!(
                 class.kind,
                 Kind::Execute { .. }
@@ -327,26 +327,23 @@ impl Session {
         }
     }
 
-    /// Resets a connection that holds another session's user variables, or old ones of this
-    /// session's, before a statement that could see them.
-    pub(crate) async fn clear_foreign(
-        &mut self,
-        lease: &mut Lease,
-        request: &Request<'_>,
-    ) -> Result<(), BackendError> {
+    /// Whether the connection holds another session's user variables, or old ones of this session's,
+    /// and the statement could see them.
+    pub(crate) fn sees_foreign(&self, lease: &Lease, request: &Request<'_>) -> bool {
         let uid = self.handle.uid;
         let current = lease.private_of == uid && lease.private_version == self.private.version;
-        let at = Some((lease.server, lease.last_seq));
-        if request.class.kind == Kind::Diagnostics
+        if lease.private_of == 0 || current || !self.pins.is_empty() {
+            return false;
+        }
+        let asks_about_own = request.class.kind == Kind::Diagnostics
             && lease.last_user == uid
-            && self.diagnostics_at == at
-        {
-            return Ok(());
-        }
-        if lease.private_of == 0 || current || !self.pins.is_empty() || !self.needs_private(request)
-        {
-            return Ok(());
-        }
+            && self.diagnostics_at == Some((lease.server, lease.last_seq));
+        !asks_about_own && self.needs_private(request)
+    }
+
+    /// Resets a connection that holds what a statement must not see.
+    pub(crate) async fn clear_foreign(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
+        let uid = self.handle.uid;
         let mut prelude = Prelude::default();
         if lease.last_user != uid && !lease.residue.is_empty() {
             self.save_residue(lease, &mut prelude);
@@ -503,11 +500,11 @@ impl Session {
                 lease.read_answer(expect).await?;
             }
             Step::SaveWarnings(owner, seq) => {
-                let rows = lease.read_rows().await?;
+                let rows = Box::pin(lease.read_rows()).await?;
                 owner.saved.keep(seq).warnings = Some(warnings(rows));
             }
             Step::SaveNumbers(owner, seq) => {
-                let rows = lease.read_rows().await?;
+                let rows = Box::pin(lease.read_rows()).await?;
                 let mut saved = owner.saved.keep(seq);
                 saved.last_insert_id = number(&rows, 0);
                 saved.found_rows = number(&rows, 1);
@@ -515,7 +512,7 @@ impl Session {
             }
             Step::Wait => {
                 let server = lease.server;
-                let rows = lease.read_rows().await;
+                let rows = Box::pin(lease.read_rows()).await;
                 let metrics = self.worker.metrics();
                 let rows = match rows {
                     Ok(rows) => rows,

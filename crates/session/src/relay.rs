@@ -3,7 +3,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::task::Poll;
 
 use millrace_backend::connect::server_error;
@@ -12,9 +11,8 @@ use millrace_backend::pool::Lease;
 use millrace_backend::stream::Stream;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket, parse_eof, rewrite_ok, status_offset};
 use millrace_protocol::packet::{HEADER, header};
-use millrace_protocol::response::{Event, Tracker};
+use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, Status};
-use tokio::io::AsyncWrite;
 
 use crate::failure::Failure;
 use crate::session::{Session, Tracks};
@@ -23,7 +21,7 @@ use crate::session::{Session, Tracks};
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// The error that ended it.
-    pub(crate) error: Option<ServerError>,
+    pub(crate) error: Option<Box<ServerError>>,
     pub(crate) affected_rows: u64,
     pub(crate) insert_id: u64,
     pub(crate) warnings: u16,
@@ -53,10 +51,10 @@ pub(crate) struct Outcome {
 
 /// How an answer ended.
 pub(crate) enum Ended {
-    /// Read to its end and forwarded.
-    Whole(Outcome),
+    /// Read to its end and forwarded; what it said is in the session's `outcome`.
+    Whole,
     /// An error that the caller wanted for itself; nothing was forwarded.
-    Held(ServerError),
+    Held(Box<ServerError>),
     /// The server connection broke before anything was forwarded.
     Lost,
 }
@@ -98,10 +96,11 @@ impl Session {
     pub(crate) async fn relay(
         &mut self,
         lease: &mut Lease,
-        mut tracker: Tracker,
+        expect: Expect,
         plan: &Plan,
     ) -> Result<Ended, Failure> {
-        let mut outcome = Outcome::default();
+        let mut tracker = Tracker::new(expect, lease.capabilities);
+        self.outcome = Outcome::default();
         let mut out = Vec::new();
         // Servers are never asked to leave definitions out: which of them a client still has right
         // cannot be known when its statements run on several connections.
@@ -121,7 +120,7 @@ impl Session {
                     start = at;
                 }
                 Event::Ok { len, .. } => {
-                    let rewrite = self.note_ok(lease, at, len, &mut outcome);
+                    let rewrite = self.note_ok(lease, at, len);
                     if rewrite && !plan.discard {
                         out.extend_from_slice(&lease.buffer[start..at]);
                         let packet = &lease.buffer[at..at + len];
@@ -132,7 +131,7 @@ impl Session {
                             .is_err()
                         {
                             lease.broken = true;
-                            return self.lost(outcome);
+                            return self.lost();
                         }
                         start = at + len;
                     }
@@ -141,13 +140,14 @@ impl Session {
                 Event::Eof { len, .. } => {
                     if let Ok((status, warnings)) = parse_eof(&lease.buffer[at + HEADER..at + len])
                     {
-                        outcome.status = status;
-                        outcome.has_status = true;
-                        outcome.warnings = warnings;
-                        outcome.ended_ok = false;
+                        self.outcome.status = status;
+                        self.outcome.has_status = true;
+                        self.outcome.warnings = warnings;
+                        self.outcome.ended_ok = false;
                         if status.contains(Status::SESSION_STATE_CHANGED) {
                             // MariaDB sets the flag for no reason (observed).
-                            outcome.state_changed |= lease.family == millrace_sql::Family::MySql;
+                            self.outcome.state_changed |=
+                                lease.family == millrace_sql::Family::MySql;
                             let capabilities = lease.capabilities;
                             clear_state_flag(&mut lease.buffer[at..at + len], capabilities);
                         }
@@ -156,17 +156,17 @@ impl Session {
                 }
                 Event::Err { len } => {
                     let parsed = ErrPacket::parse(&lease.buffer[at + HEADER..at + len])
-                        .map(|error| server_error(&error));
+                        .map(|error| Box::new(server_error(&error)));
                     let Ok(error) = parsed else {
                         lease.broken = true;
-                        return self.lost(outcome);
+                        return self.lost();
                     };
-                    let first = !outcome.forwarded && start == 0 && out.is_empty();
+                    let first = !self.outcome.forwarded && start == 0 && out.is_empty();
                     if first && plan.hold.is_some_and(|hold| hold(error.code)) {
                         lease.buffer.drain(..at + len);
                         return Ok(Ended::Held(error));
                     }
-                    outcome.error = Some(error);
+                    self.outcome.error = Some(error);
                     at += len;
                 }
                 Event::PrepareOk {
@@ -180,7 +180,7 @@ impl Session {
                         let field = at + HEADER + 1;
                         lease.buffer[field..field + 4].copy_from_slice(&number.to_le_bytes());
                     }
-                    outcome.prepared = Some((id, columns, params));
+                    self.outcome.prepared = Some((id, columns, params));
                     at += len;
                 }
                 Event::LocalInfile { len } => {
@@ -190,7 +190,7 @@ impl Session {
                     (start, at) = (0, 0);
                     self.send(&out).await?;
                     out.clear();
-                    outcome.forwarded = true;
+                    self.outcome.forwarded = true;
                     if self.upload(lease).await.is_err() {
                         lease.broken = true;
                         return Err(Failure::Client(io::ErrorKind::BrokenPipe.into()));
@@ -204,7 +204,7 @@ impl Session {
                 }
                 Event::NeedMore => {
                     if !plan.discard && (start < at || !out.is_empty()) {
-                        outcome.forwarded = true;
+                        self.outcome.forwarded = true;
                         let sent = if out.is_empty() {
                             self.send(&lease.buffer[start..at]).await
                         } else {
@@ -222,36 +222,39 @@ impl Session {
                     (start, at) = (0, 0);
                     if self.fill(lease).await?.is_err() {
                         lease.broken = true;
-                        return self.lost(outcome);
+                        return self.lost();
                     }
                 }
                 Event::Malformed => {
                     lease.broken = true;
-                    return self.lost(outcome);
+                    return self.lost();
                 }
                 Event::Done => break,
             }
         }
-        outcome.rows = tracker.rows();
-        outcome.result_sets = tracker.result_sets();
+        self.outcome.rows = tracker.rows();
+        self.outcome.result_sets = tracker.result_sets();
         if !plan.discard && (start < at || !out.is_empty()) {
-            outcome.forwarded = true;
-            if out.is_empty() {
-                self.send_now(&lease.buffer[start..at]).await?;
+            self.outcome.forwarded = true;
+            let last = if out.is_empty() {
+                &lease.buffer[start..at]
             } else {
                 out.extend_from_slice(&lease.buffer[start..at]);
-                self.send_now(&out).await?;
+                &out[..]
+            };
+            if !self.send_now(last)? {
+                self.send(last).await?;
             }
         }
         lease.buffer.drain(..at);
-        if outcome.has_status {
-            lease.status = outcome.status;
+        if self.outcome.has_status {
+            lease.status = self.outcome.status;
         }
-        Ok(Ended::Whole(outcome))
+        Ok(Ended::Whole)
     }
 
-    fn lost(&self, outcome: Outcome) -> Result<Ended, Failure> {
-        if outcome.forwarded {
+    fn lost(&self) -> Result<Ended, Failure> {
+        if self.outcome.forwarded {
             // As without Millrace: the connection breaks in the middle of the answer.
             Err(Failure::Client(io::ErrorKind::ConnectionAborted.into()))
         } else {
@@ -260,19 +263,19 @@ impl Session {
     }
 
     /// Notes what an OK packet says; true if it must be rewritten for the client.
-    fn note_ok(&mut self, lease: &Lease, at: usize, len: usize, outcome: &mut Outcome) -> bool {
+    fn note_ok(&mut self, lease: &Lease, at: usize, len: usize) -> bool {
         let payload = &lease.buffer[at + HEADER..at + len];
         let Ok(ok) = OkPacket::parse(payload, lease.capabilities) else {
             return false;
         };
-        outcome.status = ok.status;
-        outcome.has_status = true;
-        outcome.warnings = ok.warnings;
-        outcome.ended_ok = ok.header == millrace_protocol::ok::OK;
-        if outcome.ended_ok {
-            outcome.affected_rows = ok.affected_rows;
-            outcome.insert_id = ok.last_insert_id;
-            outcome.matched = matched_rows(ok.info);
+        self.outcome.status = ok.status;
+        self.outcome.has_status = true;
+        self.outcome.warnings = ok.warnings;
+        self.outcome.ended_ok = ok.header == millrace_protocol::ok::OK;
+        if self.outcome.ended_ok {
+            self.outcome.affected_rows = ok.affected_rows;
+            self.outcome.insert_id = ok.last_insert_id;
+            self.outcome.matched = matched_rows(ok.info);
         }
         if !ok.status.contains(Status::SESSION_STATE_CHANGED) {
             return false;
@@ -280,24 +283,24 @@ impl Session {
         for change in ok.changes() {
             match change {
                 Ok(Change::Gtids(gtids)) => {
-                    outcome.positioned = true;
+                    self.outcome.positioned = true;
                     // What is not understood makes the session read from the primary.
                     self.position_unknown |= self.position.insert_text(gtids).is_err();
                 }
                 Ok(Change::SystemVariable { name, value }) if name == b"last_gtid" => {
                     if !value.is_empty() {
-                        outcome.positioned = true;
+                        self.outcome.positioned = true;
                         self.position_unknown |= self.position.insert_text(value).is_err();
                     }
                 }
                 Ok(Change::SystemVariable { name, value }) => {
                     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-                    outcome.variables.push((name.into(), value.into()));
+                    self.outcome.variables.push((name.into(), value.into()));
                 }
-                Ok(Change::Schema(schema)) => outcome.schema = Some(schema.into()),
-                Ok(Change::StateChanged(changed)) => outcome.state_changed |= changed,
+                Ok(Change::Schema(schema)) => self.outcome.schema = Some(schema.into()),
+                Ok(Change::StateChanged(changed)) => self.outcome.state_changed |= changed,
                 Ok(_) => {}
-                Err(_) => outcome.state_changed = true,
+                Err(_) => self.outcome.state_changed = true,
             }
         }
         true
@@ -347,26 +350,19 @@ impl Session {
 
     /// Sends what the client's socket takes without waiting and keeps the rest, so that a slow
     /// client does not hold a server connection that has nothing more to say.
-    async fn send_now(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let Stream::Plain(plain) = &mut self.client else {
-            return self.send(bytes).await;
+    /// False, and nothing done, where the socket is not a bare one.
+    fn send_now(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+        let Stream::Plain(plain) = &self.client else {
+            return Ok(false);
+        };
+        let written = if self.pending.is_empty() {
+            plain.try_write(bytes)?
+        } else {
+            0
         };
         self.worker.metrics().sent(bytes.len() as u64);
-        if !self.pending.is_empty() {
-            self.pending.extend_from_slice(bytes);
-            return Ok(());
-        }
-        let written = poll_fn(|cx| {
-            Poll::Ready(match Pin::new(&mut *plain).poll_write(cx, bytes) {
-                Poll::Ready(written) => written,
-                Poll::Pending => Ok(0),
-            })
-        })
-        .await?;
-        if written < bytes.len() {
-            self.pending.extend_from_slice(&bytes[written..]);
-        }
-        Ok(())
+        self.pending.extend_from_slice(&bytes[written..]);
+        Ok(true)
     }
 
     /// Sends what is pending.

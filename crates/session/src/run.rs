@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{Lease, Pool};
-use millrace_backend::state::{SessionState, Value};
+use millrace_backend::state::SessionState;
 use millrace_metrics::{PinReason, StatementKind};
 use millrace_protocol::Status;
 use millrace_protocol::command::{Command, Query};
@@ -27,7 +27,6 @@ use crate::failure::{Answer, Failure};
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
 use crate::questions::with_connection_id;
-use crate::relay::Outcome;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
 use crate::worker::SERVERS;
@@ -178,7 +177,25 @@ impl Session {
             return Err(Answer::client(1835, b"HY000", text).into());
         };
         match command {
-            Command::Query(query) => self.query(packet, query).await,
+            Command::Query(query) => {
+                let mut class = self.worker.take_statement();
+                classify(query.text, &self.lex, &mut class);
+                let request = Request {
+                    main: Main::Packet(packet),
+                    access: self.access(&class, query.text),
+                    class: &class,
+                    inner: None,
+                    expect: Expect::Query,
+                    prepare: None,
+                };
+                let ran = if is_simple(&class) {
+                    self.statement(&request, query.text).await
+                } else {
+                    Box::pin(self.odd_query(&request, query)).await
+                };
+                self.worker.put_statement(class);
+                ran
+            }
             Command::StmtExecute(execute) => self.execute(packet, &payload, execute).await,
             Command::StmtPrepare(text) => Box::pin(self.prepare(packet, text)).await,
             Command::Quit => Err(Failure::Ended),
@@ -241,34 +258,6 @@ impl Session {
         }
     }
 
-    /// COM_QUERY.
-    async fn query(&mut self, packet: &[u8], query: Query<'_>) -> Result<(), Failure> {
-        let mut class = self.worker.take_statement();
-        classify(query.text, &self.lex, &mut class);
-        if class.flags.contains(Flags::USES_CONNECTION_ID)
-            && let Some(text) = with_connection_id(query.text, self.id)
-        {
-            let sent = self.substituted_query(query.attributes, &text).await;
-            self.worker.put_statement(class);
-            return sent;
-        }
-        let request = Request {
-            main: Main::Packet(packet),
-            access: self.access(&class, query.text),
-            class: &class,
-            inner: None,
-            expect: Expect::Query,
-            prepare: None,
-        };
-        let ran = if self.is_simple(&class) {
-            self.statement(&request, query.text).await
-        } else {
-            Box::pin(self.special(&request, query.text, Some(query.attributes))).await
-        };
-        self.worker.put_statement(class);
-        ran
-    }
-
     /// A query in which answers took the place of questions.
     async fn substituted_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
         let mut payload = vec![millrace_protocol::command::COM_QUERY];
@@ -286,7 +275,7 @@ impl Session {
             expect: Expect::Query,
             prepare: None,
         };
-        let ran = if self.is_simple(&class) {
+        let ran = if is_simple(&class) {
             self.statement(&request, text).await
         } else {
             Box::pin(self.special(&request, text, None)).await
@@ -299,17 +288,15 @@ impl Session {
         ran
     }
 
-    /// A statement that needs nothing but a server: by far the most are.
-    fn is_simple(&self, class: &Statement) -> bool {
-        let odd = Flags::USES_FOUND_ROWS
-            | Flags::USES_ROW_COUNT
-            | Flags::USES_LAST_INSERT_ID
-            | Flags::USES_WARNING_COUNT
-            | Flags::USES_CONNECTION_ID;
-        matches!(
-            class.kind,
-            Kind::Select | Kind::Insert | Kind::Update | Kind::Delete
-        ) && !class.flags.intersects(odd)
+    /// A query that may need more than a server.
+    async fn odd_query(&mut self, request: &Request<'_>, query: Query<'_>) -> Result<(), Failure> {
+        if request.class.flags.contains(Flags::USES_CONNECTION_ID)
+            && let Some(text) = with_connection_id(query.text, self.id)
+        {
+            return self.substituted_query(query.attributes, &text).await;
+        }
+        self.special(request, query.text, Some(query.attributes))
+            .await
     }
 
     /// Statements that are answered here, put off, or about the statement before. `attributes`:
@@ -381,22 +368,12 @@ impl Session {
         // to take whatever comes next.
         let keeps = access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
         // `id IS NULL` then finds the row last inserted, which only the primary knows.
-        let finds_last = class.kind == Kind::Select && self.finds_last_row();
+        let finds_last = class.kind == Kind::Select && self.settings.finds_last_row;
         if keeps || finds_last {
             access.max(Access::PrimaryRead)
         } else {
             access
         }
-    }
-
-    fn finds_last_row(&self) -> bool {
-        let value = self.state.variable("sql_auto_is_null");
-        value.is_some_and(|value| match value {
-            Value::Reported(value) | Value::Literal(value) => {
-                **value != *b"0" && !value.eq_ignore_ascii_case(b"OFF")
-            }
-            Value::Null => false,
-        })
     }
 
     /// Runs a statement where it belongs and takes in what it changed.
@@ -406,9 +383,9 @@ impl Session {
         text: &[u8],
     ) -> Result<(), Failure> {
         let begun = Instant::now();
-        let (lease, outcome) = self.run_somewhere(request).await?;
+        let lease = self.run_somewhere(request).await?;
         let server = lease.server;
-        self.conclude(lease, outcome, request, text).await?;
+        self.conclude(lease, request, text).await?;
         let kind = metric_kind(request.class.kind);
         self.worker
             .metrics()
@@ -417,31 +394,12 @@ impl Session {
     }
 
     /// Tries the servers that may run the request, in order, until one has answered.
-    pub(crate) async fn run_somewhere(
-        &mut self,
-        request: &Request<'_>,
-    ) -> Result<(Lease, Outcome), Failure> {
-        if let Some(mut lease) = self.lease.take() {
-            return match self.attempt(&mut lease, request, false).await {
-                Ok(Attempt::Done(outcome)) => Ok((lease, outcome)),
-                Ok(Attempt::Elsewhere(answer)) => {
-                    // Refused, and the connection is as it was.
-                    if !lease.broken {
-                        self.lease = Some(lease);
-                        return Err(Failure::Answer(answer));
-                    }
-                    Err(Failure::Fatal(answer))
-                }
-                Err(failure) => {
-                    if !lease.broken {
-                        self.lease = Some(lease);
-                    }
-                    Err(failure)
-                }
-            };
+    pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
+        if let Some(lease) = self.lease.take() {
+            return Box::pin(self.run_on_kept(lease, request)).await;
         }
         if let Some(lease) = self.own_connection(request) {
-            return self.run_on_own(lease, request).await;
+            return Box::pin(self.run_on_own(lease, request)).await;
         }
         let mut refusal = None;
         for candidate in self.candidates_soon(request).await? {
@@ -464,7 +422,7 @@ impl Session {
                 return Err(self.interrupted().await);
             }
             match self.attempt(&mut lease, request, candidate.wait).await {
-                Ok(Attempt::Done(outcome)) => return Ok((lease, outcome)),
+                Ok(Attempt::Done) => return Ok(lease),
                 Ok(Attempt::Elsewhere(answer)) => {
                     // The server has taken a KILL for what went ahead of the statement.
                     let killed = self.handle.tainted.get() && answer.error.code == 1317;
@@ -481,6 +439,29 @@ impl Session {
             }
         }
         Err(refusal.map_or(Failure::Ended, Failure::Answer))
+    }
+
+    /// Runs the request on the connection that the session keeps.
+    async fn run_on_kept(
+        &mut self,
+        mut lease: Lease,
+        request: &Request<'_>,
+    ) -> Result<Lease, Failure> {
+        match self.attempt(&mut lease, request, false).await {
+            Ok(Attempt::Done) => Ok(lease),
+            // Refused, and the connection is as it was.
+            Ok(Attempt::Elsewhere(answer)) if !lease.broken => {
+                self.lease = Some(lease);
+                Err(Failure::Answer(answer))
+            }
+            Ok(Attempt::Elsewhere(answer)) => Err(Failure::Fatal(answer)),
+            Err(failure) => {
+                if !lease.broken {
+                    self.lease = Some(lease);
+                }
+                Err(failure)
+            }
+        }
     }
 
     /// A statement about the session's last one runs on the connection of the last one, if
@@ -526,10 +507,10 @@ impl Session {
         &mut self,
         mut lease: Lease,
         request: &Request<'_>,
-    ) -> Result<(Lease, Outcome), Failure> {
+    ) -> Result<Lease, Failure> {
         self.handle.on.set(Some((lease.server, lease.thread_id)));
         match self.attempt(&mut lease, request, false).await {
-            Ok(Attempt::Done(outcome)) => Ok((lease, outcome)),
+            Ok(Attempt::Done) => Ok(lease),
             Ok(Attempt::Elsewhere(answer)) => {
                 self.put_back(lease);
                 Err(Failure::Answer(answer))
@@ -573,7 +554,7 @@ impl Session {
             },
             required: &self.position,
             position_unknown: self.position_unknown || self.position_stale,
-            serializable: self.is_serializable(),
+            serializable: self.settings.serializable,
             autocommit_off: self.autocommit_off(),
         };
         let mut outstanding = [0; SERVERS];
@@ -717,18 +698,31 @@ impl Session {
             prepare: None,
         };
         let ran = match self.run_somewhere(&request).await {
-            Ok((lease, mut outcome)) => {
-                if outcome.error.is_none() {
+            Ok(lease) => {
+                if self.outcome.error.is_none() {
                     // In the session's own character set, which the reported name is not.
-                    outcome.schema = Some(name.into());
+                    self.outcome.schema = Some(name.into());
                 }
-                self.conclude(lease, outcome, &request, b"").await
+                self.conclude(lease, &request, b"").await
             }
             Err(failure) => Err(failure),
         };
         self.worker.put_statement(class);
         ran
     }
+}
+
+/// A statement that needs nothing but a server: by far the most are.
+fn is_simple(class: &Statement) -> bool {
+    let odd = Flags::USES_FOUND_ROWS
+        | Flags::USES_ROW_COUNT
+        | Flags::USES_LAST_INSERT_ID
+        | Flags::USES_WARNING_COUNT
+        | Flags::USES_CONNECTION_ID;
+    matches!(
+        class.kind,
+        Kind::Select | Kind::Insert | Kind::Update | Kind::Delete
+    ) && !class.flags.intersects(odd)
 }
 
 /// How long a session waits for another to save what it may ask about its last statement.

@@ -17,6 +17,7 @@ use millrace_topology::{GtidSet, ServerId};
 use crate::pins::Pins;
 use crate::prepared::Statements;
 use crate::questions::first_found_rows;
+use crate::relay::Outcome;
 use crate::variables::Private;
 use crate::worker::{Handle, Worker};
 
@@ -121,6 +122,36 @@ impl Tracks {
     }
 }
 
+/// Variables that decide about every statement, read once when the state changes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Settings {
+    /// Isolation is SERIALIZABLE: reads lock.
+    pub(crate) serializable: bool,
+    /// `sql_auto_is_null` is set, to whatever.
+    pub(crate) names_last_row: bool,
+    /// It is on: `id IS NULL` finds the row last inserted.
+    pub(crate) finds_last_row: bool,
+}
+
+impl Settings {
+    fn of(state: &SessionState) -> Self {
+        let finds_last = state.variable("sql_auto_is_null");
+        let isolation = ["transaction_isolation", "tx_isolation"];
+        Settings {
+            serializable: isolation
+                .iter()
+                .any(|name| state.reported(name) == Some(b"SERIALIZABLE")),
+            names_last_row: finds_last.is_some(),
+            finds_last_row: finds_last.is_some_and(|value| match value {
+                Value::Reported(value) | Value::Literal(value) => {
+                    **value != *b"0" && !value.eq_ignore_ascii_case(b"OFF")
+                }
+                Value::Null => false,
+            }),
+        }
+    }
+}
+
 /// One client's session.
 pub(crate) struct Session {
     pub(crate) worker: Rc<Worker>,
@@ -140,6 +171,8 @@ pub(crate) struct Session {
     /// What a new session with the same handshake has.
     pub(crate) base: Rc<SessionState>,
     pub(crate) state: Rc<SessionState>,
+    /// What the state says that is asked for with every statement.
+    pub(crate) settings: Settings,
     pub(crate) lex: LexMode,
     pub(crate) tracks: Tracks,
     pub(crate) private: Private,
@@ -197,6 +230,8 @@ pub(crate) struct Session {
     pub(crate) statements: Statements,
     /// Status flags of the last answer.
     pub(crate) status: Status,
+    /// What the last answer said besides its rows.
+    pub(crate) outcome: Outcome,
 }
 
 impl Session {
@@ -226,6 +261,7 @@ impl Session {
         };
         let servers = worker.servers.len();
         let mut session = Session {
+            settings: Settings::of(&base),
             state: base.clone(),
             handle,
             id,
@@ -269,6 +305,7 @@ impl Session {
             locks_unknown: false,
             statements: Statements::default(),
             status: Status::AUTOCOMMIT,
+            outcome: Outcome::default(),
             worker,
         };
         session.begin(&database);
@@ -291,6 +328,7 @@ impl Session {
     pub(crate) fn set_state(&mut self, state: Rc<SessionState>) {
         self.state = state;
         let state = self.state.clone();
+        self.settings = Settings::of(&state);
         let charset = state.reported("character_set_client").unwrap_or(b"utf8mb4");
         self.lex.charset = Charset::from_name(charset);
         match state.reported("sql_mode") {
@@ -370,13 +408,6 @@ impl Session {
     /// A variable is in force with a value that makes every statement open a transaction.
     pub(crate) fn autocommit_off(&self) -> bool {
         !self.status.contains(Status::AUTOCOMMIT)
-    }
-
-    /// Isolation is SERIALIZABLE: reads lock.
-    pub(crate) fn is_serializable(&self) -> bool {
-        ["transaction_isolation", "tx_isolation"].iter().any(|name| {
-            matches!(self.state.variable(name), Some(Value::Reported(value)) if **value == *b"SERIALIZABLE")
-        })
     }
 
     /// What another session saved of this one's last statements, taken over as far as it still

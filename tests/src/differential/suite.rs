@@ -225,7 +225,7 @@ async fn play(
     for step in &case.steps {
         let lines = player.step(step).await?;
         let ids = player.connection_ids();
-        let meaningless = Meaningless::to(profile.capabilities);
+        let meaningless = Meaningless::to(profile.capabilities, &step.text);
         out.push(normalise::apply(
             lines,
             &step.view,
