@@ -255,7 +255,9 @@ impl ServerPool {
                 tick.saturating_sub(conn.used) >= idle_max
                     || conn.opened.elapsed() >= self.options.max_lifetime
             };
-            let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(|conn| aged(conn));
+            let (gone, kept) = std::mem::take(&mut *idle)
+                .into_iter()
+                .partition(|conn| aged(conn));
             *idle = kept;
             old.extend::<Vec<Box<Conn>>>(gone);
             let before = idle.len();

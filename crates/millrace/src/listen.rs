@@ -1,6 +1,7 @@
 //! Listeners: accept clients and hand each to the worker with the fewest.
 
 use std::io;
+use std::net::TcpStream;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +13,11 @@ use millrace_config::{Address, Listener, ListenerTls};
 use millrace_metrics::Metrics;
 use millrace_routing::Target;
 use millrace_session::Message;
+use rustix::net::{SocketFlags, accept_with};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::{info, warn};
 
@@ -28,7 +32,7 @@ pub(crate) struct Bound {
 }
 
 enum Bindable {
-    Tcp(Vec<TcpListener>),
+    Tcp(Vec<AsyncFd<Socket>>),
     Unix(UnixListener, PathBuf),
 }
 
@@ -60,7 +64,7 @@ pub(crate) async fn bind(listener: &Listener) -> anyhow::Result<Bound> {
     })
 }
 
-async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<TcpListener>> {
+async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<AsyncFd<Socket>>> {
     if host == "*" {
         // One socket for both families where there is IPv6.
         return match bind_one(&format!("[::]:{port}").parse().map_err(io::Error::other)?) {
@@ -78,7 +82,7 @@ async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<TcpListener>> {
         .collect()
 }
 
-fn bind_one(address: &std::net::SocketAddr) -> io::Result<TcpListener> {
+fn bind_one(address: &std::net::SocketAddr) -> io::Result<AsyncFd<Socket>> {
     let socket = Socket::new(
         Domain::for_address(*address),
         Type::STREAM,
@@ -89,9 +93,24 @@ fn bind_one(address: &std::net::SocketAddr) -> io::Result<TcpListener> {
     }
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    // Accepted sockets inherit it.
+    socket.set_tcp_nodelay(true)?;
     socket.bind(&(*address).into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    #[expect(
+        deprecated,
+        reason = "sound for a socket that it owns; its successor wants unsafe code, forbidden here"
+    )]
+    AsyncFd::with_interest(socket, Interest::READABLE)
+}
+
+/// The next client's socket, ready to be handed to another runtime: a tokio listener would first
+/// enter it in this one's poll.
+async fn next_client(listener: &AsyncFd<Socket>) -> io::Result<TcpStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let accept = |socket: &Socket| Ok(accept_with(socket, flags)?);
+    let accepted = listener.async_io(Interest::READABLE, accept).await?;
+    Ok(accepted.into())
 }
 
 /// Replaces a socket file that nobody listens on any more.
@@ -117,12 +136,10 @@ pub(crate) async fn accept(
                 let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
                 tasks.spawn(async move {
                     loop {
-                        match listener.accept().await {
-                            Ok((stream, _)) => {
-                                if let Ok(plain) = stream.into_std() {
-                                    let message = Message::Client { plain, target, tls };
-                                    send(&mailboxes, &metrics, message);
-                                }
+                        match next_client(&listener).await {
+                            Ok(plain) => {
+                                let message = Message::Client { plain, target, tls };
+                                send(&mailboxes, &metrics, message);
                             }
                             Err(error) => rest(&error).await,
                         }

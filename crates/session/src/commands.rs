@@ -484,6 +484,7 @@ impl Session {
             worker: &worker,
             stream: client,
             buffer: std::mem::take(&mut self.inbuf),
+            held_back: Vec::new(),
             sequence: 1,
             nonce: crate::login::random_nonce(),
             address,
@@ -497,6 +498,7 @@ impl Session {
         let sequence = entrance.sequence;
         self.client = entrance.stream;
         self.inbuf = entrance.buffer;
+        let mut out = entrance.held_back;
         match proof? {
             Proof::Account(account) => {
                 *self.handle.user.borrow_mut() = account.user.clone();
@@ -507,7 +509,6 @@ impl Session {
                     self.base = base;
                 }
                 self.begin(&claim.database);
-                let mut out = Vec::new();
                 let session = crate::login::tracked_schema(&claim.database);
                 let fields = OkFields {
                     status: Status::AUTOCOMMIT,
@@ -518,7 +519,7 @@ impl Session {
                 self.send(&out).await
             }
             Proof::Denied(answer) => {
-                let mut out = Vec::new();
+                out.clear();
                 crate::login::error_packet(&answer).encode(&mut out, sequence);
                 self.send(&out).await?;
                 if self.family == Family::MariaDb {

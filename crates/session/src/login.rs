@@ -191,6 +191,8 @@ pub(crate) struct Entrance<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) stream: Stream,
     pub(crate) buffer: Vec<u8>,
+    /// A packet that goes with the next one, in the same write.
+    pub(crate) held_back: Vec<u8>,
     /// The number of the next packet to the client.
     pub(crate) sequence: u8,
     pub(crate) nonce: [u8; 20],
@@ -369,6 +371,7 @@ async fn greet<'a>(
         worker,
         stream,
         buffer,
+        held_back: Vec::new(),
         sequence: sequence.wrapping_add(1),
         nonce: greeting.nonce,
         address,
@@ -432,7 +435,8 @@ impl Entrance<'_> {
             match self.verify(&account, claim).await {
                 Ok(()) => {
                     if plugin == Plugin::CachingSha2 {
-                        self.more(&[auth::FAST_OK]).await?;
+                        let out = &mut self.held_back;
+                        self.sequence = encode_auth_more(out, self.sequence, &[auth::FAST_OK]);
                     }
                     return Ok(Proof::Account(account));
                 }
@@ -635,7 +639,7 @@ impl Entrance<'_> {
         handle: Rc<Handle>,
     ) -> Option<Session> {
         let base = self.worker.base(self.hello.collation)?;
-        let mut out = Vec::new();
+        let mut out = std::mem::take(&mut self.held_back);
         let session = tracked_schema(self.hello.database.as_deref().unwrap_or_default());
         let fields = OkFields {
             status: Status::AUTOCOMMIT,

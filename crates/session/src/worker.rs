@@ -59,7 +59,7 @@ pub struct Shared {
 pub enum Message {
     /// A client connected.
     Client {
-        /// Its socket.
+        /// Its socket: non-blocking, and without Nagle's delay.
         plain: std::net::TcpStream,
         /// What its listener is for.
         target: Target,
@@ -68,7 +68,7 @@ pub enum Message {
     },
     /// A client connected over a Unix socket.
     UnixClient {
-        /// Its socket.
+        /// Its socket, non-blocking.
         plain: std::os::unix::net::UnixStream,
         /// What its listener is for.
         target: Target,
@@ -282,14 +282,11 @@ impl Worker {
     fn take(self: &Rc<Self>, message: Message) {
         match message {
             Message::Client { plain, target, tls } => {
-                let _ = plain.set_nonblocking(true);
-                let _ = plain.set_nodelay(true);
                 if let Ok(stream) = tokio::net::TcpStream::from_std(plain) {
                     crate::login::spawn(self.clone(), Plain::Tcp(stream), target, tls);
                 }
             }
             Message::UnixClient { plain, target } => {
-                let _ = plain.set_nonblocking(true);
                 if let Ok(stream) = tokio::net::UnixStream::from_std(plain) {
                     let plain = Plain::Unix(stream);
                     crate::login::spawn(self.clone(), plain, target, ListenerTls::Off);
