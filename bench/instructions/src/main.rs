@@ -158,3 +158,18 @@ fn run() -> anyhow::Result<()> {
         _ => bail!("usage: millrace-instructions list | PART COUNT"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each part checks for itself that it does what it says.
+    #[test]
+    fn every_part_runs() {
+        for part in PARTS {
+            if let Err(error) = (part.run)(3) {
+                panic!("{}: {error:#}", part.name);
+            }
+        }
+    }
+}
