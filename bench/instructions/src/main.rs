@@ -88,13 +88,13 @@ const PARTS: &[Part] = &[
     part(
         "decide-read",
         10_000,
-        "where a read goes that the replicas have what it must see for",
+        "where a read goes whose position both replicas have",
         pure::decide_read,
     ),
     part(
         "decide-read-waiting",
         10_000,
-        "where a read goes that no replica is known to have its position for",
+        "where a read goes whose position no replica is known to have",
         pure::decide_read_waiting,
     ),
     part(
