@@ -13,7 +13,8 @@ status=0
 # Where a block takes a password from a variable, there must be one.
 export MILLRACE_MONITOR_PASSWORD=none
 
-documents=(README.md ARCHITECTURE.md CONTRIBUTING.md bench/README.md)
+documents=(README.md ARCHITECTURE.md CONTRIBUTING.md bench/README.md
+    bench/instructions/README.md)
 while IFS= read -r document; do documents+=("$document"); done < <(find docs deploy -name '*.md' | sort)
 
 blocks_of() {

@@ -38,6 +38,7 @@ steps_before=(
 steps_after=(
     "deny|900|licences, bans, sources and advisories of the dependencies"
     "build|1200|the release binary"
+    "instructions|600|no inner part takes over 5 % more instructions than is written down"
     "readme|60|the documents' configurations are valid and their links lead somewhere"
     "demo|180|the demo: a cluster, Millrace and a checked workload"
 )
@@ -59,6 +60,7 @@ run_purity() { scripts/check-purity.sh; }
 run_unit() { cargo test --workspace --exclude millrace-tests --locked; }
 run_deny() { scripts/check-deny.sh; }
 run_build() { cargo build --release --locked; }
+run_instructions() { scripts/check-instructions.sh; }
 run_demo() { "$MILLRACE_BIN" demo --for 5 --json; }
 run_readme() { scripts/check-readme.sh; }
 run_clients() { tests/clients/run.sh; }

@@ -23,6 +23,8 @@ mysql_dir=${MILLRACE_MYSQL_DIR:-$cache/mysql}
 
 apt_servers=(mariadb-server mariadb-client openssl)
 apt_test=(ca-certificates python3)
+# Without these a check is skipped, and no suite is.
+apt_test_optional=(valgrind)
 apt_bench=(sysbench haproxy)
 sid_servers=(mysql-server-core mysql-client-core)
 sid_bench=(mysql-router haproxy)
@@ -104,7 +106,7 @@ apt_install() {
     fi
     say "installing with apt: ${missing[*]}"
     as_root apt-get update -q >&2 || say "apt-get update failed; trying with the lists at hand"
-    install_without_services "${missing[@]}" || fail "apt could not install: ${missing[*]}"
+    install_without_services "${missing[@]}" || return 1
     for service in "${missing[@]}"; do
         case $service in
             mariadb-server) keep_from_starting_at_boot mariadb ;;
@@ -265,6 +267,7 @@ install_mysql() {
 # --- What was asked for -------------------------------------------------------
 
 apt_packages=("${apt_servers[@]}")
+apt_optional=()
 sid_packages=("${sid_servers[@]}")
 mysql_missing=no
 
@@ -272,7 +275,7 @@ mysql_missing=no
 for group in "$@"; do
     case $group in
         servers) ;;
-        test) apt_packages+=("${apt_test[@]}") ;;
+        test) apt_packages+=("${apt_test[@]}") apt_optional+=("${apt_test_optional[@]}") ;;
         bench) apt_packages+=("${apt_bench[@]}") sid_packages+=("${sid_bench[@]}") ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
         *) say "unknown group '$group': servers, test or bench"; exit 2 ;;
@@ -288,7 +291,10 @@ mkdir -p "$cache"
 exec 9>"$cache/install.lock"
 flock 9
 
-apt_install "${apt_packages[@]}"
+apt_install "${apt_packages[@]}" || fail "apt could not install: ${apt_packages[*]}"
+if [ ${#apt_optional[@]} -gt 0 ] && ! apt_install "${apt_optional[@]}"; then
+    shout "apt could not install: ${apt_optional[*]}. What needs it is skipped."
+fi
 install_mysql "${sid_packages[@]}"
 
 if [ "$mysql_missing" = yes ]; then exit 3; fi
