@@ -207,7 +207,8 @@ class Bench:
             try:
                 with launcher.start(system, self.servers_for(system, servers, point)) as running:
                     target = self.target(running, servers, point)
-                    point.load.warm_up(target)
+                    if not system.is_direct:
+                        point.load.warm_up(target)
                     with capped(servers, running, point):
                         seen = point.load.measure(target)
             except (RuntimeError, OSError) as error:
@@ -282,7 +283,8 @@ class Progress:
     def note(self, cost, what):
         done = self._all - self._left
         pace = (time.monotonic() - self._began) / done if done > 30 else 1.0
-        say(f"about {max(self._left, 0) * pace / 60:.0f} min left · {what}")
+        minutes = self._left * pace / 60
+        say(f"{f'about {minutes:.0f}' if minutes >= 1 else 'less than 1'} min left · {what}")
         self._left -= cost
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from html import escape
 
 from harness import svg
-from harness.aims import AIMS
+from harness.aims import AIMS, line
 from harness.metrics import METRICS
 
 #: Metrics shown as ratios beside themselves, and to what.
@@ -145,12 +145,36 @@ def _tables(results, experiment):
                     for number, (point, system) in enumerate(rows)
                 ],
             )
+        if lines := _lines(results, experiment, points):
+            yield Table(
+                f"{group}: reads for each server, to those of one server",
+                ["", *(head for point in points[1:] for head in (point.name, "… corrected"))],
+                lines,
+            )
     failures = [
         [point, results.about["labels"][system], str(times), text]
         for (point, system), (times, text) in results.failures(experiment.id).items()
     ]
     if failures:
         yield Table("Failed", ["point", "system", "rounds", "first"], failures, words=True)
+
+
+def _lines(results, experiment, points):
+    """Where points differ in servers: how near each system is to a straight line, as it is and
+    corrected for what the servers spend on each query."""
+    if len({point.servers for point in points}) < 2:
+        return []
+    rows = []
+    for system in results.systems(experiment.id):
+        cells = []
+        for point in points[1:]:
+            pair = {points[0].servers: points[0].name, point.servers: point.name}
+            for corrected in (False, True):
+                spread = line(experiment.id, system, pair, corrected)(results)
+                cells.append(f"{spread.mid:.2f}" if spread else "–")
+        if set(cells) != {"–"}:
+            rows.append([results.about["labels"][system], *cells])
+    return rows
 
 
 def _heading(results, metric, other):
