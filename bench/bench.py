@@ -39,10 +39,11 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
     found, left_out = systems.load(args.systems, places)
+    families = {system.name: system.family for system in found}
     found = [system for system in found if not args.only or system.name in args.only]
     args.out.mkdir(parents=True, exist_ok=True)
     with cgroups.Cgroups() as groups:
-        results = Results(about(args, found, left_out, groups))
+        results = Results(about(args, found, families, left_out, groups))
         for name, why in left_out.items():
             say(f"!!! {name} is left out: {why}")
         if groups.missing:
@@ -99,7 +100,7 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def about(args, found, left_out, groups):
+def about(args, found, families, left_out, groups):
     return {
         "command": "bench/bench.py " + shlex.join(sys.argv[1:]),
         "began": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
@@ -114,7 +115,8 @@ def about(args, found, left_out, groups):
         "cgroups": {"version": groups.version, "period_us": cgroups.PERIOD_US, "missing": groups.missing},
         "systems": [system.name for system in found],
         "labels": {system.name: system.label for system in found},
-        "families": {system.name: system.family for system in found},
+        # Also of those that are not asked for, so that colours are the same in every run.
+        "families": families,
         "versions": {system.name: system.version for system in found if system.version},
         "left_out": left_out,
         "experiments": [describe(one, args) for one in args.experiments],

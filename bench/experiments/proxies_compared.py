@@ -66,7 +66,7 @@ T1 = Experiment(
     points=points(f"--rate={RATE}"),
     columns=COLUMNS,
     charts=(
-        Chart("p95_ms", "threads", log_x=True),
+        Chart("p95_ms", "threads", log_x=True, log_y=True),
         Chart("proxy_cores", "threads", log_x=True),
         Chart("reads_per_s", "threads", log_x=True),
     ),
@@ -82,7 +82,7 @@ T2 = Experiment(
     charts=(
         Chart("reads_per_s", "threads", log_x=True),
         Chart("proxy_us", "threads", log_x=True),
-        Chart("p95_ms", "threads", log_x=True),
+        Chart("p95_ms", "threads", log_x=True, log_y=True),
     ),
     notes=NOTES,
 )

@@ -30,6 +30,7 @@ class Chart:
     metric: str
     x: str = ""
     log_x: bool = False
+    log_y: bool = False
 
 
 @dataclass(frozen=True)

@@ -213,7 +213,7 @@ def _charts(results, experiment):
             title = f"{experiment.id}: {metric.title}" + (f", {group}" if group and len(groups) > 1 else "")
             name = "-".join(filter(None, (experiment.id, chart.metric, (group or "").replace(" ", "-"))))
             if chart.x:
-                yield name, svg.curves(title, chart.x, metric.heading, series, chart.log_x)
+                yield name, svg.curves(title, chart.x, metric.heading, series, chart.log_x, chart.log_y)
             else:
                 names = [point.name for point in points if any(point.name in one.values for one in series)]
                 yield name, svg.bars(title, metric.heading, names, series)

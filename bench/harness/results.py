@@ -5,7 +5,7 @@ Ratios are taken within a round, where the machine's moods met both alike.
 
 import json
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,10 @@ class Results:
         ours = self.by_round(experiment, *mine, metric)
         others = self.by_round(experiment, *theirs, metric)
         return Spread.of(ours[n] / others[n] for n in ours if others.get(n))
+
+    def mean(self, experiment, point, system, metric):
+        values = self.by_round(experiment, point, system, metric).values()
+        return fmean(values) if values else None
 
     def total(self, experiment, point, system, metric):
         return sum(self.by_round(experiment, point, system, metric).values())

@@ -41,19 +41,21 @@ class Series:
         return COLOURS[self.colour % len(COLOURS)]
 
 
-def curves(title, x_title, y_title, series, log_x=False):
+def curves(title, x_title, y_title, series, log_x=False, log_y=False):
     """Lines through the medians, with bands from the least to the most of the rounds."""
     xs = sorted({x for one in series for x in one.values})
+    spreads = [spread for one in series for spread in one.values.values()]
     place = _log_scale(xs) if log_x else _linear_scale(0, max(xs))
-    top, ticks = _ticks(max(spread.high for one in series for spread in one.values.values()))
+    most, least = max(spread.high for spread in spreads), min(spread.low for spread in spreads)
+    ticks, share = _log_ticks(least, most) if log_y and least > 0 else _ticks(most)
 
     def x_of(x):
         return LEFT + place(x) * INNER_WIDTH
 
     def y_of(y):
-        return TOP + (1 - y / top) * INNER_HEIGHT
+        return TOP + (1 - share(y)) * INNER_HEIGHT
 
-    parts = [*_frame(title, y_title, top, ticks), *_x_ticks(xs, x_of)]
+    parts = [*_frame(title, y_title, ticks, y_of), *_x_ticks(xs, x_of)]
     parts.append(_text(LEFT + INNER_WIDTH / 2, HEIGHT - 10, x_title, "middle"))
     for one in series:
         points = sorted(one.values.items())
@@ -74,14 +76,14 @@ def curves(title, x_title, y_title, series, log_x=False):
 
 def bars(title, y_title, names, series):
     """A group of bars for each name, with whiskers from the least to the most of the rounds."""
-    top, ticks = _ticks(max(spread.high for one in series for spread in one.values.values()))
+    ticks, share = _ticks(max(spread.high for one in series for spread in one.values.values()))
     slot = INNER_WIDTH / len(names)
     width = min(0.8 * slot / len(series), 46)
 
     def y_of(y):
-        return TOP + (1 - min(max(y / top, 0), 1)) * INNER_HEIGHT
+        return TOP + (1 - max(share(y), 0)) * INNER_HEIGHT
 
-    parts = _frame(title, y_title, top, ticks)
+    parts = _frame(title, y_title, ticks, y_of)
     for number, name in enumerate(names):
         middle = LEFT + (number + 0.5) * slot
         for line, words in enumerate(_wrapped(name, slot / 6.2)):
@@ -102,10 +104,10 @@ def bars(title, y_title, names, series):
     return _document(title, parts + _legend(series, "bar: median; line: least to most", PALE))
 
 
-def _frame(title, y_title, top, ticks):
+def _frame(title, y_title, ticks, y_of):
     parts = [f'<text x="{LEFT}" y="16" class="title">{escape(title)}</text>']
     for tick in ticks:
-        y = TOP + (1 - tick / top) * INNER_HEIGHT
+        y = y_of(tick)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{LEFT + INNER_WIDTH}" class="grid"/>')
         parts.append(_text(LEFT - 8, y + 4, f"{tick:,.10g}", "end"))
     middle = TOP + INNER_HEIGHT / 2
@@ -173,8 +175,15 @@ def _log_scale(xs):
 
 
 def _ticks(most):
-    """A round top above `most` and about five ticks from nought to it."""
+    """About five ticks from nought to a round number above, and the share of it that a value is."""
     step = 10 ** math.floor(math.log10(most / 5)) if most > 0 else 1
     step *= next(factor for factor in (1, 2, 5, 10) if most / (step * factor) <= 6)
     count = math.ceil(most / step) if most > 0 else 1
-    return step * count, [round(step * number, 10) for number in range(count + 1)]
+    return [round(step * number, 10) for number in range(count + 1)], lambda y: y / (step * count)
+
+
+def _log_ticks(least, most):
+    """The same over powers of ten."""
+    low, high = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    high = max(high, low + 1)
+    return [10.0**power for power in range(low, high + 1)], lambda y: (math.log10(y) - low) / (high - low)
