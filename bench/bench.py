@@ -89,7 +89,7 @@ def parse():
     wanted = [name.upper() for name in args.experiment.split(",") if name]
     if unknown := set(wanted) - set(known):
         parser.error(f"no such experiment: {', '.join(sorted(unknown))}")
-    args.experiments = [one for one in ALL if not wanted or one.id in wanted]
+    args.experiments = [one for one in ALL if (not wanted or one.id in wanted) and points_of(one, args)]
     return args
 
 
