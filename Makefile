@@ -2,14 +2,15 @@
 # make demo     a private cluster, Millrace before it, and a workload to watch
 # make test     everything CI runs
 # make check    the fast part of it
-# make figures  CPU, latency, memory and connections beside HAProxy and a bare relay
+# make bench    the experiments, beside direct connections and other proxies:
+#               make bench QUICK=1; make bench EXPERIMENT=W2,U1 ROUNDS=5 SECONDS=5
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # What `make demo` shows; for example DEMO='--family mariadb --clients 500'.
 DEMO ?= --for 15 --stay
 
-.PHONY: build demo test check figures
+.PHONY: build demo test check bench
 .NOTPARALLEL:
 
 build:
@@ -30,7 +31,11 @@ test:
 check:
 	@scripts/ci-steps.sh check
 
-figures:
+# Also POINTS=…, ONLY=… (systems), FAMILY=…, OUT=…: see bench/bench.py --help.
+bench:
 	@scripts/install-deps.sh bench || [ $$? -eq 3 ]
-	@$(MAKE) --no-print-directory build
-	@bench/figures.sh $(FIGURES)
+	$(CARGO) build --release --locked -p millrace -p millrace-bench
+	@python3 bench/bench.py --target $(TARGET) $(if $(QUICK),--quick) \
+		$(if $(EXPERIMENT),--experiment '$(EXPERIMENT)') $(if $(POINTS),--points '$(POINTS)') \
+		$(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(SECONDS),--seconds '$(SECONDS)') \
+		$(if $(ONLY),--only '$(ONLY)') $(if $(FAMILY),--family '$(FAMILY)') $(if $(OUT),--out '$(OUT)')

@@ -1,10 +1,11 @@
-"""What the operating system says of a process: CPU, memory, connections.
+"""What the operating system says of processes and of the machine.
 
 Reads /proc only; never starts or ends anything.
 """
 
 import os
 import pathlib
+import platform
 from dataclasses import dataclass
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -12,30 +13,53 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Cpu:
-    """CPU time in seconds, of all threads together."""
+    """CPU time in seconds. The kernel counts the total exactly, and by sampling in which mode."""
 
-    user: float = 0.0
-    system: float = 0.0
+    total: float = 0.0
+    sampled_user: float = 0.0
+    sampled_system: float = 0.0
 
     @property
-    def total(self):
-        return self.user + self.system
+    def user(self):
+        sampled = self.sampled_user + self.sampled_system
+        return self.total * self.sampled_user / sampled if sampled else 0.0
+
+    @property
+    def system(self):
+        return self.total - self.user
 
     def __add__(self, other):
-        return Cpu(self.user + other.user, self.system + other.system)
+        return Cpu(
+            self.total + other.total,
+            self.sampled_user + other.sampled_user,
+            self.sampled_system + other.sampled_system,
+        )
 
     def __sub__(self, other):
-        return Cpu(self.user - other.user, self.system - other.system)
+        return Cpu(
+            self.total - other.total,
+            self.sampled_user - other.sampled_user,
+            self.sampled_system - other.sampled_system,
+        )
 
 
 def cpu_of(pids):
-    """Of the processes, threads that have ended included (proc(5), stat)."""
+    """Of the processes, threads that have ended included, in ticks (proc(5), stat)."""
     total = Cpu()
     for pid in pids:
         # The command's name is in parentheses and may hold anything.
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += Cpu(int(fields[11]) / TICKS_PER_SECOND, int(fields[12]) / TICKS_PER_SECOND)
+        user, system = (int(field) / TICKS_PER_SECOND for field in fields[11:13])
+        total += Cpu(user + system, user, system)
     return total
+
+
+def busy_seconds():
+    """CPU time that anybody on this machine has used, on all cores."""
+    user, nice, system, _, _, irq, softirq = map(
+        int, pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    )
+    return (user + nice + system + irq + softirq) / TICKS_PER_SECOND
 
 
 def memory_of(pids):
@@ -49,6 +73,24 @@ def memory_of(pids):
             elif key == "Pss":
                 pss += int(value.split()[0])
     return {"rss": rss, "pss": pss}
+
+
+def forget_peaks(pids):
+    """Peak memory counts from now on (proc(5), clear_refs)."""
+    for pid in pids:
+        try:
+            pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5")
+        except OSError:
+            continue  # then it counts from the start of the process
+
+
+def peak_kib_of(pids):
+    total = 0
+    for pid in pids:
+        for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                total += int(line.split()[1])
+    return total
 
 
 def children_of(pid):
@@ -90,5 +132,19 @@ def _established():
                 yield fields[9], int(fields[2].rpartition(":")[2], 16)
 
 
-def load_average():
-    return os.getloadavg()[0]
+def machine():
+    """What results are to be read with."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def _cpu_name():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

@@ -3,6 +3,7 @@
 Knows nothing of what is measured on them.
 """
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -17,22 +18,37 @@ import tomllib
 from harness import procs
 
 READY_WITHIN_SECONDS = 15
+STOPPED_WITHIN_SECONDS = 5
+PORTS = 400
 
 
 class Missing(Exception):
     """A tool that the system needs is not on this machine."""
 
 
-def load(path, cluster, places):
-    """All systems of the file whose tools exist, and the names of those left out."""
+def load(path, places):
+    """All systems of the file whose tools exist, and why others are left out."""
     table = tomllib.loads(pathlib.Path(path).read_text())
+    tools = _tools(table["tools"], places)
+    entries = {}
     systems, left_out = [], {}
     for entry in table["system"]:
+        base = entries.get(entry.get("like"), {})
+        entries[entry["name"]] = entry = {"family": entry["name"], **_varied(base, entry)}
         try:
-            systems.append(System(entry, _tools(table["tools"], places), cluster))
+            systems.append(System(entry, tools))
         except Missing as error:
             left_out[entry["name"]] = str(error)
     return systems, left_out
+
+
+def _varied(base, entry):
+    """The base's keys, tables merged, with the entry's own in front."""
+    merged = {**base, **entry}
+    for key, value in base.items():
+        if isinstance(value, dict) and isinstance(entry.get(key), dict):
+            merged[key] = _varied(value, entry[key])
+    return merged
 
 
 def _tools(table, places):
@@ -44,21 +60,24 @@ def _tools(table, places):
 
 
 class System:
-    """One entry of systems.toml against one cluster."""
+    """One entry of systems.toml."""
 
-    def __init__(self, entry, tools, cluster):
-        self.name = entry["name"]
+    def __init__(self, entry, tools):
         self.entry = entry
-        self.cluster = cluster
         self.tools = tools
+        self.name = entry["name"]
+        #: The entry that this one varies, if any: variants share a colour.
+        self.family = entry["family"]
+        self.label = entry.get("label", self.name)
+        self.experiments = entry.get("experiments")
+        self.splits = entry.get("splits", False)
+        self.workers = entry.get("workers", 1)
+        self.idle_clients = entry.get("idle_clients", 10_000)
+        self.is_direct = "command" not in entry
         for name, path in tools.items():
-            if path is None and "${%s}" % name in str(entry):
+            if path is None and f"${{{name}}}" in str(entry):
                 raise Missing(f"{name} is not on this machine")
         self.version = self._version()
-
-    @property
-    def is_direct(self):
-        return "command" not in self.entry
 
     def _version(self):
         if "version" not in self.entry:
@@ -67,20 +86,45 @@ class System:
         out = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         return (out.stdout + out.stderr).strip().partition("\n")[0]
 
-    def start(self, port):
-        """Starts it; the result is a context manager, ready for clients."""
-        if self.is_direct:
-            return Direct(self)
-        return Running(self, port)
+
+class Launcher:
+    """Starts systems before servers of a cluster, each with a port and a group of its own."""
+
+    def __init__(self, cluster, groups, base_port):
+        self.cluster = cluster
+        self._groups = groups
+        self._ports = itertools.cycle(range(base_port, base_port + PORTS))
+        self._numbers = itertools.count()
+
+    def start(self, system, servers):
+        """A context manager of the started system, which is ready for clients."""
+        if system.is_direct:
+            return Direct(system, servers)
+        group = self._groups.group(f"{system.name}-{next(self._numbers)}")
+        return Running(
+            system, servers, self.cluster, next(filter(_is_free, self._ports)), group, self._groups
+        )
+
+
+def _is_free(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 class Direct:
     """The servers themselves, in a system's place."""
 
-    def __init__(self, system):
-        self.name = system.name
-        self.addresses = system.cluster.servers
-        self.pids = []
+    pids = ()
+    group = None
+
+    def __init__(self, system, servers):
+        self.system = system
+        self.addresses = [server.address for server in servers]
 
     def __enter__(self):
         return self
@@ -92,10 +136,12 @@ class Direct:
 class Running:
     """A started system."""
 
-    def __init__(self, system, port):
-        self.name = system.name
+    def __init__(self, system, servers, cluster, port, group, groups):
+        self.system = system
         self.addresses = [f"127.0.0.1:{port}"]
-        self._system = system
+        self.group = group
+        self._groups = groups
+        self._servers = servers
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix=f"bench-{system.name}-"))
         self._log = self._folder / "log"
         self._process = None
@@ -105,9 +151,13 @@ class Running:
             "host": "127.0.0.1",
             "port": str(port),
             "address": self.addresses[0],
-            "primary": system.cluster.servers[0],
-            "monitor_user": system.cluster.monitor_user,
-            "monitor_password": system.cluster.monitor_password,
+            "primary": cluster.servers[0].address,
+            "certificate": cluster.certificate,
+            "key": cluster.key,
+            "user": cluster.user,
+            "password": cluster.password,
+            "monitor_user": cluster.monitor_user,
+            "monitor_password": cluster.monitor_password,
         }
 
     @property
@@ -127,16 +177,20 @@ class Running:
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(timeout=5)
+                self._process.wait(timeout=STOPPED_WITHIN_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        self._groups.drop(self.group)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _launch(self):
-        entry = self._system.entry
+        entry = self.system.entry
         for name, text in entry.get("lists", {}).items():
-            self._names[name] = "\n".join(self._fill(text, extra) for extra in self._each())
+            text, separator = (text, "\n") if isinstance(text, str) else text
+            self._names[name] = separator.join(self._fill(text, extra) for extra in self._each())
+        for name, text in entry.get("settings", {}).items():
+            self._names[name] = self._fill(text)
         for name, text in entry.get("files", {}).items():
             (self._folder / name).write_text(self._fill(text))
         environment = {key: self._fill(text) for key, text in entry.get("env", {}).items()}
@@ -148,11 +202,14 @@ class Running:
                 stderr=log,
                 env={**os.environ, **environment},
                 start_new_session=True,
+                # Before it starts anything, so that all of it counts.
+                preexec_fn=lambda: self.group.add(os.getpid()),
             )
+        self.group.add(self._process.pid)
 
     def _command(self):
         words = []
-        for word in self._system.entry["command"]:
+        for word in self.system.entry["command"]:
             if isinstance(word, str):
                 words.append(self._fill(word))
                 continue
@@ -161,8 +218,9 @@ class Running:
         return words
 
     def _each(self):
-        servers = self._system.cluster.servers
-        return [{"n": str(n), "server": server} for n, server in enumerate(servers)]
+        for number, server in enumerate(self._servers):
+            host, _, port = server.address.rpartition(":")
+            yield {"n": str(number), "server": server.address, "server_host": host, "server_port": port}
 
     def _fill(self, text, extra=None):
         return string.Template(text).substitute(self._names, **(extra or {}))
@@ -172,8 +230,8 @@ class Running:
         deadline = time.monotonic() + READY_WITHIN_SECONDS
         while not greets(self.addresses[0]):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} did not start:\n{self._log.read_text()[-2000:]}")
-            time.sleep(0.1)
+                raise RuntimeError(f"{self.system.name} did not start:\n{self._log.read_text()[-2000:]}")
+            time.sleep(0.05)
 
 
 def greets(address):

@@ -1,6 +1,6 @@
-//! The measuring clients that sysbench has no equal of: many idle ones, and one that
-//! times single queries against several systems in turn. They never judge a result;
-//! they print what they saw as one line of JSON.
+//! The measuring clients that sysbench has no equal of: many idle ones, ones that log in for
+//! each query, and one that times single queries against several systems in turn. They never
+//! judge a result; they print what they saw as one line of JSON.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -52,6 +52,17 @@ enum Command {
         #[arg(long, default_value_t = 32)]
         at_once: usize,
     },
+    /// Connects, logs in, runs one query and closes, over and over.
+    Connect {
+        /// A server; clients are dealt among them in turn. Repeatable.
+        #[arg(long, required = true)]
+        server: Vec<SocketAddr>,
+        /// How many clients do so at the same time.
+        #[arg(long, default_value_t = 32)]
+        at_once: usize,
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
     /// Runs statements; prints the first value of the last one's result, as a string.
     Sql {
         #[arg(long)]
@@ -87,11 +98,27 @@ struct IdleReport {
     seconds: f64,
 }
 
-/// Latencies of one system, in microseconds.
+#[derive(Serialize)]
+struct ConnectReport {
+    connections: usize,
+    failed: usize,
+    first_error: Option<String>,
+    seconds: f64,
+    #[serde(flatten)]
+    times: Percentiles,
+}
+
 #[derive(Serialize)]
 struct LatencyReport {
     name: String,
     queries: usize,
+    #[serde(flatten)]
+    times: Percentiles,
+}
+
+/// Of the times that something took, in microseconds.
+#[derive(Serialize)]
+struct Percentiles {
     mean_us: f64,
     p50_us: f64,
     p95_us: f64,
@@ -107,6 +134,11 @@ async fn main() -> Result<()> {
             clients,
             at_once,
         } => idle(&cli.account, server, clients, at_once).await,
+        Command::Connect {
+            server,
+            at_once,
+            seconds,
+        } => connect(&cli.account, &server, at_once, Duration::from_secs(seconds)).await,
         Command::Sql { server, statement } => sql(&cli.account, server, statement).await,
         Command::Latency {
             target,
@@ -203,6 +235,63 @@ async fn connect_all(
     (kept, errors)
 }
 
+/// What one client of `connect` saw.
+#[derive(Default)]
+struct Visits {
+    times: Vec<Duration>,
+    errors: Vec<anyhow::Error>,
+}
+
+async fn connect(
+    account: &Account,
+    servers: &[SocketAddr],
+    at_once: usize,
+    time: Duration,
+) -> Result<()> {
+    let began = Instant::now();
+    let mut clients = JoinSet::new();
+    for (number, server) in (0..at_once).zip(servers.iter().copied().cycle()) {
+        let (account, options) = (account.clone(), account.options(server));
+        let seed = u32::try_from(number).unwrap_or_default();
+        clients.spawn(async move {
+            let mut visits = Visits::default();
+            while began.elapsed() < time {
+                let query = account.point_select(seed + visits.times.len() as u32);
+                let called = Instant::now();
+                match visit(options.clone(), query).await {
+                    Ok(()) => visits.times.push(called.elapsed()),
+                    Err(error) => {
+                        visits.errors.push(error);
+                        // Who is refused at once would do nothing but be refused.
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                }
+            }
+            visits
+        });
+    }
+    let mut all = Visits::default();
+    while let Some(visits) = clients.join_next().await {
+        let visits = visits?;
+        all.times.extend(visits.times);
+        all.errors.extend(visits.errors);
+    }
+    print_json(&ConnectReport {
+        connections: all.times.len(),
+        failed: all.errors.len(),
+        first_error: all.errors.first().map(ToString::to_string),
+        seconds: began.elapsed().as_secs_f64(),
+        times: percentiles(all.times),
+    })
+}
+
+async fn visit(options: Opts, query: String) -> Result<()> {
+    let mut connection = Conn::new(options).await?;
+    let row: Option<String> = connection.query_first(query).await?;
+    connection.disconnect().await?;
+    row.map(drop).context("no row returned")
+}
+
 async fn latency(
     account: &Account,
     targets: Vec<Target>,
@@ -238,12 +327,16 @@ async fn latency(
     }
     let reports: Vec<_> = lanes
         .into_iter()
-        .map(|(name, _, samples)| report(name, samples))
+        .map(|(name, _, samples)| LatencyReport {
+            name,
+            queries: samples.len(),
+            times: percentiles(samples),
+        })
         .collect();
     print_json(&reports)
 }
 
-fn report(name: String, mut samples: Vec<Duration>) -> LatencyReport {
+fn percentiles(mut samples: Vec<Duration>) -> Percentiles {
     samples.sort_unstable();
     let micros = |duration: Duration| duration.as_secs_f64() * 1e6;
     let at = |percent: usize| {
@@ -254,9 +347,7 @@ fn report(name: String, mut samples: Vec<Duration>) -> LatencyReport {
             .map_or(0.0, micros)
     };
     let total: Duration = samples.iter().sum();
-    LatencyReport {
-        name,
-        queries: samples.len(),
+    Percentiles {
         mean_us: micros(total) / samples.len().max(1) as f64,
         p50_us: at(50),
         p95_us: at(95),

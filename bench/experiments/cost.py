@@ -1,0 +1,101 @@
+"""What does a statement cost? CPU for each kind of it, for large results, and time alone."""
+
+from harness.experiment import Chart, Experiment, Point
+from harness.load import Bursts, Sysbench
+
+NO_TRANSACTIONS = ("--skip-trx=on",)
+#: sysbench's four kinds of range reads, of 100 rows each, and nothing else.
+RANGES = ("--skip-trx=on", "--point-selects=0")
+
+COLUMNS = (
+    "qps",
+    "mean_ms",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "proxy_us",
+    "proxy_user_us",
+    "proxy_system_us",
+    "servers_us",
+    "server_connections",
+    "peak_mib",
+    "machine_cores",
+    "errors",
+    "reconnects",
+)
+
+CPU = Experiment(
+    id="CPU",
+    title="CPU per statement",
+    question="What CPU does the proxy spend on each statement, in which mode, and the servers?",
+    points=(
+        Point("point selects, 64 clients", Sysbench()),
+        Point("point selects, 256 clients", Sysbench(clients=256)),
+        Point("prepared point selects, 64 clients", Sysbench(prepared=True)),
+        Point(
+            "read-write, 64 clients",
+            Sysbench("read_write", options=NO_TRANSACTIONS, writes=True),
+        ),
+        Point(
+            "prepared read-write, 64 clients",
+            Sysbench("read_write", options=NO_TRANSACTIONS, writes=True, prepared=True),
+            quick=False,
+        ),
+        Point(
+            "read-write in transactions, 64 clients",
+            Sysbench("oltp_read_write", writes=True),
+            quick=False,
+        ),
+        Point(
+            "range reads, 64 clients",
+            Sysbench("oltp_read_only", options=RANGES),
+            quick=False,
+        ),
+    ),
+    columns=COLUMNS,
+    charts=(Chart("proxy_us"), Chart("proxy_user_us"), Chart("qps"), Chart("p95_ms")),
+    notes=(
+        "Read-write is sysbench's balanced read-write: per event 14 reads and 4 writes. What "
+        "does not split runs it on the primary alone.",
+    ),
+)
+
+ROWS = Experiment(
+    id="ROWS",
+    title="Results of many rows",
+    question="What does the size of a result cost?",
+    points=tuple(
+        Point(
+            f"{rows:,} rows" if rows > 1 else "1 row",
+            Sysbench("rows", clients=16, rows=rows),
+            quick=rows == 10_000,
+        )
+        for rows in (1, 100, 10_000)
+    ),
+    columns=(
+        "qps",
+        "p50_ms",
+        "p95_ms",
+        "proxy_us",
+        "proxy_user_us",
+        "proxy_system_us",
+        "proxy_us_per_mb",
+        "servers_us",
+        "peak_mib",
+        "errors",
+    ),
+    charts=(Chart("proxy_us_per_mb"),),
+    notes=("Whole rows of sysbench's table, about 200 bytes each; 16 clients.",),
+)
+
+LATENCY = Experiment(
+    id="LATENCY",
+    title="Latency at one client",
+    question="How much longer does a single query take?",
+    points=(Point("one client", Bursts()),),
+    columns=("mean_us", "p50_us", "p95_us", "p99_us", "added_p50_us", "added_p95_us", "errors"),
+    charts=(Chart("added_p50_us"),),
+    notes=("Point selects on one connection to each system, 50 to each in turn.",),
+)
+
+EXPERIMENTS = (CPU, ROWS, LATENCY)

@@ -1,0 +1,263 @@
+"""Millrace's aims, and how each is judged from the results.
+
+An aim's figure is the median over the rounds. Where it must hold at several points, it is the
+worst of their medians.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from experiments import proxies_compared, wescale
+from harness.results import Results, Spread
+
+BOUNDS = {
+    "at most": lambda value, limit: value <= limit,
+    "at least": lambda value, limit: value >= limit,
+    "more than": lambda value, limit: value > limit,
+    "less than": lambda value, limit: value < limit,
+}
+
+
+@dataclass(frozen=True)
+class Aim:
+    """One row of the page: what is to hold, and its figure."""
+
+    experiment: str
+    what: str
+    bound: str
+    limit: float
+    figure: Callable[[Results], Spread | None]
+    unit: str = "times"
+    digits: int = 2
+    #: Meaningless where servers could not be capped.
+    needs_caps: bool = False
+
+    def judge(self, results):
+        """{figure, low, high, met}, `met` None where it was not measured."""
+        spread = self.figure(results)
+        missing = results.about["cgroups"]["missing"] if self.needs_caps else None
+        met = None if spread is None or missing else BOUNDS[self.bound](spread.mid, self.limit)
+        return {
+            "experiment": self.experiment,
+            "what": self.what,
+            "aim": f"{self.bound} {self.limit:g} {self.unit}".strip(),
+            "measured": self._text(spread),
+            "met": met,
+        }
+
+    def _text(self, spread):
+        if spread is None:
+            return "not measured"
+        numbers = [f"{value:.{self.digits}f}" for value in (spread.mid, spread.low, spread.high)]
+        text = f"{numbers[0]} {self.unit}".strip()
+        return text if len(set(numbers)) == 1 else f"{text} ({numbers[1]} to {numbers[2]})"
+
+
+# --- Figures ------------------------------------------------------------------------
+
+
+def value(experiment, point, system, metric):
+    return lambda results: results.spread(experiment, point, system, metric)
+
+
+def ratio(experiment, point, metric, system, other, other_point=None):
+    return lambda results: results.ratio(experiment, metric, (point, system), (other_point or point, other))
+
+
+def ratio_of_means(experiment, point, metric, system, other):
+    """For what the kernel samples so coarsely that one round by itself says little."""
+
+    def figure(results):
+        means = [results.mean(experiment, point, name, metric) for name in (system, other)]
+        return Spread.of([means[0] / means[1]]) if all(means) else None
+
+    return figure
+
+
+def difference(experiment, point, metric, system, other):
+    def figure(results):
+        mine = results.by_round(experiment, point, system, metric)
+        theirs = results.by_round(experiment, point, other, metric)
+        return Spread.of(mine[n] - theirs[n] for n in mine if n in theirs)
+
+    return figure
+
+
+def worst(pick, figures):
+    """Of those that were measured, the one with the least or the most median."""
+
+    def figure(results):
+        spreads = [one(results) for one in figures]
+        spreads = [spread for spread in spreads if spread]
+        return pick(spreads, key=lambda spread: spread.mid) if spreads else None
+
+    return figure
+
+
+def line(experiment, system, points, corrected, base=None):
+    """How near to a straight line from the first point through nought: {servers: point's name}.
+
+    Corrected: as if a server had spent on each query what it did in the first point, because
+    servers that share cores and caches need more for the same.
+    """
+    (first, first_point), *others = points.items()
+
+    def figure(results):
+        spreads = []
+        for servers, point in others:
+            growth = results.by_round(experiment, point, system, "qps")
+            start = results.by_round(experiment, first_point, base or system, "qps")
+            cost = results.by_round(experiment, point, system, "servers_us")
+            cost_at_start = results.by_round(experiment, first_point, base or system, "servers_us")
+            spreads.append(
+                Spread.of(
+                    growth[n]
+                    / start[n]
+                    / (servers / first)
+                    * (cost[n] / cost_at_start[n] if corrected else 1)
+                    for n in growth
+                    if start.get(n)
+                )
+            )
+        spreads = [spread for spread in spreads if spread]
+        return min(spreads, key=lambda spread: spread.mid) if spreads else None
+
+    return figure
+
+
+def scaled(figure, factor):
+    """A figure as a multiple of its own unit."""
+
+    def times(results):
+        spread = figure(results)
+        return spread and Spread(spread.mid * factor, spread.low * factor, spread.high * factor)
+
+    return times
+
+
+def errors(experiment, points, system):
+    """Of all rounds together; none where no round got that far."""
+
+    def figure(results):
+        if not any(results.rounds(experiment, point, system) for point in points):
+            return None
+        return Spread.of([sum(results.total(experiment, point, system, "errors") for point in points)])
+
+    return figure
+
+
+# --- Aims ---------------------------------------------------------------------------
+
+
+def _cpu():
+    for clients in (64, 256):
+        point = f"point selects, {clients} clients"
+        what = f"CPU per point select, {clients} clients"
+        yield Aim(
+            "CPU",
+            f"{what}, to HAProxy's",
+            "at most",
+            1.0,
+            ratio("CPU", point, "proxy_us", "millrace", "haproxy"),
+        )
+        yield Aim(
+            "CPU",
+            f"{what}, to the bare relay's",
+            "at most",
+            1.2,
+            ratio("CPU", point, "proxy_us", "millrace", "relay"),
+        )
+        yield Aim("CPU", f"{what}, in user mode, to the relay's, of all rounds together", "at most", 2.0,
+                  ratio_of_means("CPU", point, "proxy_user_us", "millrace", "relay"))  # fmt: skip
+    for kind in ("read-write", "prepared read-write"):
+        yield Aim("CPU", f"CPU per statement of {kind}, to HAProxy's", "at most", 1.1,
+                  ratio("CPU", f"{kind}, 64 clients", "proxy_us", "millrace", "haproxy"))  # fmt: skip
+
+
+def _clients():
+    yield Aim("ROWS", "CPU per result of 10,000 rows, to the bare relay's", "at most", 1.1,
+              ratio("ROWS", "10,000 rows", "proxy_us", "millrace", "relay"))  # fmt: skip
+    yield Aim("IDLE", "resident memory per idle client, 10,000 clients", "at most", 4,
+              value("IDLE", "idle clients", "millrace", "kib_per_client"), "KiB", 1)  # fmt: skip
+    yield Aim("IDLE", "idle CPU with 10,000 idle clients", "less than", 1,
+              value("IDLE", "idle clients", "millrace", "idle_cpu_percent"), "% of a core")  # fmt: skip
+    yield Aim("CONNECT", "connect, log in, one query, close: per second, to direct", "at least", 2,
+              ratio("CONNECT", "32 at once", "connects_per_s", "millrace", "direct"))  # fmt: skip
+    yield Aim("CONNECT", "… proxy CPU each", "at most", 50,
+              value("CONNECT", "32 at once", "millrace", "proxy_us"), "µs", 1)  # fmt: skip
+    for other, name in (("direct", "direct"), ("haproxy", "HAProxy's")):
+        yield Aim("BUSY", f"QPS of 512 clients on 100 server connections, to {name}", "more than", 1,
+                  ratio("BUSY", "512 clients", "qps", "millrace-33", other))  # fmt: skip
+    yield Aim("WORKERS", "QPS of two workers, to one", "at least", 1.8,
+              ratio("WORKERS", "128 clients", "qps", "millrace-2-workers", "millrace"), needs_caps=True)  # fmt: skip
+
+
+def _wescale():
+    mixed = [point.name for point in wescale.MIXED]
+    from_16 = [point.name for point in wescale.MIXED if point.x >= 16]
+    # Two runs of the same thing differ by that much here.
+    yield Aim("W1", "QPS to direct's, least from 16 threads on (level: within 3 %)", "at least", 0.97,
+              worst(min, [ratio("W1", point, "qps", "millrace-primary", "direct") for point in from_16]),
+              needs_caps=True)  # fmt: skip
+    yield Aim("W1", "CPU per query to HAProxy's, most at any count", "at most", 1,
+              worst(max, [ratio("W1", point, "proxy_us", "millrace-primary", "haproxy") for point in mixed]))  # fmt: skip
+    reads = {1: "reads, 1 server", 3: "reads, 3 servers"}
+    yield Aim("W2", "reads on three servers to direct's on one, corrected for the servers' CPU", "at least", 2.7,
+              scaled(line("W2", "millrace-all", reads, corrected=True, base="direct"), 3), needs_caps=True)  # fmt: skip
+    yield Aim("W2", "mixed load at 200 threads, to direct", "at least", 1.79,
+              ratio("W2", mixed[-1], "qps", "millrace-all", "direct"), needs_caps=True)  # fmt: skip
+    busy = [point.name for point in wescale.W3.points if point.group == "busy"]
+    yield Aim(
+        "W3",
+        "errors with up to 10,000 busy clients",
+        "at most",
+        0,
+        errors("W3", busy[-1:], "millrace-33"),
+        "",
+        0,
+    )
+    yield Aim("W3", "server connections of 10,000 busy clients", "at most", 100,
+              value("W3", busy[-1], "millrace-33", "server_connections"), "", 0)  # fmt: skip
+    yield Aim("W3", "resident memory per idle client, 10,000 clients", "at most", 4,
+              value("W3", "10,000 idle clients", "millrace-33", "kib_per_client"), "KiB", 1)  # fmt: skip
+
+
+def _scalearc():
+    yield Aim("S1", "p50 above direct's, one client", "at most", 60,
+              value("S1", "one client", "millrace", "added_p50_us"), "µs", 0)  # fmt: skip
+    yield Aim("S1", "p50 above HAProxy's, one client", "at most", 0,
+              difference("S1", "one client", "p50_us", "millrace", "haproxy"), "µs", 0)  # fmt: skip
+    yield from _straight("S2", {n: f"{n} server{'s' * (n > 1)}" for n in (1, 2, 3, 4)})
+
+
+def _straight(experiment, points):
+    last = max(points)
+    for corrected, limit, how in ((True, 0.95, "corrected for the servers' CPU"), (False, 0.87, "as it is")):
+        yield Aim(experiment, f"reads on up to {last} servers, of a straight line, {how}", "at least", limit,
+                  line(experiment, "millrace-all", points, corrected), "of ideal", needs_caps=True)  # fmt: skip
+
+
+def _proxies_compared():
+    def at(cores):
+        return [point.name for point in proxies_compared.T1.points if point.proxy_cores == cores]
+
+    def every(pick, experiment, metric, cores):
+        return worst(pick, [ratio(experiment, point, metric, "millrace", "haproxy") for point in at(cores)])
+
+    for experiment in ("T1", "T2"):
+        yield Aim(experiment, "errors with 4,096 threads on one core", "at most", 0,
+                  errors(experiment, at(1.0)[-1:], "millrace"), "", 0, needs_caps=True)  # fmt: skip
+        for cores in proxies_compared.CAPS:
+            yield Aim(experiment, f"CPU per read to HAProxy's, most at any count, {cores:g} core", "less than", 1,
+                      every(max, experiment, "proxy_us", cores), needs_caps=True)  # fmt: skip
+    for cores in proxies_compared.CAPS:
+        yield Aim("T2", f"reads per second to HAProxy's, least at any count, {cores:g} core", "more than", 1,
+                  every(min, "T2", "reads_per_s", cores), needs_caps=True)  # fmt: skip
+
+
+def _udb():
+    for experiment, nodes in (("U1", (1, 2, 3)), ("U2", (1, 2))):
+        yield from _straight(experiment, {n: f"{n} server{'s' * (n > 1)}, 256 threads" for n in nodes})
+
+
+AIMS = (*_cpu(), *_clients(), *_wescale(), *_scalearc(), *_proxies_compared(), *_udb())
