@@ -41,6 +41,7 @@ fn stage() -> anyhow::Result<Stage> {
         mailboxes: Arc::new(vec![mailbox.clone()]),
     };
     let (client, accepted) = UnixStream::pair()?;
+    accepted.set_nonblocking(true)?;
     let message = Message::UnixClient {
         plain: accepted,
         target: Target::Auto,

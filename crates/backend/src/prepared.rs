@@ -48,6 +48,15 @@ impl Prepared {
         self.held.remove(&oldest).map(|held| held.server_id)
     }
 
+    /// Gives one another identity, one that the connection does not hold; answers the server's
+    /// number for it.
+    pub fn rename(&mut self, from: StatementUid, to: StatementUid) -> Option<u32> {
+        let held = self.held.remove(&from)?;
+        let server_id = held.server_id;
+        self.held.insert(to, held);
+        Some(server_id)
+    }
+
     /// Forgets one; answers the server's number for it.
     pub fn remove(&mut self, uid: StatementUid) -> Option<u32> {
         self.held.remove(&uid).map(|held| held.server_id)
@@ -71,5 +80,14 @@ mod tests {
         assert_eq!(prepared.get(1), Some(11));
         assert_eq!(prepared.add(3, 13, 2), Some(12));
         assert_eq!(prepared.get(2), None);
+    }
+
+    #[test]
+    fn a_renamed_one_is_held_under_its_new_name_only() {
+        let mut prepared = Prepared::default();
+        assert_eq!(prepared.add(1, 11, 2), None);
+        assert_eq!(prepared.rename(1, 7), Some(11));
+        assert_eq!((prepared.get(1), prepared.get(7)), (None, Some(11)));
+        assert_eq!(prepared.rename(1, 8), None);
     }
 }

@@ -11,7 +11,7 @@ use millrace_protocol::handshake::{ChangeUser, HandshakeResponse};
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_sql::{Access, Family, Flags, Kind, classify};
+use millrace_sql::{Access, Family, Flags, Kind, Statement, classify};
 
 use crate::failure::{Answer, Failure};
 use crate::kill;
@@ -29,6 +29,18 @@ fn unknown_statement(family: Family, id: u32, command: &str) -> Failure {
     };
     let text = format!("Unknown prepared statement handler ({id}) given to {command}");
     Answer::client(1243, b"HY000", text).into()
+}
+
+/// Whether clients may share the statement on a server connection: it is nothing but its text, under
+/// what is set.
+fn is_shareable(class: &Statement) -> bool {
+    let private = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
+    matches!(
+        class.kind,
+        Kind::Select | Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
+    ) && class.functions.is_empty()
+        && !class.flags.intersects(private)
+        && !is_about_last(class)
 }
 
 impl Session {
@@ -92,20 +104,24 @@ impl Session {
                     }
                     let uid = self.worker.next_statement_uid();
                     self.hold_prepared(&mut lease, uid, server_id).await;
-                    self.statements.add(
-                        id,
-                        ClientStatement {
-                            uid,
-                            text: text.into(),
-                            class: Rc::new((*class).clone()),
-                            context: self.state.clone(),
-                            params,
-                            types: Box::default(),
-                            long_data: Vec::new(),
-                            bad_long_data: false,
-                            cursor: false,
-                        },
-                    );
+                    let shared = self.temporary_tables.is_empty() && is_shareable(&class);
+                    let mut statement = ClientStatement {
+                        uid,
+                        shared,
+                        unused: shared.then_some(uid),
+                        text: text.into(),
+                        class: Rc::new((*class).clone()),
+                        context: self.state.clone(),
+                        params,
+                        types: Box::default(),
+                        long_data: Vec::new(),
+                        bad_long_data: false,
+                        cursor: false,
+                    };
+                    if shared && params == 0 {
+                        statement.uid = self.worker.statement_uid(statement.likeness());
+                    }
+                    self.statements.add(id, statement);
                 }
                 self.conclude(lease, &request, b"").await
             }
@@ -159,6 +175,9 @@ impl Session {
             if params.new_params_bound {
                 if *statement.types != *params.types {
                     statement.types = params.types.into();
+                    if statement.shared {
+                        statement.uid = self.worker.statement_uid(statement.likeness());
+                    }
                 }
             } else if params.count > 0 && !statement.types.is_empty() {
                 let types = statement.types.clone();
@@ -166,6 +185,10 @@ impl Session {
             }
         }
         let wants_cursor = execute.wants_cursor();
+        if wants_cursor && std::mem::take(&mut statement.shared) {
+            // A statement has one cursor only.
+            statement.uid = self.worker.next_statement_uid();
+        }
         if statement.cursor {
             statement.cursor = false;
             self.unpin_cursor();
@@ -282,6 +305,7 @@ impl Session {
             return Ok(());
         };
         if let Some(lease) = &mut self.lease
+            && !statement.shared
             && let Some(server_id) = lease.prepared.remove(statement.uid)
         {
             let id = server_id.to_le_bytes();

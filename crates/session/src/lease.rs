@@ -281,8 +281,13 @@ impl Session {
     }
 
     /// The connection's number for a prepared statement that it holds.
-    fn held_prepared(&self, lease: &mut Lease, id: u32) -> Option<u32> {
-        lease.prepared.get(self.statements.get(id)?.uid)
+    fn held_prepared(&mut self, lease: &mut Lease, id: u32) -> Option<u32> {
+        let statement = self.statements.get_mut(id)?;
+        if let Some(server_id) = lease.prepared.get(statement.uid) {
+            return Some(server_id);
+        }
+        let unused = statement.unused.take_if(|uid| lease.prepared.has(*uid))?;
+        lease.prepared.rename(unused, statement.uid)
     }
 
     /// Prepares a statement on the connection; answers its number there. The inner error is the

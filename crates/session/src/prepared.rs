@@ -12,6 +12,11 @@ use millrace_sql::Statement;
 pub(crate) struct ClientStatement {
     /// Its identity on server connections.
     pub(crate) uid: StatementUid,
+    /// Whether clients that prepared the same share it. It is then another statement for other
+    /// parameter types: MySQL derives a result's types from those of the first execution.
+    pub(crate) shared: bool,
+    /// What it was prepared as; where a connection has that, it was not executed yet.
+    pub(crate) unused: Option<StatementUid>,
     pub(crate) text: Rc<[u8]>,
     pub(crate) class: Rc<Statement>,
     /// What was set when it was prepared; decides what the text means.
@@ -26,6 +31,26 @@ pub(crate) struct ClientStatement {
     pub(crate) bad_long_data: bool,
     /// A cursor is open on the leased connection.
     pub(crate) cursor: bool,
+}
+
+/// What makes two clients' statements one: to be told apart by nothing that a server looks at.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Likeness {
+    pub(crate) text: Rc<[u8]>,
+    pub(crate) context: Rc<SessionState>,
+    /// The parameters' types as sent.
+    pub(crate) types: Box<[u8]>,
+}
+
+impl ClientStatement {
+    /// Its likeness with the parameter types sent last.
+    pub(crate) fn likeness(&self) -> Likeness {
+        Likeness {
+            text: self.text.clone(),
+            context: self.context.clone(),
+            types: self.types.clone(),
+        }
+    }
 }
 
 /// A session's prepared statements.

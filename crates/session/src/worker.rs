@@ -23,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
 use crate::options::{Options, ServerKey};
+use crate::prepared::Likeness;
 use crate::registry::Registry;
 use crate::verify::Verifiers;
 
@@ -186,6 +187,7 @@ pub struct Worker {
     statements: RefCell<Vec<Box<Statement>>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     next_statement: Cell<u64>,
+    shared_statements: RefCell<HashMap<Likeness, u64>>,
     proven: RefCell<HashSet<u64>>,
     tick: Cell<u64>,
     draining: Cell<bool>,
@@ -193,6 +195,9 @@ pub struct Worker {
 
 /// Servers beyond this many are routed to without regard to their load.
 pub(crate) const SERVERS: usize = 16;
+
+/// Prepared statements that clients share, at most.
+const SHARED_STATEMENTS_MAX: usize = 10_000;
 
 /// The size of the buffers that sessions borrow; bytes.
 const BUFFER: usize = 16 * 1024;
@@ -247,6 +252,7 @@ impl Worker {
             statements: RefCell::default(),
             buffers: RefCell::default(),
             next_statement: Cell::new(1),
+            shared_statements: RefCell::default(),
             proven: RefCell::default(),
             tick: Cell::new(1),
             draining: Cell::new(false),
@@ -531,6 +537,18 @@ impl Worker {
 
     pub(crate) fn set_base(&self, collation: u8, state: &Rc<SessionState>) {
         self.bases.borrow_mut().insert(collation, state.clone());
+    }
+
+    /// The identity that all statements of this likeness have.
+    pub(crate) fn statement_uid(&self, likeness: Likeness) -> u64 {
+        let mut shared = self.shared_statements.borrow_mut();
+        if shared.len() >= SHARED_STATEMENTS_MAX {
+            // Nothing is lost but that some are prepared once more.
+            shared.clear();
+        }
+        *shared
+            .entry(likeness)
+            .or_insert_with(|| self.next_statement_uid())
     }
 
     pub(crate) fn next_statement_uid(&self) -> u64 {
