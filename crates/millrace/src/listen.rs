@@ -1,4 +1,5 @@
-//! Listeners: accept clients and hand each to the worker with the fewest.
+//! Listeners: accept clients and hand each to the worker with the fewest. They run on the first
+//! worker's thread: with one worker, taking a client in wakes no other.
 
 use std::io;
 use std::net::TcpStream;
@@ -19,6 +20,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 /// Clients that wait to be accepted; beyond it the kernel lets them try again.
@@ -32,8 +34,8 @@ pub(crate) struct Bound {
 }
 
 enum Bindable {
-    Tcp(Vec<AsyncFd<Socket>>),
-    Unix(UnixListener, PathBuf),
+    Tcp(Vec<Socket>),
+    Unix(std::os::unix::net::UnixListener, PathBuf),
 }
 
 /// Binds a listener.
@@ -64,7 +66,7 @@ pub(crate) async fn bind(listener: &Listener) -> anyhow::Result<Bound> {
     })
 }
 
-async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<AsyncFd<Socket>>> {
+async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<Socket>> {
     if host == "*" {
         // One socket for both families where there is IPv6.
         return match bind_one(&format!("[::]:{port}").parse().map_err(io::Error::other)?) {
@@ -82,7 +84,7 @@ async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<AsyncFd<Socket>>> {
         .collect()
 }
 
-fn bind_one(address: &std::net::SocketAddr) -> io::Result<AsyncFd<Socket>> {
+fn bind_one(address: &std::net::SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(*address),
         Type::STREAM,
@@ -97,11 +99,7 @@ fn bind_one(address: &std::net::SocketAddr) -> io::Result<AsyncFd<Socket>> {
     socket.set_tcp_nodelay(true)?;
     socket.bind(&(*address).into())?;
     socket.listen(BACKLOG)?;
-    #[expect(
-        deprecated,
-        reason = "sound for a socket that it owns; its successor wants unsafe code, forbidden here"
-    )]
-    AsyncFd::with_interest(socket, Interest::READABLE)
+    Ok(socket)
 }
 
 /// The next client's socket, ready to be handed to another runtime: a tokio listener would first
@@ -114,52 +112,86 @@ async fn next_client(listener: &AsyncFd<Socket>) -> io::Result<TcpStream> {
 }
 
 /// Replaces a socket file that nobody listens on any more.
-async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+async fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     if is_socket && UnixStream::connect(path).await.is_err() {
         std::fs::remove_file(path)?;
     }
-    UnixListener::bind(path)
+    let listener = std::os::unix::net::UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
-/// Accepts until the task is ended.
+/// Accepts on all listeners until `stop`; then none of them listens any more.
 pub(crate) async fn accept(
-    bound: Bound,
+    listeners: Vec<Bound>,
     mailboxes: Arc<Vec<UnboundedSender<Message>>>,
     metrics: Arc<Metrics>,
+    stop: oneshot::Receiver<()>,
 ) {
-    let (target, tls) = (bound.target, bound.tls);
-    match bound.socket {
-        Bindable::Tcp(listeners) => {
-            let mut tasks = tokio::task::JoinSet::new();
-            for listener in listeners {
-                let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
-                tasks.spawn(async move {
-                    loop {
-                        match next_client(&listener).await {
-                            Ok(plain) => {
-                                let message = Message::Client { plain, target, tls };
-                                send(&mailboxes, &metrics, message);
-                            }
-                            Err(error) => rest(&error).await,
-                        }
-                    }
-                });
-            }
-            while tasks.join_next().await.is_some() {}
-        }
-        Bindable::Unix(listener, path) => {
-            let _remove = Remove(path);
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => {
-                        if let Ok(plain) = stream.into_std() {
-                            send(&mailboxes, &metrics, Message::UnixClient { plain, target });
-                        }
-                    }
-                    Err(error) => rest(&error).await,
+    let mut tasks = tokio::task::JoinSet::new();
+    for Bound {
+        socket,
+        target,
+        tls,
+    } in listeners
+    {
+        let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
+        match socket {
+            Bindable::Tcp(sockets) => {
+                for socket in sockets {
+                    let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
+                    let take = move |plain| {
+                        let message = Message::Client { plain, target, tls };
+                        send(&mailboxes, &metrics, message);
+                    };
+                    tasks.spawn_local(accept_tcp(socket, take));
                 }
             }
+            Bindable::Unix(listener, path) => {
+                let take = move |plain| {
+                    send(&mailboxes, &metrics, Message::UnixClient { plain, target });
+                };
+                tasks.spawn_local(accept_unix(listener, Remove(path), take));
+            }
+        }
+    }
+    // Whoever would say so may be gone: then it is time as well.
+    let _ = stop.await;
+    tasks.shutdown().await;
+}
+
+async fn accept_tcp(socket: Socket, take: impl Fn(TcpStream)) {
+    #[expect(
+        deprecated,
+        reason = "sound for a socket that it owns; its successor wants unsafe code, forbidden here"
+    )]
+    let listener = match AsyncFd::with_interest(socket, Interest::READABLE) {
+        Ok(listener) => listener,
+        Err(error) => return warn!(%error, "cannot listen"),
+    };
+    loop {
+        match next_client(&listener).await {
+            Ok(plain) => take(plain),
+            Err(error) => rest(&error).await,
+        }
+    }
+}
+
+async fn accept_unix(
+    listener: std::os::unix::net::UnixListener,
+    _remove: Remove,
+    take: impl Fn(std::os::unix::net::UnixStream),
+) {
+    let listener = match UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return warn!(%error, "cannot listen"),
+    };
+    loop {
+        let accepted = listener.accept().await;
+        match accepted.and_then(|(stream, _)| stream.into_std()) {
+            Ok(plain) => take(plain),
+            Err(error) => rest(&error).await,
         }
     }
 }

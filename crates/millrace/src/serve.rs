@@ -19,7 +19,7 @@ use millrace_routing::Catalogue;
 use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
 use millrace_topology::Health;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::drain::{Signals, drain};
@@ -183,7 +183,16 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         listeners.push(listen::bind(listener).await?);
     }
     start_monitor(&monitor, monitor_options, server_tls)?;
-    let threads = start_workers(&shared, receivers)?;
+    let (stop, stopping) = oneshot::channel();
+    let (accepting, stopped) = oneshot::channel::<()>();
+    let accept = {
+        let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
+        async move || {
+            listen::accept(listeners, mailboxes, metrics, stopping).await;
+            drop(accepting);
+        }
+    };
+    let threads = start_workers(&shared, receivers, accept)?;
     tokio::spawn(publish_servers(monitor.watch().clone(), metrics.clone()));
     if let Some(http) = &config.http {
         let listener = HttpListener::bind(&http.to_string())
@@ -199,12 +208,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             std::future::pending(),
         ));
     }
-    let mut accepting = tokio::task::JoinSet::new();
-    for bound in listeners {
-        accepting.spawn(listen::accept(bound, mailboxes.clone(), metrics.clone()));
-    }
     signals.next().await;
-    accepting.shutdown().await;
+    drop(stop);
+    // Ends in an error when it has stopped.
+    let _ = stopped.await;
     drain(mailboxes, registry, config.drain_timeout, &mut signals).await;
     for thread in threads {
         let _ = tokio::task::spawn_blocking(move || thread.join()).await;
@@ -284,12 +291,16 @@ fn start_monitor(
 fn start_workers(
     shared: &Shared,
     receivers: Vec<mpsc::UnboundedReceiver<Message>>,
+    accept: impl AsyncFnOnce() + Send + 'static,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    // On the first worker's thread.
+    let mut accept = Some(accept);
     receivers
         .into_iter()
         .enumerate()
         .map(|(index, mailbox)| {
             let shared = shared.clone();
+            let accept = accept.take();
             std::thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
@@ -299,6 +310,9 @@ fn start_workers(
                     match runtime {
                         Ok(runtime) => {
                             runtime.block_on(async {
+                                if let Some(accept) = accept {
+                                    tokio::task::spawn_local(async move { accept().await });
+                                }
                                 Worker::new(index, shared).run(mailbox).await;
                             });
                         }

@@ -115,6 +115,8 @@ const SPACE: u8 = 1;
 const IDENT: u8 = 2;
 const DIGIT: u8 = 4;
 const HIGH: u8 = 8;
+/// May begin what is skipped between tokens.
+const BLANK: u8 = 16;
 
 static CLASS: [u8; 256] = classes();
 
@@ -123,7 +125,9 @@ const fn classes() -> [u8; 256] {
     let mut byte = 0;
     while byte < 256 {
         table[byte] = match byte as u8 {
-            b' ' | 9..=13 => SPACE,
+            b' ' | 9..=13 => SPACE | BLANK,
+            b'#' | b'-' | b'/' | b'*' => BLANK,
+            0xA0 => IDENT | HIGH | BLANK,
             b'0'..=b'9' => IDENT | DIGIT,
             b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'$' => IDENT,
             0x80.. => IDENT | HIGH,
@@ -252,6 +256,9 @@ impl<'t> Lexer<'t> {
     fn skip_blanks(&mut self) -> Option<(usize, u8)> {
         loop {
             let byte = self.peek(0);
+            if class(byte) & BLANK == 0 {
+                return Some((self.at, byte));
+            }
             let blank = match byte {
                 _ if class(byte) & SPACE != 0 => {
                     self.at += 1;
@@ -414,6 +421,14 @@ impl<'t> Lexer<'t> {
     fn word(&mut self, start: usize, keyword: bool) -> Token {
         let mut at = start;
         let mut hash = WordHash::START;
+        // Nearly every word is ASCII throughout.
+        for &byte in &self.text[start..] {
+            if class(byte) & (IDENT | HIGH) != IDENT {
+                break;
+            }
+            hash = hash.add(byte);
+            at += 1;
+        }
         let mut high = 0;
         while let Some(&byte) = self.text.get(at) {
             let kind = class(byte);
@@ -442,7 +457,7 @@ impl<'t> Lexer<'t> {
         token.glued = self.paren_follows();
         self.dot_joins = self.peek(0) == b'.' && self.is_ident(1);
         if keyword && !self.dot_joins {
-            token.id = words::find(text, hash);
+            token.id = words::find_ident(text, hash);
             self.hints_possible = matches!(
                 token.id.kw(),
                 Kw::Select | Kw::Insert | Kw::Replace | Kw::Update | Kw::Delete

@@ -116,13 +116,28 @@ impl WordHash {
 /// Finds `word`, whose bytes were added to `hash`.
 #[inline]
 pub(crate) fn find(word: &[u8], hash: WordHash) -> WordId {
+    find_by(word, hash, <[u8]>::eq_ignore_ascii_case)
+}
+
+/// As [`find`], for a word of nothing but letters, digits, `_` and `$`: no two of these differ in
+/// the bit for case only, but letters.
+#[inline]
+pub(crate) fn find_ident(word: &[u8], hash: WordHash) -> WordId {
+    find_by(word, hash, |known, word| {
+        let same = |(known, word): (&u8, &u8)| known | 0x20 == word | 0x20;
+        known.len() == word.len() && known.iter().zip(word).all(same)
+    })
+}
+
+#[inline(always)]
+fn find_by(word: &[u8], hash: WordHash, is: impl Fn(&[u8], &[u8]) -> bool) -> WordId {
     let mut at = hash.slot();
     loop {
         let known = TABLE[at].word;
         if known.is_empty() {
             return WordId::NONE;
         }
-        if known.eq_ignore_ascii_case(word) {
+        if is(known, word) {
             return WordId(at as u16);
         }
         at = next_slot(at);

@@ -306,11 +306,17 @@ impl fmt::Display for MySqlSet {
 }
 
 fn write_uuid(f: &mut fmt::Formatter<'_>, uuid: &[u8; 16]) -> fmt::Result {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    // By hand and in one piece: it is written with every read that waits for a position.
+    let mut text = [b'-'; 36];
+    let mut at = 0;
     for (i, byte) in uuid.iter().enumerate() {
-        let dash = if matches!(i, 4 | 6 | 8 | 10) { "-" } else { "" };
-        write!(f, "{dash}{byte:02x}")?;
+        at += usize::from(matches!(i, 4 | 6 | 8 | 10));
+        text[at] = DIGITS[usize::from(byte >> 4)];
+        text[at + 1] = DIGITS[usize::from(byte & 15)];
+        at += 2;
     }
-    Ok(())
+    f.write_str(std::str::from_utf8(&text).unwrap_or_default())
 }
 
 #[cfg(test)]
