@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use crate::ok::{EOF, ERR, ErrPacket, OK, OkFields, OkPacket, encode_end, encode_eof, parse_eof};
-use crate::packet::{MAX_PAYLOAD, Malformed, Reader, Writer, payload, whole};
+use crate::packet::{HEADER, MAX_PAYLOAD, Malformed, Reader, Writer, header, payload, whole};
 use crate::response::{METADATA_FLAG, column_count};
 use crate::types::column_type;
 use crate::{Capabilities, Status};
@@ -366,6 +366,29 @@ pub fn parse_text_rows(buf: &[u8], caps: Capabilities) -> Result<(Reply, usize),
         _ => read_rows(&first, &mut packets, caps)?,
     };
     Ok((reply, packets.at))
+}
+
+/// The first value of the first row of a complete response in the text protocol, in place: for
+/// answers of one short value. None where there is no row, where it is NULL or longer than 250 bytes.
+pub fn first_value(buf: &[u8], caps: Capabilities) -> Option<&[u8]> {
+    let mut rest = buf;
+    let mut next = || {
+        let length = header(rest)?.len as usize;
+        let payload = rest.get(HEADER..HEADER + length)?;
+        rest = &rest[HEADER + length..];
+        Some(payload)
+    };
+    let (count, defined) = column_count(next()?, caps).ok()?;
+    let definitions = if defined { count } else { 0 };
+    let end = u32::from(!caps.contains(Capabilities::DEPRECATE_EOF));
+    for _ in 0..definitions + end {
+        next()?;
+    }
+    let row = next()?;
+    let length = *row.first()?;
+    // Longer lengths, NULL, and the packets that end the rows begin with a higher byte.
+    (length <= 250).then_some(())?;
+    row.get(1..1 + usize::from(length))
 }
 
 fn read_rows(

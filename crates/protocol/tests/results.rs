@@ -7,7 +7,9 @@ use millrace_protocol::ok::{
 };
 use millrace_protocol::packet::{HEADER, payload, whole};
 use millrace_protocol::response::{Event, Expect};
-use millrace_protocol::resultset::{Cell, ColumnDef, Reply, TextResult, parse_text_rows};
+use millrace_protocol::resultset::{
+    Cell, ColumnDef, Reply, TextResult, first_value, parse_text_rows,
+};
 use millrace_protocol::types::column_type;
 use millrace_protocol::{Capabilities, Malformed, Status};
 
@@ -422,6 +424,11 @@ fn our_own_answers_are_followed_to_their_end() {
             panic!("no rows");
         };
         assert_eq!(rows.rows[0], [Some(b"a".to_vec()), Some(b"-1".to_vec())]);
+        assert_eq!(first_value(&text, caps), Some(b"a".as_slice()));
+        for cut in 0..text.len() {
+            // Whatever is missing, it is that or nothing.
+            assert!(first_value(&text[..cut], caps).is_none_or(|value| value == b"a"));
+        }
         assert_eq!(rows.rows[1], [None, Some(b"1.5".to_vec())]);
     }
 }

@@ -10,6 +10,7 @@ use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState};
 use millrace_metrics::{PinReason, PositionWait};
 use millrace_protocol::response::Expect;
+use millrace_protocol::resultset::first_value;
 use millrace_sql::{Access, Family, Flags, Kind, Statement};
 use millrace_topology::ServerId;
 
@@ -512,16 +513,16 @@ impl Session {
             }
             Step::Wait => {
                 let server = lease.server;
-                let rows = Box::pin(lease.read_rows()).await;
+                let answer = lease.read_answer(Expect::Query).await;
                 let metrics = self.worker.metrics();
-                let rows = match rows {
-                    Ok(rows) => rows,
+                let answer = match answer {
+                    Ok(answer) => answer,
                     Err(error) => {
                         metrics.position_wait(server.index(), PositionWait::Failed);
                         return Err(error);
                     }
                 };
-                if number(&rows, 0) != Some(0) {
+                if first_value(&answer, lease.capabilities) != Some(b"0") {
                     metrics.position_wait(server.index(), PositionWait::TimedOut);
                     self.worker.set_behind(server);
                     return Err(BackendError::Timeout("routing.wait_limit"));
