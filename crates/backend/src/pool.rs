@@ -271,22 +271,23 @@ impl ServerPool {
 
     /// Closes all idle connections: the server went down or changed its role.
     pub fn drop_idle(&self) {
-        let mut closed = 0;
-        for pool in self.pools.borrow().values() {
-            closed += pool.idle.borrow_mut().drain(..).count();
-        }
-        self.closed(closed);
+        self.retire_those(|_| true);
     }
 
     /// Closes an account's idle connections: it is allowed no more than it has.
     pub fn drop_account(&self, user: &[u8]) {
-        let mut closed = 0;
+        self.retire_those(|key| *key.account.user == *user);
+    }
+
+    /// A server that was given up may still answer what a session asks about its last statement.
+    fn retire_those(&self, chosen: impl Fn(&PoolKey) -> bool) {
+        let mut gone = Vec::new();
         for pool in self.pools.borrow().values() {
-            if *pool.key.account.user == *user {
-                closed += pool.idle.borrow_mut().drain(..).count();
+            if chosen(&pool.key) {
+                gone.append(&mut pool.idle.borrow_mut());
             }
         }
-        self.closed(closed);
+        gone.into_iter().for_each(|conn| self.retire(conn));
     }
 
     /// Opens connections for those who wait, as far as the limit allows. Also called when
@@ -565,6 +566,15 @@ impl Pool {
             drop(conn);
             server.closed(1);
         }
+    }
+
+    /// Whether [`Pool::try_take_own`] would find one. Taking it and giving it back is no way to ask:
+    /// it would go to whoever waits.
+    pub fn has_own(&self, uid: SessionUid, seq: u64) -> bool {
+        self.idle
+            .borrow_mut()
+            .iter_mut()
+            .any(|conn| conn.last_user == uid && conn.last_seq == seq && conn.stream.is_quiet())
     }
 
     /// The idle connection that ran statement `seq` of `uid`, if nothing was run on it since.

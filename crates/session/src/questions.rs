@@ -60,6 +60,8 @@ impl Session {
                 own.give_back();
             }
         }
+        // Meanwhile others may have begun to use the others of these connections.
+        self.wait_until_saved().await;
     }
 
     /// The text with what the statement asks about the one before in place of the questions,
@@ -148,13 +150,7 @@ impl Session {
             return false;
         };
         let uid = self.handle.uid;
-        match self.pool(server).try_take_own(uid, seq) {
-            Some(lease) => {
-                lease.give_back();
-                true
-            }
-            None => false,
-        }
+        self.pool(server).has_own(uid, seq)
     }
 }
 

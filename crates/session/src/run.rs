@@ -162,9 +162,7 @@ impl Session {
     /// One command.
     async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
         if self.handle.saved.is_saving() {
-            let saved = poll_fn(|cx| self.handle.saved.poll_saved(cx));
-            // A connection that does not answer must not keep its last user from going on.
-            let _ = tokio::time::timeout(SAVING, saved).await;
+            Box::pin(self.wait_until_saved()).await;
         }
         let payload = packet::payload(packet);
         let Ok(command) = Command::parse(&payload, self.capabilities) else {
@@ -297,6 +295,13 @@ impl Session {
         }
         self.special(request, query.text, Some(query.attributes))
             .await
+    }
+
+    /// Waits while another session saves what this one may ask about its last statements.
+    pub(crate) async fn wait_until_saved(&self) {
+        let saved = poll_fn(|cx| self.handle.saved.poll_saved(cx));
+        // A connection that does not answer must not keep its last user from going on.
+        let _ = tokio::time::timeout(SAVING, saved).await;
     }
 
     /// Statements that are answered here, put off, or about the statement before. `attributes`:
