@@ -9,7 +9,7 @@ use millrace_protocol::handshake::{
 };
 use millrace_protocol::packet::payload;
 
-/// The first eight bytes choose the server's capabilities.
+// The first eight bytes choose the server's capabilities.
 fuzz_target!(|data: &[u8]| {
     let Some((head, data)) = data.split_first_chunk::<8>() else {
         return;

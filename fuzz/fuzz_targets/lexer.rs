@@ -38,7 +38,7 @@ fn within(text: &[u8], spans: impl IntoIterator<Item = Span>) {
     }
 }
 
-/// The first bytes choose the mode.
+// The first bytes choose the mode.
 fuzz_target!(|data: &[u8]| {
     let [flags, charset, text @ ..] = data else {
         return;
@@ -50,9 +50,20 @@ fuzz_target!(|data: &[u8]| {
     classify(text, &mode, &mut again);
     assert_eq!(out, again);
 
-    within(text, out.tables.iter().flat_map(|t| [t.schema.unwrap_or(t.name), t.name]));
+    within(
+        text,
+        out.tables
+            .iter()
+            .flat_map(|t| [t.schema.unwrap_or(t.name), t.name]),
+    );
     within(text, out.functions.iter().chain(&out.name).map(|n| n.name));
-    within(text, out.user_vars_read.iter().chain(&out.user_vars_assigned).copied());
+    within(
+        text,
+        out.user_vars_read
+            .iter()
+            .chain(&out.user_vars_assigned)
+            .copied(),
+    );
     within(text, out.assignments.iter().map(|item| item.value));
     within(text, out.hint);
     assert!(out.access_if_calls_read <= out.access);
@@ -66,5 +77,8 @@ fuzz_target!(|data: &[u8]| {
         assert!(again.access <= out.access);
     }
     let mut normal = Vec::new();
-    assert_eq!(digest(text, &mode, &mut normal), digest(text, &mode, &mut Vec::new()));
+    assert_eq!(
+        digest(text, &mode, &mut normal),
+        digest(text, &mode, &mut Vec::new())
+    );
 });

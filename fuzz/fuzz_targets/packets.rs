@@ -9,7 +9,7 @@ use millrace_protocol::ok::{ErrPacket, OkPacket, rewrite_ok, status_offset};
 use millrace_protocol::packet::{frame, payload, whole};
 use millrace_protocol::resultset::{ColumnDef, parse_text_rows};
 
-/// The first eight bytes choose the capabilities, the ninth the number of parameters.
+// The first eight bytes choose the capabilities, the ninth the number of parameters.
 fuzz_target!(|data: &[u8]| {
     let Some((head, data)) = data.split_first_chunk::<9>() else {
         return;

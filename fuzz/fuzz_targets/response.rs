@@ -19,7 +19,7 @@ const EXPECTS: [Expect; 10] = [
     Expect::BinlogStream,
 ];
 
-/// The first bytes choose what is expected, the flags, and how to cut.
+// The first bytes choose what is expected, the flags, and how to cut.
 fuzz_target!(|data: &[u8]| {
     let [expect, flags, cut, data @ ..] = data else {
         return;
@@ -31,14 +31,17 @@ fuzz_target!(|data: &[u8]| {
     caps.set(Capabilities::OPTIONAL_RESULTSET_METADATA, flags & 4 != 0);
     caps.set(Capabilities::CACHE_METADATA, flags & 8 != 0);
     caps.set(Capabilities::PROGRESS, flags & 16 != 0);
-    let whole = follow(expect, caps, data, data.len().max(1));
-    let pieces = follow(expect, caps, data, usize::from(*cut).max(1));
+    let mut tracker = Tracker::new(expect, caps);
+    if flags & 32 != 0 {
+        tracker = tracker.showing_counts();
+    }
+    let whole = follow(tracker, data, data.len().max(1));
+    let pieces = follow(tracker, data, usize::from(*cut).max(1));
     assert_eq!(whole, pieces);
 });
 
 /// Events with the passed bytes joined, and the bytes used.
-fn follow(expect: Expect, caps: Capabilities, data: &[u8], size: usize) -> (Vec<Event>, usize) {
-    let mut tracker = Tracker::new(expect, caps);
+fn follow(mut tracker: Tracker, data: &[u8], size: usize) -> (Vec<Event>, usize) {
     let mut events = Vec::new();
     let (mut at, mut seen, mut passed) = (0, 0, 0);
     loop {
@@ -49,7 +52,8 @@ fn follow(expect: Expect, caps: Capabilities, data: &[u8], size: usize) -> (Vec<
                 passed += len;
                 len
             }
-            Event::Ok { len, .. }
+            Event::ColumnCount { len }
+            | Event::Ok { len, .. }
             | Event::Eof { len, .. }
             | Event::Err { len }
             | Event::PrepareOk { len, .. }
