@@ -83,6 +83,9 @@ class Cluster:
     # --- sysbench -----------------------------------------------------------------
 
     def sysbench(self, script, addresses, *options):
+        # Its client library loads a plugin when a login first wants it, and fails where two threads
+        # want it at once: "it is already loaded". Asked for here, it is loaded once, with the library.
+        os.environ["LIBMYSQL_PLUGINS"] = "caching_sha2_password"
         # sysbench walks through all ports of a host; every server here has the same one.
         hosts, _, ports = zip(*(address.rpartition(":") for address in addresses), strict=True)
         return [
