@@ -1,4 +1,6 @@
 # make build    the release binary, target/release/millrace
+# make release  the same as it is shipped, compiled for what it does under load: target/dist/millrace.
+#               Some fifteen minutes; make release PLAIN=1 leaves the training out
 # make demo     a private cluster, Millrace before it, and a workload to watch
 # make test     everything CI runs
 # make check    the fast part of it
@@ -10,12 +12,15 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # What `make demo` shows; for example DEMO='--family mariadb --clients 500'.
 DEMO ?= --for 15 --stay
 
-.PHONY: build demo test check bench
+.PHONY: build release demo test check bench
 .NOTPARALLEL:
 
 build:
 	@echo "make: building the release binary"
 	$(CARGO) build --release
+
+release:
+	@CARGO='$(CARGO)' scripts/build-release.sh $(if $(PLAIN),--plain)
 
 # Without MySQL (status 3) the demo runs on MariaDB.
 demo:
