@@ -5,7 +5,8 @@
 # make test     everything CI runs
 # make check    the fast part of it
 # make bench    the experiments, beside direct connections and other proxies:
-#               make bench QUICK=1; make bench EXPERIMENT=W2,U1 ROUNDS=5 SECONDS=5
+#               make bench QUICK=1; make bench EXPERIMENT=W2,U1 ROUNDS=5 SECONDS=5.
+#               It measures what make release makes
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -39,7 +40,8 @@ check:
 # Also POINTS=…, ONLY=… (systems), FAMILY=…, OUT=…: see bench/bench.py --help.
 bench:
 	@scripts/install-deps.sh bench || [ $$? -eq 3 ]
-	$(CARGO) build --release --locked -p millrace -p millrace-bench
+	@$(MAKE) --no-print-directory release
+	$(CARGO) build --release --locked -p millrace-bench
 	@python3 bench/bench.py --target $(TARGET) $(if $(QUICK),--quick) \
 		$(if $(EXPERIMENT),--experiment '$(EXPERIMENT)') $(if $(POINTS),--points '$(POINTS)') \
 		$(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(SECONDS),--seconds '$(SECONDS)') \
