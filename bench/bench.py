@@ -18,7 +18,7 @@ import sys
 import time
 
 from experiments import ALL
-from harness import cgroups, cluster, procs, report, systems
+from harness import build, cgroups, cluster, procs, report, systems
 from harness.load import Target
 from harness.results import Results
 
@@ -38,18 +38,23 @@ def main():
         return 0
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
-    found, left_out = systems.load(args.systems, places)
+    found, left_out, tools = systems.load(args.systems, places)
+    if not tools.get("millrace"):
+        say(f"!!! Millrace is not built in {args.target}: run make release, or make bench")
+        return 1
+    tools = {"millrace": tools["millrace"], "client": f"{args.target}/release/bench-client"}
     families = {system.name: system.family for system in found}
     found = [system for system in found if not args.only or system.name in args.only]
     args.out.mkdir(parents=True, exist_ok=True)
     with cgroups.Cgroups() as groups:
-        results = Results(about(args, found, families, left_out, groups))
+        results = Results(about(args, found, tools, families, left_out, groups))
+        say(build.in_words(results.about["build"]))
         for name, why in left_out.items():
             say(f"!!! {name} is left out: {why}")
         if groups.missing:
             say(f"!!! no CPU caps: {groups.missing}")
         try:
-            Bench(args, found, groups, results).run()
+            Bench(args, found, tools, groups, results).run()
         except KeyboardInterrupt:
             results.about["failures"].append("interrupted: this is what was seen until then")
         except RuntimeError as error:
@@ -100,7 +105,7 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def about(args, found, families, left_out, groups):
+def about(args, found, tools, families, left_out, groups):
     return {
         "command": "bench/bench.py " + shlex.join(sys.argv[1:]),
         "began": time.strftime("%Y-%m-%d %H:%M:%S %Z"),
@@ -118,6 +123,7 @@ def about(args, found, families, left_out, groups):
         # Also of those that are not asked for, so that colours are the same in every run.
         "families": families,
         "versions": {system.name: system.version for system in found if system.version},
+        "build": build.of(tools["millrace"]),
         "left_out": left_out,
         "experiments": [describe(one, args) for one in args.experiments],
         "failures": [],
@@ -146,9 +152,10 @@ def points_of(experiment, args):
 class Bench:
     """One run: starts systems, puts loads on them in turns, keeps what was seen."""
 
-    def __init__(self, args, found, groups, results):
+    def __init__(self, args, found, tools, groups, results):
         self.args = args
         self.systems = found
+        self.tools = tools
         self.groups = groups
         self.results = results
         self.progress = Progress(sum(map(self.cost, args.experiments)))
@@ -159,11 +166,9 @@ class Bench:
         ):
             of_spec = list(of_spec)
             say(f"starting {1 + spec.replicas} servers for {', '.join(one.id for one in of_spec)}")
-            tools = {
-                "millrace": f"{self.args.target}/release/millrace",
-                "client": f"{self.args.target}/release/bench-client",
-            }
-            with cluster.sandbox(spec, self.groups, tools, self.args.family, self.args.base_port) as servers:
+            with cluster.sandbox(
+                spec, self.groups, self.tools, self.args.family, self.args.base_port
+            ) as servers:
                 self.results.about["servers"] = f"{servers.family} {servers.version}"
                 for experiment in of_spec:
                     self.run_experiment(experiment, servers)

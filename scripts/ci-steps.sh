@@ -20,7 +20,7 @@ cd "$(dirname "$0")/.." || exit 1
 target=${CARGO_TARGET_DIR:-target}
 logs=$target/steps
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
-# The suites run the binary that is shipped.
+# The suites run cargo's release build; what is shipped is the same, profile-guided.
 export MILLRACE_BIN=${MILLRACE_BIN:-$(mkdir -p "$target" && cd "$target" && pwd)/release/millrace}
 
 # --- The steps ------------------------------------------------------------------

@@ -7,7 +7,8 @@
 #            service is kept from starting), and MySQL unpacked from Debian sid into
 #            a private folder (needs no root and touches none of the host's packages)
 #   test     servers, and what the tests use beside them
-#   bench    servers, and the load generator and proxies that we measure against
+#   bench    servers, the load generator and proxies that we measure against, and the
+#            toolchain's llvm-tools (by rustup) for the profile-guided build
 #
 # Runs again in no time when everything is there. Exit status:
 #   0 all there   1 something failed   2 wrong usage
@@ -264,11 +265,25 @@ install_mysql() {
     fi
 }
 
+# --- llvm-tools, for scripts/build-release.sh ---------------------------------
+
+# That says it itself, and builds without a profile, where they are not to be had.
+add_llvm_tools() {
+    local host
+    command -v rustup >/dev/null && command -v rustc >/dev/null || return 0
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    [ ! -x "$(rustc --print sysroot)/lib/rustlib/$host/bin/llvm-profdata" ] || return 0
+    say "adding llvm-tools to the Rust toolchain"
+    timeout 300 rustup component add llvm-tools >&2 ||
+        shout "rustup could not add llvm-tools: the release build will have no profile."
+}
+
 # --- What was asked for -------------------------------------------------------
 
 apt_packages=("${apt_servers[@]}")
 apt_optional=()
 sid_packages=("${sid_servers[@]}")
+llvm_tools=no
 mysql_missing=no
 
 [ $# -gt 0 ] || set -- servers
@@ -276,7 +291,7 @@ for group in "$@"; do
     case $group in
         servers) ;;
         test) apt_packages+=("${apt_test[@]}") apt_optional+=("${apt_test_optional[@]}") ;;
-        bench) apt_packages+=("${apt_bench[@]}") sid_packages+=("${sid_bench[@]}") ;;
+        bench) apt_packages+=("${apt_bench[@]}") sid_packages+=("${sid_bench[@]}") llvm_tools=yes ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
         *) say "unknown group '$group': servers, test or bench"; exit 2 ;;
     esac
@@ -296,6 +311,7 @@ if [ ${#apt_optional[@]} -gt 0 ] && ! apt_install "${apt_optional[@]}"; then
     shout "apt could not install: ${apt_optional[*]}. What needs it is skipped."
 fi
 install_mysql "${sid_packages[@]}"
+if [ "$llvm_tools" = yes ]; then add_llvm_tools; fi
 
 if [ "$mysql_missing" = yes ]; then exit 3; fi
 say "all there"

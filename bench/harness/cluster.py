@@ -31,6 +31,8 @@ class Spec:
 
     replicas: int = 2
     max_connections: int = 6000
+    #: Whether the servers have certificates of the cluster's own authority.
+    tls: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,11 @@ class Cluster:
         self.database = "app"
         self.monitor_user = "millrace_monitor"
         self.monitor_password = accounts[self.monitor_user]
-        self.certificate = f"{found[0]['datadir']}/server-cert.pem"
-        self.key = f"{found[0]['datadir']}/server-key.pem"
+        #: The authority's certificate, where the cluster has one of its own.
+        self.ca = info["tls_ca"]
+        certificates = os.path.dirname(self.ca) if self.ca else found[0]["datadir"]
+        self.certificate = f"{certificates}/server-cert.pem"
+        self.key = f"{certificates}/server-key.pem"
         self._client = client
         self._marks = itertools.count(1)
 
@@ -83,6 +88,9 @@ class Cluster:
     # --- sysbench -----------------------------------------------------------------
 
     def sysbench(self, script, addresses, *options):
+        # Its client library loads a plugin when a login first wants it, and fails where two threads
+        # want it at once: "it is already loaded". Asked for here, it is loaded once, with the library.
+        os.environ["LIBMYSQL_PLUGINS"] = "caching_sha2_password"
         # sysbench walks through all ports of a host; every server here has the same one.
         hosts, _, ports = zip(*(address.rpartition(":") for address in addresses), strict=True)
         return [
@@ -145,6 +153,7 @@ def sandbox(spec, groups, tools, family, base_port):
         "--buffer-pool-mib", "128",
         # Else hundreds of clients close each other's tables.
         "--server-arg=--table-open-cache=5000",
+        *(["--tls"] if spec.tls else []),
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from html import escape
 
-from harness import svg
+from harness import build, svg
 from harness.aims import AIMS, line
 from harness.metrics import METRICS
 
@@ -83,6 +83,8 @@ def _facts(results):
     for name, version in about["versions"].items():
         if version:
             yield f"{name}: {version}"
+    if "build" in about:
+        yield build.in_words(about["build"])
     for name, why in about["left_out"].items():
         yield f"Left out: {name} ({why})"
     for failure in about["failures"]:

@@ -27,7 +27,7 @@ class Missing(Exception):
 
 
 def load(path, places):
-    """All systems of the file whose tools exist, and why others are left out."""
+    """All systems of the file whose tools exist, why others are left out, and where tools are."""
     table = tomllib.loads(pathlib.Path(path).read_text())
     tools = _tools(table["tools"], places)
     entries = {}
@@ -39,7 +39,7 @@ def load(path, places):
             systems.append(System(entry, tools))
         except Missing as error:
             left_out[entry["name"]] = str(error)
-    return systems, left_out
+    return systems, left_out, tools
 
 
 def _varied(base, entry):
