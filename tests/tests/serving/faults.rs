@@ -131,6 +131,66 @@ pub(crate) async fn applier_stops(cluster: &Cluster) -> anyhow::Result<()> {
         .await
 }
 
+/// A read that late replicas could not take runs on the primary, and on the primary alone.
+pub(crate) async fn given_up_reads_end(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "").await?;
+    let mut client = Connection::open(&app(proxy.address())).await?;
+    client
+        .expect("CREATE TABLE IF NOT EXISTS given_up (n INT)")
+        .await?;
+    let values: Vec<String> = (0..800).map(|n| format!("({n})")).collect();
+    let insert = format!("INSERT INTO given_up VALUES {}", values.join(","));
+    client.expect(&insert).await?;
+    cluster.wait_replicas_caught_up(FOLLOWED).await?;
+    let late = |seconds| async move {
+        for replica in cluster.replicas() {
+            cluster.delay_applier(&replica.name, seconds).await?;
+        }
+        anyhow::Ok(())
+    };
+    late(20).await?;
+    client.expect("INSERT INTO given_up VALUES (0)").await?;
+    let watched = async {
+        let mut controls = Vec::new();
+        for server in cluster.servers() {
+            controls.push((server.name.clone(), cluster.control(&server.name).await?));
+        }
+        let primary = cluster.primary().name.clone();
+        let running = "SELECT COUNT(*) FROM information_schema.processlist \
+            WHERE info LIKE 'SELECT COUNT(*) FROM given_up%'";
+        let deadline = Instant::now() + Duration::from_secs(4);
+        loop {
+            let mut on = Vec::new();
+            for (name, control) in &mut controls {
+                if control.value(running).await?.as_deref() == Some("1") {
+                    on.push(name.clone());
+                }
+            }
+            if on == [primary.clone()] {
+                return anyhow::Ok(());
+            }
+            ensure!(Instant::now() < deadline, "it runs on {on:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    // Far longer than the check takes; the client leaves in the middle of it.
+    let reading = client
+        .query("SELECT COUNT(*) FROM given_up a, given_up b, given_up c WHERE a.n + b.n + c.n > 5");
+    let watched = tokio::select! {
+        watched = watched => watched,
+        reply = reading => Err(anyhow::anyhow!("answered: {reply:?}")),
+    };
+    // Nor is the primary to be busy with it in the next check.
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    let running = "SELECT id FROM information_schema.processlist \
+        WHERE info LIKE 'SELECT COUNT(*) FROM given_up%'";
+    if let Some(id) = control.value(running).await? {
+        let _ = control.value(&format!("KILL {id}")).await;
+    }
+    late(0).await?;
+    watched
+}
+
 /// With all replicas gone the primary serves, and the listener for replicas says why it cannot.
 pub(crate) async fn all_replicas_go(cluster: &Cluster) -> anyhow::Result<()> {
     let for_replicas = Launch::new()?.port;

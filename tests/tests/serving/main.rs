@@ -14,7 +14,8 @@ use millrace_tests::checks::Checks;
 
 use crate::ending::{drain_ends, drain_of_nobody, drains};
 use crate::faults::{
-    all_replicas_go, applier_stops, down_at_start, mend, nothing_at_start, promoted, replica_goes,
+    all_replicas_go, applier_stops, down_at_start, given_up_reads_end, mend, nothing_at_start,
+    promoted, replica_goes,
 };
 use crate::ground::{QUICK, SLOW, mark};
 use crate::limits::{
@@ -69,6 +70,10 @@ async fn serving(family: Family) -> anyhow::Result<()> {
     checks
         .run("drain of nobody", drain_of_nobody(cluster))
         .await;
+    checks
+        .run("given-up reads end", given_up_reads_end(cluster))
+        .await;
+    mend(cluster).await?;
     checks.run("applier stops", applier_stops(cluster)).await;
     mend(cluster).await?;
     checks
