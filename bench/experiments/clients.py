@@ -50,7 +50,10 @@ BUSY = Experiment(
     id="BUSY",
     title="Many busy clients on few connections",
     question="What do 512 busy clients get done on 100 server connections?",
-    points=(Point("512 clients", Sysbench(clients=512)),),
+    points=(
+        Point("512 clients", Sysbench(clients=512)),
+        Point("512 clients, servers capped", Sysbench(clients=512), server_cores=0.25),
+    ),
     columns=(
         "qps",
         "mean_ms",
@@ -60,14 +63,18 @@ BUSY = Experiment(
         "server_connections",
         "proxy_us",
         "servers_us",
+        "servers_cores",
         "machine_cores",
         "errors",
         "reconnects",
     ),
     charts=(Chart("qps"), Chart("p95_ms")),
     notes=(
-        "Point selects over text. Millrace has 33 connections to each of three servers; the "
-        "others one for each client.",
+        "Point selects over text. Millrace has 33 connections to each of three servers, which all "
+        "serve reads; the others have one for each client.",
+        "Uncapped, load, servers and proxy share the machine's cores, and nothing that costs CPU "
+        "can keep up with direct connections unless the servers save as much. With the servers "
+        "capped at a quarter core each they are the scarce thing, as where each has a machine.",
     ),
 )
 

@@ -2,9 +2,11 @@
 //! there, and must say the same each time; an answer that is not understood must be a write.
 #![no_main]
 
+use std::cell::RefCell;
+
 use libfuzzer_sys::fuzz_target;
 use millrace_sql::{
-    Access, Charset, Family, Kind, LexMode, Span, Statement, classify, digest, parts,
+    Access, Charset, Family, Kind, LexMode, Shapes, Span, Statement, classify, digest, parts,
 };
 
 const CHARSETS: [Charset; 7] = [
@@ -38,6 +40,10 @@ fn within(text: &[u8], spans: impl IntoIterator<Item = Span>) {
     }
 }
 
+thread_local! {
+    static SHAPES: RefCell<Shapes> = RefCell::default();
+}
+
 // The first bytes choose the mode.
 fuzz_target!(|data: &[u8]| {
     let [flags, charset, text @ ..] = data else {
@@ -49,6 +55,12 @@ fuzz_target!(|data: &[u8]| {
     let mut again = out.clone();
     classify(text, &mode, &mut again);
     assert_eq!(out, again);
+    // Of all that went before, nothing changes what is said of this one.
+    SHAPES.with_borrow_mut(|shapes| {
+        let class = shapes.classify(text, &mode);
+        assert_eq!(*class, out);
+        shapes.recycle(class);
+    });
 
     within(
         text,

@@ -26,15 +26,16 @@ fn number(name: &str, default: u32) -> u32 {
 }
 
 /// Looks at every server now and then; the most connections of the application's account on
-/// any one of them, and on all together. Together they count when seen twice in a row: a server
-/// shows a closed connection until it has noticed, and one may be opened in its place meanwhile.
+/// any one of them, and on all together. Together they count when seen for a second: a server
+/// shows a closed connection until it has noticed, which takes a while on a busy machine, and one
+/// may be opened in its place meanwhile.
 async fn watch(stage: &Stage, most: &Cell<(u64, u64)>) -> anyhow::Result<()> {
     let mut controls = Vec::new();
     for server in stage.cluster.servers() {
         controls.push(stage.cluster.control(&server.name).await?);
     }
     let sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE user='t_app'";
-    let mut before = 0;
+    let mut lately = [0; 4];
     loop {
         let mut all = 0;
         for control in &mut controls {
@@ -42,8 +43,10 @@ async fn watch(stage: &Stage, most: &Cell<(u64, u64)>) -> anyhow::Result<()> {
             all += n;
             most.set((most.get().0.max(n), most.get().1));
         }
-        most.set((most.get().0, most.get().1.max(all.min(before))));
-        before = all;
+        lately.rotate_left(1);
+        lately[3] = all;
+        let lasting = lately.into_iter().min().unwrap_or_default();
+        most.set((most.get().0, most.get().1.max(lasting)));
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
 }

@@ -74,6 +74,12 @@ const PARTS: &[Part] = &[
         pure::classify_point_select,
     ),
     part(
+        "classify-known-shape",
+        10_000,
+        "a point select that was seen with other values",
+        pure::classify_known_shape,
+    ),
+    part(
         "classify-insert",
         10_000,
         "an INSERT of one row",

@@ -2,6 +2,7 @@
 //! and the difference of two session states.
 
 use std::hint::black_box;
+use std::rc::Rc;
 
 use anyhow::ensure;
 use millrace_backend::state::{SessionState, Step, Value, replay};
@@ -9,7 +10,7 @@ use millrace_protocol::command::{COM_STMT_CLOSE, Command, encode_command, encode
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, packet};
 use millrace_routing::{Access, Decision, Load, Options, Reason, SessionView, decide};
-use millrace_sql::{Family, Kind, LexMode, Statement, classify};
+use millrace_sql::{Family, Kind, LexMode, Shapes, Statement, classify};
 use millrace_topology::GtidSet;
 
 use crate::client::DATABASE;
@@ -110,6 +111,22 @@ fn classify_text(count: u32, text: &[u8], kind: Kind) -> anyhow::Result<()> {
 
 pub(crate) fn classify_point_select(count: u32) -> anyhow::Result<()> {
     classify_text(count, &point_select(0), Kind::Select)
+}
+
+pub(crate) fn classify_known_shape(count: u32) -> anyhow::Result<()> {
+    let mut mode = LexMode::new(Family::MySql, VERSION);
+    mode.set_sql_mode(world::SQL_MODE.as_bytes());
+    let mut shapes = Shapes::default();
+    let first = shapes.classify(&point_select(0), &mode);
+    let texts: Vec<Vec<u8>> = (1..64).map(point_select).collect();
+    let known = |class: &Rc<Statement>| Rc::ptr_eq(class, &first);
+    for text in &texts {
+        ensure!(known(&shapes.classify(text, &mode)), "read as if new");
+    }
+    repeat(count, |at| {
+        black_box(shapes.classify(black_box(&texts[at as usize % texts.len()]), &mode));
+    });
+    Ok(())
 }
 
 pub(crate) fn classify_insert(count: u32) -> anyhow::Result<()> {

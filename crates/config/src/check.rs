@@ -91,11 +91,11 @@ impl Check<'_> {
             }
             taken.push(&listener.address);
         }
-        if let Some(http) = &config.http {
-            if taken.iter().any(|other| collide(other, http)) {
-                let what = format!("{http} is a listener for clients already");
-                self.error(Item::Http, what, None);
-            }
+        if let Some(http) = &config.http
+            && taken.iter().any(|other| collide(other, http))
+        {
+            let what = format!("{http} is a listener for clients already");
+            self.error(Item::Http, what, None);
         }
     }
 

@@ -128,16 +128,15 @@ fn to_readers(
         None if readers.is_empty() => Reason::NoFitReplica,
         None => Reason::ReplicasBehind,
     };
-    if let Some(server) = world.primary {
-        if candidates
+    if let Some(server) = world.primary
+        && candidates
             .iter()
             .all(|candidate| candidate.server != server)
-        {
-            candidates.push(Candidate {
-                server,
-                wait: false,
-            });
-        }
+    {
+        candidates.push(Candidate {
+            server,
+            wait: false,
+        });
     }
     if candidates.is_empty() {
         return Decision::NoServer(no_primary(world));

@@ -55,10 +55,10 @@ pub struct ReplicationStatus {
 impl ServerStatus {
     pub(crate) async fn ask(family: Family, server: &Server) -> ServerStatus {
         let mut status = ServerStatus::unasked(server);
-        if status.process == ProcessState::Running {
-            if let Err(error) = status.fill(family, server).await {
-                status.error = Some(format!("{error:#}"));
-            }
+        if status.process == ProcessState::Running
+            && let Err(error) = status.fill(family, server).await
+        {
+            status.error = Some(format!("{error:#}"));
         }
         status
     }

@@ -115,10 +115,11 @@ impl Session {
             }
         };
         let writes = request.access >= Access::PrimaryRead;
-        if prelude.doubtful && writes {
-            if let Err(answer) = Box::pin(self.confirm(lease, &mut prelude)).await? {
-                return Ok(Attempt::Elsewhere(answer));
-            }
+        if prelude.doubtful
+            && writes
+            && let Err(answer) = Box::pin(self.confirm(lease, &mut prelude)).await?
+        {
+            return Ok(Attempt::Elsewhere(answer));
         }
         let sent = match request.main {
             Main::Packet(packet) if prelude.bytes.is_empty() => lease.stream.send(packet).await,

@@ -47,8 +47,13 @@ impl Session {
             let command = std::mem::replace(&mut self.inbuf, rest);
             self.handle.busy_since.set(self.worker.tick());
             self.handle.interrupted.set(false);
-            // Boxed, so that a session that waits for its client is small.
-            let ended = Box::pin(self.command(&command)).await;
+            if self.handle.saved.is_saving() {
+                Box::pin(self.wait_until_saved()).await;
+            }
+            // Boxed, so that a session that waits for its client is small; and made in the box,
+            // where `Box::pin` would copy all the room it takes.
+            let running = Box::write(Box::new_uninit(), self.command(&command));
+            let ended = Box::into_pin(running).await;
             let ended = match ended {
                 Ok(()) if self.pending.is_empty() => Ok(()),
                 Ok(()) => Box::pin(self.flush()).await,
@@ -161,9 +166,6 @@ impl Session {
 
     /// One command.
     async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
-        if self.handle.saved.is_saving() {
-            Box::pin(self.wait_until_saved()).await;
-        }
         let payload = packet::payload(packet);
         let Ok(command) = Command::parse(&payload, self.capabilities) else {
             let dot = if self.family == Family::MySql {
@@ -176,8 +178,7 @@ impl Session {
         };
         match command {
             Command::Query(query) => {
-                let mut class = self.worker.take_statement();
-                classify(query.text, &self.lex, &mut class);
+                let class = self.worker.classify(query.text, &self.lex);
                 let request = Request {
                     main: Main::Packet(packet),
                     access: self.access(&class, query.text),
@@ -191,7 +192,7 @@ impl Session {
                 } else {
                     Box::pin(self.odd_query(&request, query)).await
                 };
-                self.worker.put_statement(class);
+                self.worker.put_class(class);
                 ran
             }
             Command::StmtExecute(execute) => self.execute(packet, &payload, execute).await,

@@ -16,7 +16,7 @@ use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
 use millrace_metrics::{Metrics, WorkerMetrics};
 use millrace_routing::{Catalogue, Target};
-use millrace_sql::Statement;
+use millrace_sql::{LexMode, Shapes, Statement};
 use millrace_topology::{GtidSet, ServerId};
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
@@ -185,6 +185,7 @@ pub struct Worker {
     bases: RefCell<HashMap<u8, Rc<SessionState>>>,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
     statements: RefCell<Vec<Box<Statement>>>,
+    shapes: RefCell<Shapes>,
     buffers: RefCell<Vec<Vec<u8>>>,
     next_statement: Cell<u64>,
     shared_statements: RefCell<HashMap<Likeness, u64>>,
@@ -250,6 +251,7 @@ impl Worker {
             sessions: RefCell::default(),
             bases: RefCell::default(),
             statements: RefCell::default(),
+            shapes: RefCell::default(),
             buffers: RefCell::default(),
             next_statement: Cell::new(1),
             shared_statements: RefCell::default(),
@@ -584,6 +586,15 @@ impl Worker {
         if statements.len() < 64 {
             statements.push(statement);
         }
+    }
+
+    /// Classifies a client's statement; give the answer back with [`Worker::put_class`].
+    pub(crate) fn classify(&self, text: &[u8], mode: &LexMode) -> Rc<Statement> {
+        self.shapes.borrow_mut().classify(text, mode)
+    }
+
+    pub(crate) fn put_class(&self, class: Rc<Statement>) {
+        self.shapes.borrow_mut().recycle(class);
     }
 
     /// An empty buffer; give it back with [`Worker::put_buffer`].

@@ -28,6 +28,7 @@ mod lexer;
 mod locks;
 mod mode;
 mod parts;
+mod shapes;
 mod statement;
 mod words;
 
@@ -36,6 +37,7 @@ pub use ident::ident_eq;
 pub use locks::lock_names;
 pub use mode::{Charset, Family, LexMode};
 pub use parts::{Parts, parts};
+pub use shapes::Shapes;
 pub use statement::{
     Access, Assignment, ExprFlags, Flags, HandlerOp, Isolation, Kill, KillTarget, Kind, NameRef,
     Scope, Show, Span, Statement, SysVarRef, TableRef, TableUse, Target, TextSource, ValueKind,

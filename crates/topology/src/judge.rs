@@ -159,10 +159,10 @@ fn unfit_beside(
     verdict: &Verdict,
     options: &Options,
 ) -> Option<Unfit> {
-    if let Some((times, cause)) = state.blind {
-        if !state.fresh || times >= options.fail_after {
-            return Some(Unfit::NotObservable(cause));
-        }
+    if let Some((times, cause)) = state.blind
+        && (!state.fresh || times >= options.fail_after)
+    {
+        return Some(Unfit::NotObservable(cause));
     }
     let Some(report) = state.current() else {
         return Some(Unfit::NotProbed);

@@ -213,7 +213,7 @@ impl Worker {
                 .command(com::STMT_CLOSE, &id.to_le_bytes(), Expect::Nothing)
                 .await;
         }
-        if self.number % 2 == 0 && self.family == Family::MySql {
+        if self.number.is_multiple_of(2) && self.family == Family::MySql {
             connection
                 .command(com::RESET_CONNECTION, &[], Expect::Single)
                 .await;
