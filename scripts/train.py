@@ -35,9 +35,9 @@ def load(script, events, *options, **fields):
 
 
 #: What is not run here is taken for rare, and is made small, not fast. So there is something of all
-#: that applications do all day. How many events is fixed, so that a busy machine makes the same
-#: profile. What works byte by byte (TLS, compression) needs few of them: it counts so often that with
-#: more of it nothing else would be among the 99 % of all counts that the compiler takes for hot.
+#: that applications do all day. How many events is fixed, so that a busy machine makes much the same
+#: profile. What works byte by byte (TLS, compression) needs few of them: it counts so often that more
+#: of it would push the statements' own code out of the 99 % of all counts that are taken for hot.
 LOADS = {
     "point selects": load("oltp_point_select", 20_000),
     "point selects, prepared": load("oltp_point_select", 20_000, prepared=True),
