@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use millrace_backend::account::Account;
 use millrace_backend::connect::BASE;
-use millrace_backend::pool::{PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool};
+use millrace_backend::pool::{PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool, Wish};
 use millrace_backend::secret::Secret;
 use millrace_backend::state::States;
 use millrace_metrics::Metrics;
@@ -67,8 +67,14 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         "the connections differ in their states"
     );
     leases.into_iter().for_each(|lease| lease.give_back());
+    let wish = Wish {
+        uid: 1,
+        state: &state,
+        own: false,
+        prepared: None,
+    };
     repeat(count, |_| {
-        if let Some(mut lease) = black_box(&pool).try_take(1, black_box(&state)) {
+        if let Some(mut lease) = black_box(&pool).try_take(black_box(&wish)) {
             // The next time somebody else has used it again.
             lease.last_user = 2;
             lease.give_back();

@@ -151,7 +151,7 @@ fn decide_for(count: u32, required: &GtidSet, reason: Reason) -> anyhow::Result<
         let load = Load {
             outstanding: &[4, 2, 2],
             known: &known,
-            behind: &[false; 3],
+            behind: 0,
             rotation,
         };
         decide(&snapshot, &options, &view, Access::Read, &load)

@@ -4,7 +4,6 @@
 use std::io;
 
 use millrace_protocol::packet;
-use tokio::io::AsyncReadExt;
 
 use crate::stream::Stream;
 
@@ -55,22 +54,6 @@ fn last_sequence(packets: &[u8]) -> u8 {
         }
     }
     sequence
-}
-
-/// Reads one packet and not a byte beyond it: what follows may be TLS.
-pub async fn read_exact_packet(stream: &mut Stream, limit: usize) -> io::Result<(u8, Vec<u8>)> {
-    let mut start = [0; packet::HEADER];
-    stream.read_exact(&mut start).await?;
-    let header = packet::header(&start).ok_or(io::ErrorKind::InvalidData)?;
-    if header.len as usize > limit {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "packet longer than allowed here",
-        ));
-    }
-    let mut payload = vec![0; header.len as usize];
-    stream.read_exact(&mut payload).await?;
-    Ok((header.seq, payload))
 }
 
 /// Writes one payload as a packet.

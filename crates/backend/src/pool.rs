@@ -20,6 +20,7 @@ use crate::account::Account;
 use crate::conn::{Conn, Permit, SessionUid};
 use crate::connect::{Address, Login, SharedTls, open};
 use crate::error::BackendError;
+use crate::prepared::StatementUid;
 use crate::state::{SessionState, States};
 
 /// The limits of the pools, per server and for all workers together.
@@ -136,6 +137,49 @@ pub struct Pool {
     /// Connections of this kind that are being opened.
     opening: Cell<usize>,
     server: Weak<ServerPool>,
+}
+
+/// What a session looks for in an idle connection.
+pub struct Wish<'a> {
+    /// The session.
+    pub uid: SessionUid,
+    /// What must be set on the connection.
+    pub state: &'a Rc<SessionState>,
+    /// The session has left something on a connection that it may need again: worth a longer look.
+    pub own: bool,
+    /// The prepared statement to execute.
+    pub prepared: Option<StatementUid>,
+}
+
+/// The rank of a session's own last connection, and of one that is as good as new to it.
+const OWN: u8 = 0;
+const CLEAN: u8 = 1;
+
+impl<'a> Wish<'a> {
+    /// For statements out of the ordinary.
+    pub fn new(uid: SessionUid, state: &'a Rc<SessionState>) -> Self {
+        Wish {
+            uid,
+            state,
+            own: true,
+            prepared: None,
+        }
+    }
+
+    /// The less, the less has to go ahead of the statement there. Preparing a statement is the
+    /// most: it takes a round trip of its own.
+    fn rank(&self, conn: &Conn) -> u8 {
+        let lacks_statement = self.prepared.is_some_and(|uid| !conn.prepared.has(uid));
+        let rank = if conn.last_user == self.uid {
+            OWN
+        } else {
+            CLEAN
+                + u8::from(!Rc::ptr_eq(&conn.state, self.state))
+                + 2 * u8::from(conn.private_of != 0 && conn.private_of != self.uid)
+                + 4 * u8::from(!conn.residue.is_empty())
+        };
+        rank + 8 * u8::from(lacks_statement)
+    }
 }
 
 struct Waiter {
@@ -547,18 +591,18 @@ impl Pool {
         &self.key
     }
 
-    /// An idle connection, at once: the session's own last one, else one with the same state,
-    /// else one that holds nothing another session might still want.
-    pub fn try_take(self: &Rc<Self>, uid: SessionUid, state: &Rc<SessionState>) -> Option<Lease> {
+    /// An idle connection, at once: the one that can run the session's statement with the least
+    /// ahead of it.
+    pub fn try_take(self: &Rc<Self>, wish: &Wish<'_>) -> Option<Lease> {
         let server = self.server.upgrade()?;
         loop {
             let mut conn = {
                 let mut idle = self.idle.borrow_mut();
-                let at = best(&idle, uid, state)?;
+                let at = best(&idle, wish)?;
                 idle.swap_remove(at)
             };
             if conn.stream.is_quiet() {
-                if conn.last_user != uid {
+                if conn.last_user != wish.uid {
                     conn.leave_owner();
                 }
                 return Some(server.lease(conn, self));
@@ -606,7 +650,7 @@ impl Pool {
             return Err(BackendError::Protocol("the server was removed"));
         };
         if server.waiters.borrow().is_empty()
-            && let Some(lease) = self.try_take(uid, state)
+            && let Some(lease) = self.try_take(&Wish::new(uid, state))
         {
             return Ok(lease);
         }
@@ -661,23 +705,19 @@ impl Pool {
     }
 }
 
-/// Which idle connection suits a session best; looks at the newest few only.
-fn best(idle: &[Box<Conn>], uid: SessionUid, state: &Rc<SessionState>) -> Option<usize> {
+/// Which idle connection suits best; looks at the newest few only, and no further than it must:
+/// each look is at memory that was last used a while ago.
+fn best(idle: &[Box<Conn>], wish: &Wish<'_>) -> Option<usize> {
     const LOOK: usize = 16;
+    let enough = if wish.own { OWN } else { CLEAN };
     let mut found = None;
     let mut found_rank = u8::MAX;
     for (at, conn) in idle.iter().enumerate().rev().take(LOOK) {
-        let rank = if conn.last_user == uid {
-            0
-        } else {
-            1 + 4 * u8::from(!conn.residue.is_empty())
-                + 2 * u8::from(conn.private_of != 0 && conn.private_of != uid)
-                + u8::from(!Rc::ptr_eq(&conn.state, state))
-        };
+        let rank = wish.rank(conn);
         if rank < found_rank {
             found = Some(at);
             found_rank = rank;
-            if rank <= 1 && conn.last_user == uid {
+            if rank <= enough {
                 break;
             }
         }

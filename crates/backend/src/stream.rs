@@ -38,14 +38,6 @@ pub enum Stream {
 }
 
 impl Plain {
-    /// The peer's IP address; none for a Unix socket.
-    pub fn peer_ip(&self) -> Option<std::net::IpAddr> {
-        match self {
-            Plain::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
-            Plain::Unix(_) => None,
-        }
-    }
-
     /// Writes what the socket takes at once; 0 where it takes nothing now.
     ///
     /// # Errors

@@ -40,9 +40,9 @@ impl Metrics {
         }
     }
 
-    /// One worker's counters. Indexes wrap around, so that any number is some worker's.
+    /// One worker's counters; the first's for a number beyond theirs.
     pub fn worker(&self, index: usize) -> &WorkerMetrics {
-        &self.workers[index % self.workers.len()]
+        self.workers.get(index).unwrap_or(&self.workers[0])
     }
 
     /// Takes over what is known of the servers now.

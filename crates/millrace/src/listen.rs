@@ -2,7 +2,7 @@
 //! worker's thread: with one worker, taking a client in wakes no other.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use millrace_config::{Address, Listener, ListenerTls};
 use millrace_metrics::Metrics;
 use millrace_routing::Target;
 use millrace_session::Message;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -102,13 +102,14 @@ fn bind_one(address: &std::net::SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The next client's socket, ready to be handed to another runtime: a tokio listener would first
-/// enter it in this one's poll.
-async fn next_client(listener: &AsyncFd<Socket>) -> io::Result<TcpStream> {
+/// The next client's socket, ready to be handed to another runtime (a tokio listener would first
+/// enter it in this one's poll), and where the client is.
+async fn next_client(listener: &AsyncFd<Socket>) -> io::Result<(TcpStream, Option<IpAddr>)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let accept = |socket: &Socket| Ok(accept_with(socket, flags)?);
-    let accepted = listener.async_io(Interest::READABLE, accept).await?;
-    Ok(accepted.into())
+    let accept = |socket: &Socket| Ok(acceptfrom_with(socket, flags)?);
+    let (accepted, peer) = listener.async_io(Interest::READABLE, accept).await?;
+    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+    Ok((accepted.into(), peer.map(|peer| peer.ip())))
 }
 
 /// Replaces a socket file that nobody listens on any more.
@@ -141,8 +142,13 @@ pub(crate) async fn accept(
             Bindable::Tcp(sockets) => {
                 for socket in sockets {
                     let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
-                    let take = move |plain| {
-                        let message = Message::Client { plain, target, tls };
+                    let take = move |plain, peer| {
+                        let message = Message::Client {
+                            plain,
+                            peer,
+                            target,
+                            tls,
+                        };
                         send(&mailboxes, &metrics, message);
                     };
                     tasks.spawn_local(accept_tcp(socket, take));
@@ -161,7 +167,7 @@ pub(crate) async fn accept(
     tasks.shutdown().await;
 }
 
-async fn accept_tcp(socket: Socket, take: impl Fn(TcpStream)) {
+async fn accept_tcp(socket: Socket, take: impl Fn(TcpStream, Option<IpAddr>)) {
     #[expect(
         deprecated,
         reason = "sound for a socket that it owns; its successor wants unsafe code, forbidden here"
@@ -172,7 +178,7 @@ async fn accept_tcp(socket: Socket, take: impl Fn(TcpStream)) {
     };
     loop {
         match next_client(&listener).await {
-            Ok(plain) => take(plain),
+            Ok((plain, peer)) => take(plain, peer),
             Err(error) => rest(&error).await,
         }
     }

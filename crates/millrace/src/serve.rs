@@ -193,6 +193,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         }
     };
     let threads = start_workers(&shared, receivers, accept)?;
+    tokio::spawn(tell_time(mailboxes.clone()));
     tokio::spawn(publish_servers(monitor.watch().clone(), metrics.clone()));
     if let Some(http) = &config.http {
         let listener = HttpListener::bind(&http.to_string())
@@ -218,6 +219,20 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     }
     info!("stopped");
     Ok(())
+}
+
+/// Tells the workers that a second has passed. A timer of their own would be set and cancelled by
+/// the system each time they sleep, which is for every statement where clients are few.
+async fn tell_time(mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        second.tick().await;
+        for mailbox in mailboxes.iter() {
+            // A closed mailbox is a worker that ends.
+            let _ = mailbox.send(Message::Second);
+        }
+    }
 }
 
 fn address(address: &millrace_config::Address) -> Address {

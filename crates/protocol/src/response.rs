@@ -232,8 +232,8 @@ impl Tracker {
         }
         while at < buf.len() {
             let before = at;
-            let first = self.state == State::First && !self.continued;
-            if self.shows_counts && first && at > 0 {
+            let shown = self.shows_counts && self.state == State::First && !self.continued;
+            if shown && at > 0 {
                 break;
             }
             at = match self.state {
@@ -248,7 +248,7 @@ impl Tracker {
                 break;
             }
             self.started = true;
-            if self.shows_counts && first {
+            if shown {
                 break;
             }
         }

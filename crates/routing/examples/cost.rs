@@ -58,7 +58,7 @@ fn main() {
             let load = Load {
                 outstanding: &[1, 2, 3],
                 known: &[],
-                behind: &[],
+                behind: 0,
                 rotation,
             };
             black_box(decide(&world, &options, &session, Access::Read, &load));

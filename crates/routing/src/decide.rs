@@ -208,8 +208,8 @@ fn rank(
         readers.push(Reader {
             server: view.id,
             lacks,
-            late: match load.behind.get(view.id.index()) {
-                Some(true) => lacks,
+            late: match load.behind.checked_shr(view.id.index() as u32) {
+                Some(bits) if bits & 1 != 0 => lacks,
                 _ => 0,
             },
             outstanding: load.outstanding.get(view.id.index()).copied().unwrap_or(0),
@@ -252,7 +252,8 @@ fn take_turns(readers: &mut Readers, rotation: u32) {
     }
     let count = readers.len();
     for (at, reader) in readers.iter_mut().enumerate() {
-        reader.turn = u16::try_from((at + count - first) % count).unwrap_or(u16::MAX);
+        let turn = if at < first { at + count } else { at } - first;
+        reader.turn = u16::try_from(turn).unwrap_or(u16::MAX);
     }
 }
 

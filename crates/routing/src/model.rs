@@ -123,10 +123,10 @@ pub struct Load<'a> {
     pub outstanding: &'a [u32],
     /// Positions learnt since the snapshot per server, by index; may be shorter.
     pub known: &'a [GtidSet],
-    /// Servers on which a wait has failed lately, by index; missing ones have not. They come last
-    /// as long as they lack the position; the others share even where they must be asked to wait,
+    /// Servers on which a wait has failed lately: a bit for each, by index, of the first 64. They come
+    /// last as long as they lack the position; the others share even where they must be asked to wait,
     /// for a replica that is never asked is never known to have caught up.
-    pub behind: &'a [bool],
+    pub behind: u64,
     /// Rotates among equals. To be increased by one after every decision whose reason
     /// [is balanced](Reason::is_balanced), so that equals share evenly.
     pub rotation: u32,

@@ -71,7 +71,7 @@ impl Session {
         text: &[u8],
     ) -> Result<(), Failure> {
         let class = request.class;
-        let outcome = std::mem::take(&mut self.outcome);
+        let outcome = std::mem::replace(&mut self.outcome, self.worker.take_outcome());
         let failed = outcome.error.is_some();
         let mut began = !matches!(self.transaction, Transaction::None);
         if request.expect == Expect::Prepare {
@@ -132,6 +132,7 @@ impl Session {
                 .metrics()
                 .error(millrace_metrics::Side::Server, class);
         }
+        self.worker.put_outcome(outcome);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use millrace_backend::account::Account;
 use millrace_backend::connect::{LOGIN_PACKET_MAX, Login, open};
 use millrace_backend::error::BackendError;
-use millrace_backend::packet_io::{read_exact_packet, read_packet, write_packet};
+use millrace_backend::packet_io::{read_packet, write_packet};
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_metrics::{ErrorClass, LoginOutcome};
@@ -20,6 +20,7 @@ use millrace_protocol::handshake::{
 use millrace_protocol::ok::{Change, ErrPacket, OkFields, encode_ok, put_change};
 use millrace_protocol::{Capabilities, Status};
 use millrace_routing::Target;
+use rustls::ServerConnection;
 use tracing::debug;
 
 use crate::failure::{Answer, Failure};
@@ -66,10 +67,15 @@ const OWN: Capabilities = Capabilities::COMPRESS.union(Capabilities::ZSTD_COMPRE
 /// Clients that break off rather than send their password under an RSA key, unless told to.
 const REFUSE_RSA: [&[u8]; 3] = [b"libmysql", b"MySQL Connector/J", b"MySqlConnector"];
 
-/// Serves a client from its first byte to its last.
-pub(crate) fn spawn(worker: Rc<Worker>, plain: Plain, target: Target, tls: ListenerTls) {
+/// Serves a client from its first byte to its last. `address`: none for a Unix socket.
+pub(crate) fn spawn(
+    worker: Rc<Worker>,
+    plain: Plain,
+    address: Option<IpAddr>,
+    target: Target,
+    tls: ListenerTls,
+) {
     tokio::task::spawn_local(async move {
-        let address = plain.peer_ip();
         let limit = worker.options().clients_per_address;
         let admitted =
             address.is_none_or(|address| worker.shared.registry.enter_address(address, limit));
@@ -322,14 +328,17 @@ async fn greet<'a>(
     greeting.encode(&mut out, 0);
     stream.send(&out).await?;
     let mut buffer = Vec::new();
-    // Clients start TLS right behind their request for it.
-    let (mut sequence, mut payload) = read_exact_packet(&mut stream, HELLO_MAX).await?;
+    let (mut sequence, mut payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;
     let mut hello = ClientHello::parse(&payload, offered);
     if let (Ok(ClientHello::SslRequest { .. }), Some(acceptor)) = (&hello, acceptor) {
         let Stream::Plain(plain) = stream else {
             return Ok(None);
         };
-        let accepted = acceptor.accept(plain).await?;
+        // Clients may start TLS right behind their request for it.
+        let ahead = std::mem::take(&mut buffer);
+        let accepted = acceptor
+            .accept_with(plain, |tls| take_in(tls, &ahead))
+            .await?;
         stream = Stream::Tls(Box::new(tokio_rustls::TlsStream::Server(accepted)));
         (sequence, payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;
         hello = ClientHello::parse(&payload, offered);
@@ -378,6 +387,16 @@ async fn greet<'a>(
         hello,
         capabilities,
     }))
+}
+
+/// Gives TLS what was read of it with the packet before.
+fn take_in(tls: &mut ServerConnection, mut bytes: &[u8]) {
+    while !bytes.is_empty() && tls.read_tls(&mut bytes).is_ok_and(|read| read > 0) {
+        if tls.process_new_packets().is_err() {
+            // The handshake meets the same error and tells it.
+            return;
+        }
+    }
 }
 
 /// Who a client says it is, and its first proof.

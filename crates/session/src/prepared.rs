@@ -1,9 +1,8 @@
 //! A client's prepared statements: its own numbers, independent of any server connection.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use millrace_backend::prepared::StatementUid;
+use millrace_backend::prepared::{ById, StatementUid};
 use millrace_backend::state::SessionState;
 use millrace_sql::Statement;
 
@@ -56,7 +55,7 @@ impl ClientStatement {
 /// A session's prepared statements.
 #[derive(Debug, Default)]
 pub(crate) struct Statements {
-    held: HashMap<u32, Box<ClientStatement>>,
+    held: ById<u32, Box<ClientStatement>>,
     last_id: u32,
     /// Bytes of long data kept.
     pub(crate) long_data: usize,

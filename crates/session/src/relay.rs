@@ -49,6 +49,18 @@ pub(crate) struct Outcome {
     pub(crate) forwarded: bool,
 }
 
+impl Outcome {
+    /// As new, with the room that it has.
+    pub(crate) fn clear(&mut self) {
+        let mut variables = std::mem::take(&mut self.variables);
+        variables.clear();
+        *self = Outcome {
+            variables,
+            ..Outcome::default()
+        };
+    }
+}
+
 /// How an answer ended.
 pub(crate) enum Ended {
     /// Read to its end and forwarded; what it said is in the session's `outcome`.
@@ -100,7 +112,7 @@ impl Session {
         plan: &Plan,
     ) -> Result<Ended, Failure> {
         let mut tracker = Tracker::new(expect, lease.capabilities);
-        self.outcome = Outcome::default();
+        self.outcome.clear();
         let mut out = Vec::new();
         // Servers are never asked to leave definitions out: which of them a client still has right
         // cannot be known when its statements run on several connections.

@@ -9,7 +9,8 @@ use std::time::Instant;
 use std::rc::Rc;
 
 use millrace_backend::error::BackendError;
-use millrace_backend::pool::{Lease, Pool};
+use millrace_backend::pool::{Lease, Pool, Wish};
+use millrace_backend::prepared::StatementUid;
 use millrace_backend::state::SessionState;
 use millrace_metrics::{PinReason, StatementKind};
 use millrace_protocol::Status;
@@ -411,7 +412,13 @@ impl Session {
         for candidate in self.candidates_soon(request).await? {
             let pool = self.pool(candidate.server);
             let state = self.state.clone();
-            let lease = match pool.try_take(self.handle.uid, &state) {
+            let wish = Wish {
+                uid: self.handle.uid,
+                state: &state,
+                own: self.may_need_its_own(),
+                prepared: self.identity_of(request),
+            };
+            let lease = match pool.try_take(&wish) {
                 Some(lease) => Ok(lease),
                 None => Box::pin(self.take_anew(&pool, &state)).await,
             };
@@ -445,6 +452,23 @@ impl Session {
             }
         }
         Err(refusal.map_or(Failure::Ended, Failure::Answer))
+    }
+
+    /// Whether something of the session may live on its last connection: user variables, messages,
+    /// a number that only the server knows.
+    fn may_need_its_own(&self) -> bool {
+        self.private.version != 0
+            || self.insert_id_at.is_some()
+            || self.diagnostics_at.is_some()
+            || !self.found_rows_known
+    }
+
+    /// The prepared statement that a request executes.
+    fn identity_of(&self, request: &Request<'_>) -> Option<StatementUid> {
+        match request.main {
+            Main::Packet(_) => None,
+            Main::Execute { id, .. } => self.statements.get(id).map(|statement| statement.uid),
+        }
     }
 
     /// Runs the request on the connection that the session keeps.
@@ -572,7 +596,7 @@ impl Session {
             let load = Load {
                 outstanding: &outstanding,
                 known,
-                behind: &behind,
+                behind,
                 rotation: self.worker.rotation(),
             };
             let routing = &self.worker.options().routing;

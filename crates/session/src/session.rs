@@ -231,7 +231,7 @@ pub(crate) struct Session {
     /// Status flags of the last answer.
     pub(crate) status: Status,
     /// What the last answer said besides its rows.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: Box<Outcome>,
 }
 
 impl Session {
@@ -261,7 +261,7 @@ impl Session {
         };
         let servers = worker.servers.len();
         let mut session = Session {
-            settings: Settings::of(&base),
+            settings: Settings::default(),
             state: base.clone(),
             handle,
             id,
@@ -305,7 +305,7 @@ impl Session {
             locks_unknown: false,
             statements: Statements::default(),
             status: Status::AUTOCOMMIT,
-            outcome: Outcome::default(),
+            outcome: Box::default(),
             worker,
         };
         session.begin(&database);
@@ -314,10 +314,8 @@ impl Session {
 
     /// The state of a session that has just logged in with `database`.
     pub(crate) fn begin(&mut self, database: &[u8]) {
-        let mut state = SessionState::clone(&self.base);
-        state.database = database.into();
-        state.multi_statements = self.capabilities.contains(Capabilities::MULTI_STATEMENTS);
-        self.base = self.worker.states.share(state);
+        let multi_statements = self.capabilities.contains(Capabilities::MULTI_STATEMENTS);
+        self.base = self.worker.begun(&self.base, database, multi_statements);
         self.set_state(self.base.clone());
         self.handle.heard.set(self.worker.tick());
         // An application that connects anew still sees what it wrote before.

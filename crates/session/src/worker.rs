@@ -25,6 +25,7 @@ use crate::accounts::Accounts;
 use crate::options::{Options, ServerKey};
 use crate::prepared::Likeness;
 use crate::registry::Registry;
+use crate::relay::Outcome;
 use crate::verify::Verifiers;
 
 /// What all workers of the process share.
@@ -62,6 +63,8 @@ pub enum Message {
     Client {
         /// Its socket: non-blocking, and without Nagle's delay.
         plain: std::net::TcpStream,
+        /// Where it comes from; none where it has left again.
+        peer: Option<std::net::IpAddr>,
         /// What its listener is for.
         target: Target,
         /// Whether TLS is offered or demanded.
@@ -74,6 +77,8 @@ pub enum Message {
         /// What its listener is for.
         target: Target,
     },
+    /// A second has passed.
+    Second,
     /// Another worker has sessions waiting for a server, or has made room on one.
     Room(ServerId),
     /// What does this session run, and where? It must not give its connection back meanwhile.
@@ -180,12 +185,18 @@ pub struct Worker {
     catalogue_read: Cell<bool>,
     known: RefCell<Vec<GtidSet>>,
     late_until: Cell<[u64; SERVERS]>,
+    /// A bit for each server that `late_until` says is late now.
+    late: Cell<u64>,
     rotation: Cell<u32>,
     sessions: RefCell<HashMap<u64, Rc<Handle>>>,
     bases: RefCell<HashMap<u8, Rc<SessionState>>>,
+    /// What the last login began with, and the base that came of: the next is likely the same.
+    begun: RefCell<Option<[Rc<SessionState>; 2]>>,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
     statements: RefCell<Vec<Box<Statement>>>,
     shapes: RefCell<Shapes>,
+    /// At most one, for the next statement to conclude.
+    outcome: Cell<Option<Box<Outcome>>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     next_statement: Cell<u64>,
     shared_statements: RefCell<HashMap<Likeness, u64>>,
@@ -247,11 +258,14 @@ impl Worker {
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
             late_until: Cell::new([0; SERVERS]),
+            late: Cell::new(0),
             rotation: Cell::new(0),
             sessions: RefCell::default(),
             bases: RefCell::default(),
+            begun: RefCell::default(),
             statements: RefCell::default(),
             shapes: RefCell::default(),
+            outcome: Cell::default(),
             buffers: RefCell::default(),
             next_statement: Cell::new(1),
             shared_statements: RefCell::default(),
@@ -265,8 +279,6 @@ impl Worker {
     pub async fn run(self: Rc<Self>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
         let mut world = self.shared.monitor.watch();
         self.set_world(world.borrow_and_update().clone());
-        let mut second = tokio::time::interval(Duration::from_secs(1));
-        second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 message = mailbox.recv() => match message {
@@ -279,7 +291,6 @@ impl Worker {
                         self.set_world(now);
                     }
                 }
-                _ = second.tick() => self.sweep(),
             }
             if self.draining.get() && self.sessions.borrow().is_empty() {
                 return;
@@ -289,17 +300,23 @@ impl Worker {
 
     fn take(self: &Rc<Self>, message: Message) {
         match message {
-            Message::Client { plain, target, tls } => {
+            Message::Client {
+                plain,
+                peer,
+                target,
+                tls,
+            } => {
                 if let Ok(stream) = tokio::net::TcpStream::from_std(plain) {
-                    crate::login::spawn(self.clone(), Plain::Tcp(stream), target, tls);
+                    crate::login::spawn(self.clone(), Plain::Tcp(stream), peer, target, tls);
                 }
             }
             Message::UnixClient { plain, target } => {
                 if let Ok(stream) = tokio::net::UnixStream::from_std(plain) {
                     let plain = Plain::Unix(stream);
-                    crate::login::spawn(self.clone(), plain, target, ListenerTls::Off);
+                    crate::login::spawn(self.clone(), plain, None, target, ListenerTls::Off);
                 }
             }
+            Message::Second => self.sweep(),
             Message::Room(server) => {
                 if let Some(pool) = self.servers.get(server.index()) {
                     pool.give_room();
@@ -344,6 +361,9 @@ impl Worker {
     fn sweep(&self) {
         let tick = self.tick.get() + 1;
         self.tick.set(tick);
+        let late = self.late_until.get();
+        let late = late.iter().enumerate().filter(|(_, until)| **until > tick);
+        self.late.set(late.fold(0, |bits, (at, _)| bits | 1 << at));
         for server in &self.servers {
             server.sweep(tick);
         }
@@ -479,14 +499,27 @@ impl Worker {
         let mut late = self.late_until.get();
         if let Some(until) = late.get_mut(server.index()) {
             *until = self.tick.get() + 2;
+        } else {
+            return;
         }
         self.late_until.set(late);
+        self.late.set(self.late.get() | 1 << server.index());
     }
 
-    /// The servers on which a wait failed in the last second or two.
-    pub(crate) fn behind(&self) -> [bool; SERVERS] {
-        let tick = self.tick.get();
-        self.late_until.get().map(|until| until > tick)
+    /// The servers on which a wait failed in the last second or two: a bit for each.
+    pub(crate) fn behind(&self) -> u64 {
+        self.late.get()
+    }
+
+    /// An empty one.
+    pub(crate) fn take_outcome(&self) -> Box<Outcome> {
+        self.outcome.take().unwrap_or_default()
+    }
+
+    /// For others to use.
+    pub(crate) fn put_outcome(&self, mut outcome: Box<Outcome>) {
+        outcome.clear();
+        self.outcome.set(Some(outcome));
     }
 
     pub(crate) fn rotation(&self) -> u32 {
@@ -539,6 +572,30 @@ impl Worker {
 
     pub(crate) fn set_base(&self, collation: u8, state: &Rc<SessionState>) {
         self.bases.borrow_mut().insert(collation, state.clone());
+    }
+
+    /// `base` with a database and the client's wish for several statements in one command.
+    pub(crate) fn begun(
+        &self,
+        base: &Rc<SessionState>,
+        database: &[u8],
+        multi_statements: bool,
+    ) -> Rc<SessionState> {
+        let mut last = self.begun.borrow_mut();
+        if let Some([from, state]) = &*last
+            && Rc::ptr_eq(from, base)
+            && *state.database == *database
+            && state.multi_statements == multi_statements
+        {
+            return state.clone();
+        }
+        let state = self.states.share(SessionState {
+            database: database.into(),
+            multi_statements,
+            ..SessionState::clone(base)
+        });
+        *last = Some([base.clone(), state.clone()]);
+        state
     }
 
     /// The identity that all statements of this likeness have.

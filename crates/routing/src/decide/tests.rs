@@ -48,7 +48,7 @@ fn world() -> Snapshot {
 const IDLE: Load<'_> = Load {
     outstanding: &[],
     known: &[],
-    behind: &[],
+    behind: 0,
     rotation: 0,
 };
 
@@ -299,7 +299,7 @@ fn a_position_learnt_since_the_snapshot_counts() {
     // Server 1 is asked to wait when its turn comes, unless that has failed lately.
     assert_eq!(show(&decision), "1? 2 primary: read_after_wait");
     let load = Load {
-        behind: &[false, true],
+        behind: 0b10,
         ..load
     };
     let decision = decide(

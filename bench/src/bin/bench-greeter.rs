@@ -1,0 +1,184 @@
+//! What a visit costs at the least: accepts a client, greets it, believes whoever it says it is,
+//! has its queries run on a server connection that stays, and closes. It keeps no state, decides
+//! nothing and checks no password, so no proxy on this runtime that logs clients in by itself
+//! costs less per connection.
+//!
+//! The first clients' logins are relayed to a server, which is how it comes by server
+//! connections, a greeting and an OK. For measurements only: whoever comes later is let in.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use clap::Parser;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Lets every client in and runs its queries on connections that earlier clients opened.
+#[derive(Parser)]
+struct Args {
+    /// Where clients connect.
+    #[arg(long)]
+    listen: SocketAddr,
+    /// A server; connections are dealt to the servers in turn.
+    #[arg(long, required = true)]
+    server: Vec<SocketAddr>,
+}
+
+/// Of a packet: three bytes of length and one of sequence.
+const HEADER: usize = 4;
+const COM_QUIT: u8 = 1;
+/// First bytes of a server's packet: OK, the end of a result, more to say about a login.
+const OK: u8 = 0;
+const EOF: u8 = 0xfe;
+const MORE: u8 = 1;
+/// In a packet that begins with [`MORE`]: the password is right, OK follows.
+const FAST_OK: u8 = 3;
+
+/// Server connections that nobody uses, and what servers say first and last in a login.
+#[derive(Default)]
+struct Known {
+    idle: Vec<TcpStream>,
+    greeting: Rc<[u8]>,
+    welcome: Rc<[u8]>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let local = tokio::task::LocalSet::new();
+    match local.run_until(serve(Args::parse())).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench-greeter: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(args: Args) -> io::Result<()> {
+    let listener = TcpListener::bind(args.listen).await?;
+    let known = Rc::new(RefCell::new(Known::default()));
+    for address in args.server.iter().copied().cycle() {
+        let (client, _) = listener.accept().await?;
+        let known = known.clone();
+        tokio::task::spawn_local(async move {
+            // A client that breaks off took its server connection with it.
+            if let Ok(server) = visit(client, address, &known).await {
+                known.borrow_mut().idle.push(server);
+            }
+        });
+    }
+    Ok(())
+}
+
+/// One client from its greeting to its COM_QUIT; answers the server connection that it used.
+async fn visit(
+    mut client: TcpStream,
+    address: SocketAddr,
+    known: &RefCell<Known>,
+) -> io::Result<TcpStream> {
+    client.set_nodelay(true)?;
+    let mut buffer = Vec::with_capacity(16 * 1024);
+    let idle = known.borrow_mut().idle.pop();
+    let mut server = match idle {
+        Some(server) => {
+            let (greeting, welcome) = {
+                let known = known.borrow();
+                (known.greeting.clone(), known.welcome.clone())
+            };
+            client.write_all(&greeting).await?;
+            read_until(&mut client, &mut buffer, |packets| packets.len() == 1).await?;
+            client.write_all(&welcome).await?;
+            server
+        }
+        None => relay_login(&mut client, address, &mut buffer, known).await?,
+    };
+    loop {
+        read_until(&mut client, &mut buffer, |packets| packets.len() == 1).await?;
+        if buffer[HEADER] == COM_QUIT {
+            return Ok(server);
+        }
+        server.write_all(&buffer).await?;
+        // Two packets with EOF's first byte or one: whether the client wants the first is its business.
+        read_until(&mut server, &mut buffer, |packets| {
+            matches!(packets, [first] if first[0] != 1)
+                || packets.last().is_some_and(|last| last[0] == EOF)
+        })
+        .await?;
+        client.write_all(&buffer).await?;
+    }
+}
+
+/// The login of a client that has a server decide about it.
+async fn relay_login(
+    client: &mut TcpStream,
+    address: SocketAddr,
+    buffer: &mut Vec<u8>,
+    known: &RefCell<Known>,
+) -> io::Result<TcpStream> {
+    let mut server = TcpStream::connect(address).await?;
+    server.set_nodelay(true)?;
+    read_until(&mut server, buffer, |packets| packets.len() == 1).await?;
+    let greeting = buffer.as_slice().into();
+    client.write_all(buffer).await?;
+    loop {
+        read_until(client, buffer, |packets| packets.len() == 1).await?;
+        server.write_all(buffer).await?;
+        // An asked-for key and the like are for the client to answer; "right" is followed by OK.
+        read_until(
+            &mut server,
+            buffer,
+            |packets| !matches!(packets, [only] if only.starts_with(&[MORE, FAST_OK])),
+        )
+        .await?;
+        client.write_all(buffer).await?;
+        let last = packets(buffer).and_then(|packets| packets.last().copied());
+        if last.is_some_and(|last| last[0] == OK) {
+            break;
+        }
+    }
+    // The fast way, whatever way this login took: after the client's first packet.
+    let mut welcome = vec![2, 0, 0, 2, MORE, FAST_OK];
+    let ok = packets(buffer)
+        .and_then(|packets| packets.last().copied())
+        .unwrap_or_default();
+    welcome.extend_from_slice(&[ok.len() as u8, 0, 0, 3]);
+    welcome.extend_from_slice(ok);
+    let mut known = known.borrow_mut();
+    (known.greeting, known.welcome) = (greeting, welcome.into());
+    Ok(server)
+}
+
+/// Reads whole packets until there are enough.
+async fn read_until(
+    stream: &mut TcpStream,
+    buffer: &mut Vec<u8>,
+    enough: impl Fn(&[&[u8]]) -> bool,
+) -> io::Result<()> {
+    buffer.clear();
+    loop {
+        if stream.read_buf(buffer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if packets(buffer).is_some_and(|packets| enough(&packets)) {
+            return Ok(());
+        }
+    }
+}
+
+/// The payloads of all packets, where the last one is whole and none is empty.
+fn packets(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut found = Vec::new();
+    while let Some((header, rest)) = bytes.split_at_checked(HEADER) {
+        let length = u32::from_le_bytes([header[0], header[1], header[2], 0]) as usize;
+        let (payload, rest) = rest.split_at_checked(length)?;
+        if payload.is_empty() {
+            return None;
+        }
+        found.push(payload);
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(found)
+}
