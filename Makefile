@@ -37,7 +37,7 @@ test:
 check:
 	@scripts/ci-steps.sh check
 
-# Also POINTS=…, ONLY=… (systems), FAMILY=…, OUT=…: see bench/bench.py --help.
+# Also POINTS=…, ONLY=… (systems), FAMILY=…, OUT=…, RESUME=…: see bench/bench.py --help.
 bench:
 	@scripts/install-deps.sh bench || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory release
@@ -45,4 +45,5 @@ bench:
 	@python3 bench/bench.py --target $(TARGET) $(if $(QUICK),--quick) \
 		$(if $(EXPERIMENT),--experiment '$(EXPERIMENT)') $(if $(POINTS),--points '$(POINTS)') \
 		$(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(SECONDS),--seconds '$(SECONDS)') \
-		$(if $(ONLY),--only '$(ONLY)') $(if $(FAMILY),--family '$(FAMILY)') $(if $(OUT),--out '$(OUT)')
+		$(if $(ONLY),--only '$(ONLY)') $(if $(FAMILY),--family '$(FAMILY)') $(if $(OUT),--out '$(OUT)') \
+		$(if $(RESUME),--resume '$(RESUME)')

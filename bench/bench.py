@@ -4,7 +4,8 @@
     bench/bench.py [--experiment W2,U1] [--rounds N] [--seconds S] [--quick] …
 
 Rounds are the outer loop, then points, and systems take turns innermost, in an order that
-rotates: the machine's moods meet all systems alike. Ctrl-C keeps what was seen until then.
+rotates: the machine's moods meet all systems alike. Ctrl-C keeps what was seen until
+then, and --resume goes on from there.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from harness.results import Results
 BENCH = pathlib.Path(__file__).resolve().parent
 #: What starting, warming up and stopping a system takes, about.
 START_SECONDS = 2
+#: How failures begin that a resumed run makes good.
+ENDED_EARLY = "ended early"
 
 
 def main():
@@ -47,7 +50,7 @@ def main():
     found = [system for system in found if not args.only or system.name in args.only]
     args.out.mkdir(parents=True, exist_ok=True)
     with cgroups.Cgroups() as groups:
-        results = Results(about(args, found, tools, families, left_out, groups))
+        results = begin(args, about(args, found, tools, families, left_out, groups))
         say(build.in_words(results.about["build"]))
         for name, why in left_out.items():
             say(f"!!! {name} is left out: {why}")
@@ -56,9 +59,9 @@ def main():
         try:
             Bench(args, found, tools, groups, results).run()
         except KeyboardInterrupt:
-            results.about["failures"].append("interrupted: this is what was seen until then")
+            results.about["failures"].append(f"{ENDED_EARLY} by interrupt: this is what was seen until then")
         except RuntimeError as error:
-            results.about["failures"].append(f"ended early: {error}")
+            results.about["failures"].append(f"{ENDED_EARLY}: {error}")
     results.about["machine"]["load_after"] = os.getloadavg()[0]
     results.save(args.out / "run.json")
     report.write(results, ALL, args.out)
@@ -86,8 +89,18 @@ def parse():
     parser.add_argument(
         "--out", type=pathlib.Path, help="folder for the results (default: target/bench/TIME)"
     )
+    parser.add_argument(
+        "--resume",
+        type=pathlib.Path,
+        help="go on with that folder's run, with its rounds and seconds: what it lacks is measured",
+    )
     parser.add_argument("--redraw", type=pathlib.Path, help="only write that folder's page and curves again")
     args = parser.parse_args()
+    if args.resume:
+        settings = Results.read(args.resume / "run.json").about["settings"]
+        args.out, args.quick = args.resume, settings["quick"]
+        args.rounds = args.rounds or settings["rounds"]
+        args.seconds = args.seconds or settings["seconds"]
     args.rounds = args.rounds or (1 if args.quick else 5)
     args.seconds = args.seconds or (2 if args.quick else 5)
     args.out = args.out or pathlib.Path(args.target) / "bench" / time.strftime("%Y-%m-%d-%H%M%S")
@@ -96,6 +109,28 @@ def parse():
         parser.error(f"no such experiment: {', '.join(sorted(unknown))}")
     args.experiments = [one for one in ALL if (not wanted or one.id in wanted) and points_of(one, args)]
     return args
+
+
+def begin(args, now):
+    """A new run, or the one to go on with."""
+    if not args.resume:
+        return Results(now)
+    results = Results.read(args.resume / "run.json")
+    before = results.about
+    for what in ("build", "versions", "cgroups"):
+        if before[what] != now[what]:
+            sys.exit(f"bench: {args.resume} was measured with another {what}: start a new run")
+    for what in ("cpu", "cores", "kernel"):
+        if before["machine"][what] != now["machine"][what]:
+            sys.exit(f"bench: {args.resume} was measured on another machine ({what}): start a new run")
+    before["resumed"] = [*before.get("resumed", []), {"command": now["command"], "began": now["began"]}]
+    known = {one["id"]: one for one in before["experiments"]}
+    known.update((one["id"], one) for one in now["experiments"])
+    before["experiments"] = [known[one.id] for one in ALL if one.id in known]
+    before["systems"] = now["systems"]
+    before["labels"], before["families"] = now["labels"], now["families"]
+    before["failures"] = [text for text in before["failures"] if not text.startswith(ENDED_EARLY)]
+    return results
 
 
 def interrupt(*_):
@@ -161,9 +196,8 @@ class Bench:
         self.progress = Progress(sum(map(self.cost, args.experiments)))
 
     def run(self):
-        for spec, of_spec in itertools.groupby(
-            sorted(self.args.experiments, key=self._order), key=lambda one: one.cluster
-        ):
+        wanted = [one for one in self.args.experiments if self.cost(one)]
+        for spec, of_spec in itertools.groupby(sorted(wanted, key=self._order), key=lambda one: one.cluster):
             of_spec = list(of_spec)
             say(f"starting {1 + spec.replicas} servers for {', '.join(one.id for one in of_spec)}")
             with cluster.sandbox(
@@ -182,26 +216,39 @@ class Bench:
         return [system for system in self.systems if experiment.takes(system)]
 
     def cost(self, experiment):
-        """Seconds that it takes, about."""
-        takers = len(self.takers(experiment))
-        points = points_of(experiment, self.args)
-        return self.args.rounds * sum(
-            self.cost_of(point) * (1 if point.load.together else takers) for point in points
-        )
+        """Seconds that it yet takes, about."""
+        seconds = 0
+        for number in range(self.args.rounds):
+            for point in points_of(experiment, self.args):
+                left = len(self.left(experiment, number, point))
+                seconds += self.cost_of(point) * (min(left, 1) if point.load.together else left)
+        return seconds
+
+    def left(self, experiment, number, point):
+        """The systems not yet measured; all of them where they are measured at once."""
+        takers = self.takers(experiment)
+        left = [
+            system for system in takers if not self.results.has(experiment.id, number, point.name, system.name)
+        ]
+        return takers if left and point.load.together else left
+
+    def seconds_of(self, point):
+        return self.args.seconds if self.args.quick else max(self.args.seconds, point.seconds_min)
 
     def cost_of(self, point):
-        return point.load.cost(self.args.seconds) + START_SECONDS
+        return point.load.cost(self.seconds_of(point)) + START_SECONDS
 
     def run_experiment(self, experiment, servers):
-        points, takers = points_of(experiment, self.args), self.takers(experiment)
+        points = points_of(experiment, self.args)
         launcher = systems.Launcher(servers, self.groups, self.args.base_port + 50)
         for number in range(self.args.rounds):
             for shift, point in enumerate(points):
+                takers = self.left(experiment, number, point)
                 where = f"{experiment.id} round {number + 1}/{self.args.rounds} · {point.name}"
                 turn = (number + shift) % max(len(takers), 1)
                 order = takers[turn:] + takers[:turn]
                 measure = self.measure_together if point.load.together else self.measure_each
-                for system, seen in measure(launcher, point, order, where):
+                for system, seen in measure(launcher, point, order, where) if takers else ():
                     say(f"    {system.name}: {summary(seen)}")
                     self.keep(experiment, number, point, system, seen, where)
             self.results.save(self.args.out / "run.json")
@@ -260,7 +307,7 @@ class Bench:
         return taking_part[:1] if point.load.writes and not system.splits else taking_part
 
     def target(self, running, servers, point):
-        return Target(running, servers.servers[: point.servers or None], servers, self.args.seconds)
+        return Target(running, servers.servers[: point.servers or None], servers, self.seconds_of(point))
 
 
 @contextlib.contextmanager

@@ -52,6 +52,7 @@ def points(*options):
             group=f"{cores:g} core",
             x=threads,
             proxy_cores=cores,
+            seconds_min=30 if threads > 512 else 10,
             quick=threads in QUICK_THREADS and cores == CAPS[-1],
         )
         for cores in CAPS

@@ -31,6 +31,8 @@ class Aim:
     digits: int = 2
     #: Meaningless where servers could not be capped.
     needs_caps: bool = False
+    #: The same figure of a program that does nothing but what any proxy must: (its name, figure).
+    floor: tuple[str, Callable[[Results], Spread | None]] | None = None
 
     def judge(self, results):
         """{figure, low, high, met}, `met` None where it was not measured."""
@@ -42,8 +44,14 @@ class Aim:
             "what": self.what,
             "aim": f"{self.bound} {self.limit:g} {self.unit}".strip(),
             "measured": self._text(spread),
+            "floor": self._floor(results),
             "met": met,
         }
+
+    def _floor(self, results):
+        if self.floor is None or self.floor[1](results) is None:
+            return ""
+        return f"{self.floor[0]}: {self._text(self.floor[1](results))}"
 
     def _text(self, spread):
         if spread is None:
@@ -182,12 +190,15 @@ def _clients():
     yield Aim("IDLE", "idle CPU with 10,000 idle clients", "less than", 1,
               value("IDLE", "idle clients", "millrace", "idle_cpu_percent"), "% of a core")  # fmt: skip
     yield Aim("CONNECT", "connect, log in, one query, close: per second, to direct", "at least", 2,
-              ratio("CONNECT", "32 at once", "connects_per_s", "millrace", "direct"))  # fmt: skip
+              ratio("CONNECT", "32 at once", "connects_per_s", "millrace", "direct"),
+              floor=("bare greeter", ratio("CONNECT", "32 at once", "connects_per_s", "greeter", "direct")))  # fmt: skip
     yield Aim("CONNECT", "… proxy CPU each", "at most", 50,
-              value("CONNECT", "32 at once", "millrace", "proxy_us"), "µs", 1)  # fmt: skip
+              value("CONNECT", "32 at once", "millrace", "proxy_us"), "µs", 1,
+              floor=("bare greeter", value("CONNECT", "32 at once", "greeter", "proxy_us")))  # fmt: skip
     for other, name in (("direct", "direct"), ("haproxy", "HAProxy's")):
         yield Aim("BUSY", f"QPS of 512 clients on 100 server connections, to {name}", "more than", 1,
-                  ratio("BUSY", "512 clients", "qps", "millrace-33", other))  # fmt: skip
+                  ratio("BUSY", "512 clients", "qps", "millrace-33", other),
+                  floor=("bare relay", ratio("BUSY", "512 clients", "qps", "relay", other)))  # fmt: skip
         yield Aim("BUSY", f"… where the servers are the scarce thing, to {name}", "more than", 1,
                   ratio("BUSY", "512 clients, servers capped", "qps", "millrace-33", other), needs_caps=True)  # fmt: skip
     yield Aim("WORKERS", "QPS of two workers, to one", "at least", 1.8,
@@ -226,9 +237,11 @@ def _wescale():
 
 def _scalearc():
     yield Aim("S1", "p50 above direct's, one client", "at most", 60,
-              value("S1", "one client", "millrace", "added_p50_us"), "µs", 0)  # fmt: skip
+              value("S1", "one client", "millrace", "added_p50_us"), "µs", 0,
+              floor=("bare relay", value("S1", "one client", "relay", "added_p50_us")))  # fmt: skip
     yield Aim("S1", "p50 above HAProxy's, one client", "at most", 0,
-              difference("S1", "one client", "p50_us", "millrace", "haproxy"), "µs", 0)  # fmt: skip
+              difference("S1", "one client", "p50_us", "millrace", "haproxy"), "µs", 0,
+              floor=("bare relay", difference("S1", "one client", "p50_us", "relay", "haproxy")))  # fmt: skip
     yield from _straight("S2", {n: f"{n} server{'s' * (n > 1)}" for n in (1, 2, 3, 4)})
 
 

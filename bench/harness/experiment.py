@@ -19,6 +19,8 @@ class Point:
     #: CPU caps of each server and of each worker of a proxy; None for none.
     server_cores: float | None = None
     proxy_cores: float | None = None
+    #: The load lasts that long at least, but in a quick run.
+    seconds_min: float = 0
     #: Whether it is part of a quick run.
     quick: bool = True
 

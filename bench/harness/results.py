@@ -37,6 +37,9 @@ class Results:
         key = sample["experiment"], sample["point"], sample["system"]
         self._index.setdefault(key, {})[sample["round"]] = sample["seen"]
 
+    def has(self, experiment, number, point, system):
+        return number in self.rounds(experiment, point, system)
+
     def rounds(self, experiment, point, system):
         """{round: what was seen}."""
         return self._index.get((experiment, point, system), {})

@@ -412,13 +412,7 @@ impl Session {
         for candidate in self.candidates_soon(request).await? {
             let pool = self.pool(candidate.server);
             let state = self.state.clone();
-            let wish = Wish {
-                uid: self.handle.uid,
-                state: &state,
-                own: self.may_need_its_own(),
-                prepared: self.identity_of(request),
-            };
-            let lease = match pool.try_take(&wish) {
+            let lease = match self.take_idle(&pool, &state, request) {
                 Some(lease) => Ok(lease),
                 None => Box::pin(self.take_anew(&pool, &state)).await,
             };
@@ -452,6 +446,21 @@ impl Session {
             }
         }
         Err(refusal.map_or(Failure::Ended, Failure::Answer))
+    }
+
+    /// The idle connection that suits the request best.
+    fn take_idle(
+        &self,
+        pool: &Rc<Pool>,
+        state: &Rc<SessionState>,
+        request: &Request<'_>,
+    ) -> Option<Lease> {
+        pool.try_take(&Wish {
+            uid: self.handle.uid,
+            state,
+            own: self.may_need_its_own(),
+            prepared: self.identity_of(request),
+        })
     }
 
     /// Whether something of the session may live on its last connection: user variables, messages,
