@@ -150,6 +150,7 @@ fn decide_for(count: u32, required: &GtidSet, reason: Reason) -> anyhow::Result<
     let decided = |rotation| {
         let load = Load {
             outstanding: &[4, 2, 2],
+            response_us: &[],
             known: &known,
             behind: 0,
             rotation,

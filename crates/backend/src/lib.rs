@@ -9,6 +9,7 @@ pub mod error;
 pub mod monitor;
 pub mod packet_io;
 pub mod pool;
+pub mod positions;
 pub mod prepared;
 pub mod secret;
 pub mod state;

@@ -17,6 +17,7 @@ use crate::conn::{Conn, Row};
 use crate::connect::{Address, Login, SharedTls, dial, open};
 use crate::error::BackendError;
 use crate::pool::ServerFacts;
+use crate::positions::{Position, Positions};
 use crate::secret::Secret;
 
 /// How the servers are asked.
@@ -30,6 +31,8 @@ pub struct MonitorOptions {
     pub interval: Duration,
     /// How long one question may take, connecting included.
     pub timeout: Duration,
+    /// The least time between two questions to a server how far it is.
+    pub position_interval: Duration,
     /// How often the stored routines and views are read again.
     pub catalogue_interval: Duration,
     /// What reads them.
@@ -70,6 +73,7 @@ pub struct Monitor {
     world: watch::Sender<Arc<World>>,
     nudges: Vec<Notify>,
     stale_catalogue: Notify,
+    positions: Arc<Positions>,
     origin: Instant,
 }
 
@@ -115,6 +119,7 @@ impl Monitor {
             world: watch::channel(Arc::new(world)).0,
             nudges: addresses.iter().map(|_| Notify::new()).collect(),
             stale_catalogue: Notify::new(),
+            positions: Arc::new(Positions::new(addresses.len())),
             origin: Instant::now(),
         })
     }
@@ -122,6 +127,11 @@ impl Monitor {
     /// The world now and whenever it changes.
     pub fn watch(&self) -> watch::Receiver<Arc<World>> {
         self.world.subscribe()
+    }
+
+    /// How far the servers are, for those who need to know it more often than servers are probed.
+    pub fn positions(&self) -> &Arc<Positions> {
+        &self.positions
     }
 
     /// A session met an error on a server: it is taken into account, and the server is asked at
@@ -167,6 +177,12 @@ impl Monitor {
         for index in 0..servers {
             let id = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
             tokio::task::spawn_local(self.clone().watch_server(id, options.clone(), tls.clone()));
+            if !options.user.is_empty() {
+                let following = self
+                    .clone()
+                    .follow_position(id, options.clone(), tls.clone());
+                tokio::task::spawn_local(following);
+            }
         }
         self.watch_catalogue(options, tls).await;
     }
@@ -217,6 +233,46 @@ impl Monitor {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             }
+        }
+    }
+
+    /// Asks the server how far it is whenever somebody needs to know, on a connection of its own:
+    /// a probe may take longer.
+    async fn follow_position(
+        self: Arc<Self>,
+        id: ServerId,
+        options: Arc<MonitorOptions>,
+        tls: SharedTls,
+    ) {
+        let mut conn = None;
+        loop {
+            self.positions.called(id).await;
+            let (facts, incarnation) = {
+                let world = self.world.borrow();
+                let view = world.snapshot.server(id);
+                let usable = view.filter(|view| view.health.is_usable() && view.gtid);
+                (
+                    world.facts[id.index()].clone(),
+                    usable.map(|view| view.incarnation),
+                )
+            };
+            if let Some(incarnation) = incarnation {
+                let number = self.positions.begin(id);
+                let asking = ask_position(&mut conn, &facts, &options, &tls);
+                match tokio::time::timeout(options.timeout, asking).await {
+                    Ok(Ok(executed)) => {
+                        let position = Position {
+                            number,
+                            executed: Arc::new(executed),
+                            incarnation,
+                        };
+                        self.positions.answer(id, position);
+                    }
+                    // What is wrong with the server, the probe finds out and says.
+                    _ => conn = None,
+                }
+            }
+            tokio::time::sleep(options.position_interval).await;
         }
     }
 
@@ -571,6 +627,28 @@ fn replication(rows: Option<Rows>) -> Option<ReplicationStatus> {
                 status.lag_seconds.unwrap_or(0),
             )
         })
+}
+
+async fn ask_position(
+    slot: &mut Option<Conn>,
+    facts: &ServerFacts,
+    options: &MonitorOptions,
+    tls: &SharedTls,
+) -> Result<GtidSet, BackendError> {
+    let mut conn = match slot.take() {
+        Some(conn) => conn,
+        None => connect(facts.id, &facts.address, options, tls).await?.0,
+    };
+    let (family, question) = match conn.family {
+        millrace_sql::Family::MySql => (Family::MySql, "SELECT @@GLOBAL.gtid_executed"),
+        millrace_sql::Family::MariaDb => (Family::MariaDb, "SELECT @@GLOBAL.gtid_current_pos"),
+    };
+    let rows = conn.query(question).await?;
+    let answer = text(rows.first().and_then(|row| row.first()));
+    let executed = GtidSet::parse(family, answer.as_bytes())
+        .map_err(|_| BackendError::Protocol("a server's position is not understood"))?;
+    *slot = Some(conn);
+    Ok(executed)
 }
 
 async fn read_catalogue(

@@ -43,6 +43,7 @@ impl Config {
                     address,
                     target: Target::Auto,
                     tls: ListenerTls::default(),
+                    consistency: None,
                 });
             }
         }
@@ -53,6 +54,7 @@ impl Config {
                     role: ConfiguredRole::Auto,
                     weight: 1,
                     zone: String::new(),
+                    tags: Vec::new(),
                 });
             }
         }

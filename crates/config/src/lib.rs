@@ -12,6 +12,7 @@ mod flags;
 mod load;
 mod model;
 mod nearest;
+mod rules;
 mod secret;
 mod section;
 mod value;

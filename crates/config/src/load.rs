@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use millrace_routing::{Consistency, Reads, Target};
+use millrace_routing::{AllLag, Balance, Consistency, Reads, Target};
 use millrace_topology::ConfiguredRole;
 use toml::de::{DeTable, DeValue};
 
 use crate::check::{self, Item};
+use crate::rules;
 use crate::section::{Section, Source};
-use crate::value::{Wrong, choice, duration, flag, number, size, text};
+use crate::value::{Wrong, choice, duration, flag, number, size, text, texts};
 use crate::{
     Account, Address, Auth, ClientTls, Config, ConfigError, Environment, Limits, Listener,
     ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls,
@@ -73,6 +74,27 @@ impl Config {
                 origins.accounts.push(section.start);
                 self.accounts.push(account);
             }
+            section.finish();
+        }
+        for section in root.tables("server_set") {
+            if let Some((name, servers)) = rules::read_set(&section, &self.servers) {
+                if self.sets.contains_key(&name) {
+                    section.missing(&format!("the server set `{name}` is there already"));
+                }
+                self.sets.insert(name, servers);
+            }
+            section.finish();
+        }
+        for section in root.tables("rule") {
+            let names = rules::Names {
+                sets: &self.sets,
+                listeners: &self.listeners,
+            };
+            let rule = rules::read_rule(&section, self.rules.len() + 1, &names);
+            if self.rules.iter().any(|other| other.name == rule.name) {
+                section.missing(&format!("the rule `{}` is there already", rule.name));
+            }
+            self.rules.push(rule);
             section.finish();
         }
         root.read("workers", &mut self.workers, workers);
@@ -145,10 +167,13 @@ fn read_listener(section: &Section<'_>) -> Option<Listener> {
             ("off", ListenerTls::Off),
         ]),
     );
+    let mut consistency = None;
+    section.read_some("consistency", &mut consistency, choice(CONSISTENCY));
     Some(Listener {
         address: address?,
         target,
         tls,
+        consistency,
     })
 }
 
@@ -169,24 +194,34 @@ fn read_server(section: &Section<'_>) -> Option<Server> {
     section.read("weight", &mut weight, number(0, 1000));
     let mut zone = String::new();
     section.read("zone", &mut zone, text);
+    let mut tags = Vec::new();
+    section.read("tags", &mut tags, texts);
     Some(Server {
         address: address?,
         role,
         weight,
         zone,
+        tags,
     })
 }
 
 fn read_account(section: &Section<'_>) -> Option<Account> {
     let mut name = None;
     section.read_required("name", &mut name, text);
+    let mut consistency = None;
+    section.read_some("consistency", &mut consistency, choice(CONSISTENCY));
     let password = section.secret();
-    if !section.names_secret() {
-        section.missing("`password_file` or `password_env` is missing");
+    if !section.names_secret() && consistency.is_none() {
+        section.missing("`password_file`, `password_env` or `consistency` is missing");
+    }
+    // A secret that cannot be read is an error already.
+    if section.names_secret() && password.is_none() {
+        return None;
     }
     Some(Account {
         name: name?,
-        password: password?,
+        password,
+        consistency,
     })
 }
 
@@ -203,6 +238,11 @@ impl Monitor {
             "connect_timeout",
             &mut self.connect_timeout,
             duration(10 * MS),
+        );
+        section.read(
+            "position_interval",
+            &mut self.position_interval,
+            duration(MS),
         );
         section.read("fail_after", &mut self.fail_after, number(1, 100));
     }
@@ -284,6 +324,14 @@ impl Limits {
     }
 }
 
+/// Words for levels.
+pub(crate) const CONSISTENCY: &[(&str, Consistency)] = &[
+    ("eventual", Consistency::Eventual),
+    ("session", Consistency::Session),
+    ("instance", Consistency::Instance),
+    ("global", Consistency::Global),
+];
+
 impl Routing {
     fn read(&mut self, section: &Section<'_>) {
         section.read(
@@ -292,13 +340,32 @@ impl Routing {
             choice(&[("replicas", Reads::Replicas), ("all", Reads::All)]),
         );
         section.read(
-            "consistency",
-            &mut self.consistency,
+            "balance",
+            &mut self.options.balance,
             choice(&[
-                ("session", Consistency::Session),
-                ("eventual", Consistency::Eventual),
+                ("least_outstanding", Balance::LeastOutstanding),
+                ("latency", Balance::Latency),
+                ("weighted", Balance::Weighted),
+                ("round_robin", Balance::RoundRobin),
             ]),
         );
+        section.read("zone", &mut self.options.zone, |value| {
+            Ok(text(value)?.into())
+        });
+        section.read("sticky", &mut self.options.sticky, flag);
+        section.read(
+            "all_lag",
+            &mut self.options.all_lag,
+            choice(&[
+                ("primary", AllLag::Primary),
+                ("replicas", AllLag::Replicas),
+            ]),
+        );
+        section.read("consistency", &mut self.consistency, choice(CONSISTENCY));
+        section.read("waits_max", &mut self.options.waits_max, |value| {
+            Ok(u8::try_from(number(0, 5)(value)?).unwrap_or(u8::MAX))
+        });
+        section.read("slow_start", &mut self.slow_start, duration(Duration::ZERO));
         section.read("wait_limit", &mut self.options.wait_limit_ms, |value| {
             let wait = duration(Duration::ZERO)(value)?;
             u32::try_from(wait.as_millis()).map_err(|_| Wrong::new("is too long"))

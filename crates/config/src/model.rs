@@ -1,8 +1,10 @@
 //! The checked configuration, section by section, with every default. Parses nothing.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use millrace_routing::rules::Rule;
 use millrace_routing::{Consistency, Options as RoutingOptions, Target};
 use millrace_topology::{ConfiguredRole, Options as TopologyOptions, ServerSpec};
 
@@ -31,6 +33,10 @@ pub struct Config {
     pub auth: Auth,
     /// `[[account]]`: accounts whose password is given here instead of being learnt.
     pub accounts: Vec<Account>,
+    /// `[[server_set]]`: sets of servers by name, a bit for each server.
+    pub sets: HashMap<String, u64>,
+    /// `[[rule]]`: rules for query routing, in order.
+    pub rules: Vec<Rule>,
     /// `[http] listen`: metrics and health. None: not served.
     pub http: Option<Address>,
     /// `[log]`.
@@ -58,6 +64,8 @@ impl Default for Config {
             routing: Routing::default(),
             auth: Auth::default(),
             accounts: Vec::new(),
+            sets: HashMap::new(),
+            rules: Vec::new(),
             http: None,
             log: Log::default(),
             drain_timeout: Duration::from_secs(30),
@@ -72,6 +80,7 @@ impl Config {
     pub fn topology(&self) -> (TopologyOptions, Vec<ServerSpec>) {
         let options = TopologyOptions {
             lag_seconds_max: self.routing.max_lag.as_secs(),
+            slow_start_ms: u64::try_from(self.routing.slow_start.as_millis()).unwrap_or(u64::MAX),
             fail_after: self.monitor.fail_after,
         };
         let specs = self.servers.iter().map(Server::spec).collect();
@@ -89,6 +98,8 @@ pub struct Listener {
     pub target: Target,
     /// `tls`: `"optional"` (default), `"required"` or `"off"`. A Unix socket counts as secure.
     pub tls: ListenerTls,
+    /// `consistency` of its clients, where it is not `[routing]`'s.
+    pub consistency: Option<Consistency>,
 }
 
 /// Whether a listener offers TLS.
@@ -114,6 +125,8 @@ pub struct Server {
     pub weight: u32,
     /// `zone`: where it stands; empty (default) where that does not matter.
     pub zone: String,
+    /// `tags`: words by which sets choose it.
+    pub tags: Vec<String>,
 }
 
 impl Server {
@@ -141,6 +154,9 @@ pub struct Monitor {
     pub timeout: Duration,
     /// `connect_timeout` of the probe's connection, login included. Default 1 s.
     pub connect_timeout: Duration,
+    /// `position_interval`: the least time between two questions to a server how far it is, while
+    /// sessions need to know. Default 50 ms.
+    pub position_interval: Duration,
     /// `fail_after`: so many failed probes in a row make a server down. Default 2.
     pub fail_after: u32,
 }
@@ -153,6 +169,7 @@ impl Default for Monitor {
             interval: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
+            position_interval: Duration::from_millis(50),
             fail_after: 2,
         }
     }
@@ -273,10 +290,13 @@ pub struct Routing {
     /// `reads` (`"replicas"`, the default, or `"all"`) and `wait_limit` (default 100 ms, 0: never
     /// wait).
     pub options: RoutingOptions,
-    /// `consistency`: `"session"` (default) or `"eventual"`.
+    /// `consistency`: `"eventual"`, `"session"` (default), `"instance"` or `"global"`.
     pub consistency: Consistency,
     /// `max_lag`: a replica further behind takes no reads. Whole seconds, default 30 s.
     pub max_lag: Duration,
+    /// `slow_start`: a server that takes reads again has its full share of them after this. Default
+    /// 10 s, 0: at once.
+    pub slow_start: Duration,
 }
 
 impl Default for Routing {
@@ -285,6 +305,7 @@ impl Default for Routing {
             options: RoutingOptions::default(),
             consistency: Consistency::Session,
             max_lag: Duration::from_secs(30),
+            slow_start: Duration::from_secs(10),
         }
     }
 }
@@ -319,8 +340,10 @@ impl Default for Auth {
 pub struct Account {
     /// `name` of the account on the servers, without a host.
     pub name: String,
-    /// From `password_file` or `password_env`.
-    pub password: Secret,
+    /// From `password_file` or `password_env`; none: it is learnt at the account's first login.
+    pub password: Option<Secret>,
+    /// `consistency` of its sessions, where it is not the listener's or `[routing]`'s.
+    pub consistency: Option<Consistency>,
 }
 
 /// `[log]`.

@@ -50,6 +50,17 @@ pub(crate) fn text(value: &DeValue<'_>) -> Parsed<String> {
     }
 }
 
+/// A string, or a list of them.
+pub(crate) fn texts(value: &DeValue<'_>) -> Parsed<Vec<String>> {
+    match value {
+        DeValue::Array(list) if !list.is_empty() => {
+            list.iter().map(|item| text(item.get_ref())).collect()
+        }
+        DeValue::String(_) => Ok(vec![text(value)?]),
+        _ => Err(Wrong::not("a string or a list of strings", value)),
+    }
+}
+
 pub(crate) fn flag(value: &DeValue<'_>) -> Parsed<bool> {
     value
         .as_bool()

@@ -12,8 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use millrace_config::{Address, Listener, ListenerTls};
 use millrace_metrics::Metrics;
-use millrace_routing::Target;
-use millrace_session::Message;
+use millrace_session::{Entry, Message};
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
@@ -29,8 +28,7 @@ const BACKLOG: i32 = 4096;
 /// A bound socket with what is configured for it.
 pub(crate) struct Bound {
     socket: Bindable,
-    target: Target,
-    tls: millrace_session::ListenerTls,
+    entry: Entry,
 }
 
 enum Bindable {
@@ -39,7 +37,7 @@ enum Bindable {
 }
 
 /// Binds a listener.
-pub(crate) async fn bind(listener: &Listener) -> anyhow::Result<Bound> {
+pub(crate) async fn bind(number: u16, listener: &Listener) -> anyhow::Result<Bound> {
     let socket = match &listener.address {
         Address::Tcp { host, port } => Bindable::Tcp(
             bind_tcp(host, *port)
@@ -55,13 +53,18 @@ pub(crate) async fn bind(listener: &Listener) -> anyhow::Result<Bound> {
         }
     };
     info!(address = %listener.address, "listening");
+    let tls = match (&listener.address, listener.tls) {
+        (Address::Unix(_), _) | (_, ListenerTls::Off) => millrace_session::ListenerTls::Off,
+        (_, ListenerTls::Optional) => millrace_session::ListenerTls::Optional,
+        (_, ListenerTls::Required) => millrace_session::ListenerTls::Required,
+    };
     Ok(Bound {
         socket,
-        target: listener.target,
-        tls: match listener.tls {
-            ListenerTls::Optional => millrace_session::ListenerTls::Optional,
-            ListenerTls::Required => millrace_session::ListenerTls::Required,
-            ListenerTls::Off => millrace_session::ListenerTls::Off,
+        entry: Entry {
+            listener: number,
+            target: listener.target,
+            consistency: listener.consistency,
+            tls,
         },
     })
 }
@@ -131,24 +134,14 @@ pub(crate) async fn accept(
     stop: oneshot::Receiver<()>,
 ) {
     let mut tasks = tokio::task::JoinSet::new();
-    for Bound {
-        socket,
-        target,
-        tls,
-    } in listeners
-    {
+    for Bound { socket, entry } in listeners {
         let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
         match socket {
             Bindable::Tcp(sockets) => {
                 for socket in sockets {
                     let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
                     let take = move |plain, peer| {
-                        let message = Message::Client {
-                            plain,
-                            peer,
-                            target,
-                            tls,
-                        };
+                        let message = Message::Client { plain, peer, entry };
                         send(&mailboxes, &metrics, message);
                     };
                     tasks.spawn_local(accept_tcp(socket, take));
@@ -156,7 +149,7 @@ pub(crate) async fn accept(
             }
             Bindable::Unix(listener, path) => {
                 let take = move |plain| {
-                    send(&mailboxes, &metrics, Message::UnixClient { plain, target });
+                    send(&mailboxes, &metrics, Message::UnixClient { plain, entry });
                 };
                 tasks.spawn_local(accept_unix(listener, Remove(path), take));
             }

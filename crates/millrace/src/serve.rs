@@ -144,6 +144,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         interval: config.monitor.interval,
         timeout: config.monitor.timeout,
         catalogue_interval: Duration::from_secs(5),
+        position_interval: config.monitor.position_interval,
         catalogue_queries: Catalogue::queries,
         topology,
     });
@@ -154,10 +155,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let registry = Arc::new(Registry::default());
     let accounts = Arc::new(Accounts::default());
     for account in &config.accounts {
-        accounts.learn(
-            account.name.as_bytes(),
-            Secret::new(account.password.expose().to_vec()),
-        );
+        if let Some(password) = &account.password {
+            let password = Secret::new(password.expose().to_vec());
+            accounts.learn(account.name.as_bytes(), password);
+        }
     }
     let shared = Shared {
         options: Arc::new(options(&config)),
@@ -179,8 +180,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         mailboxes: mailboxes.clone(),
     };
     let mut listeners = Vec::new();
-    for listener in &config.listeners {
-        listeners.push(listen::bind(listener).await?);
+    for (number, listener) in (0..).zip(&config.listeners) {
+        listeners.push(listen::bind(number, listener).await?);
     }
     start_monitor(&monitor, monitor_options, server_tls)?;
     let (stop, stopping) = oneshot::channel();
@@ -258,6 +259,11 @@ fn options(config: &Config) -> Options {
         long_data_max: usize::try_from(limits.max_long_data).unwrap_or(usize::MAX),
         statements_max: limits.max_prepared_statements as usize,
         consistency: config.routing.consistency,
+        levels: config
+            .accounts
+            .iter()
+            .filter_map(|account| Some((account.name.as_bytes().into(), account.consistency?)))
+            .collect(),
         routing: config.routing.options.clone(),
         failure_delay: config.auth.failure_delay,
         failure_delay_max: config.auth.failure_delay_max,

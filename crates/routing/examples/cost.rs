@@ -57,6 +57,7 @@ fn main() {
         for rotation in 0..rounds {
             let load = Load {
                 outstanding: &[1, 2, 3],
+                response_us: &[],
                 known: &[],
                 behind: 0,
                 rotation,

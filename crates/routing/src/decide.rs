@@ -3,12 +3,12 @@
 use std::cmp::Ordering;
 
 use millrace_sql::Access;
-use millrace_topology::{GtidSet, ServerId, ServerView, Snapshot};
+use millrace_topology::{GtidSet, ServerId, ServerView, Snapshot, Unfit};
 use smallvec::SmallVec;
 
 use crate::{
-    CANDIDATES_MAX, Candidate, Candidates, Consistency, Decision, Load, NoServer, Options, Reads,
-    Reason, SessionView, Target, Transaction,
+    AllLag, Balance, CANDIDATES_MAX, Candidate, Candidates, Consistency, Decision, Load, NoServer,
+    Options, Reads, Reason, SessionView, Target, Transaction, Wanted,
 };
 
 /// Says which servers may run a statement that needs `access`, in the order to try them.
@@ -24,7 +24,7 @@ pub fn decide(
     }
     match session.target {
         Target::PrimaryOnly => return to_primary(world, Reason::PrimaryListener),
-        Target::ReplicasOnly => return to_replicas(world, session, load),
+        Target::ReplicasOnly => return to_replicas(world, options, session, load),
         Target::Auto => {}
     }
     match needs_primary(session, access) {
@@ -51,6 +51,8 @@ fn needs_primary(session: &SessionView<'_>, access: Access) -> Option<Reason> {
         && session.consistency != Consistency::Eventual
     {
         Some(Reason::PositionUnknown)
+    } else if session.wanted == Some(Wanted::Primary) {
+        Some(Reason::Wanted)
     } else {
         None
     }
@@ -84,8 +86,13 @@ fn no_primary(world: &Snapshot) -> NoServer {
     }
 }
 
-fn to_replicas(world: &Snapshot, session: &SessionView<'_>, load: &Load<'_>) -> Decision {
-    let readers = rank(world, session, Access::Read, Reads::Replicas, load);
+fn to_replicas(
+    world: &Snapshot,
+    options: &Options,
+    session: &SessionView<'_>,
+    load: &Load<'_>,
+) -> Decision {
+    let readers = rank(world, options, session, Access::Read, Reads::Replicas, load);
     // There is no primary to fall back to here: every replica gets its chance.
     let candidates: Candidates = readers
         .iter()
@@ -105,7 +112,12 @@ fn to_readers(
     access: Access,
     load: &Load<'_>,
 ) -> Decision {
-    let readers = rank(world, session, access, options.reads, load);
+    // A set that names the primary names it as a reader.
+    let reads = match session.wanted {
+        Some(Wanted::Servers(_)) => Reads::All,
+        _ => options.reads,
+    };
+    let readers = rank(world, options, session, access, reads, load);
     let mut waits = match world.primary {
         Some(_) if options.wait_limit_ms == 0 => 0,
         Some(_) => usize::from(options.waits_max),
@@ -150,10 +162,16 @@ struct Reader {
     server: ServerId,
     /// How many of the required transactions it is not known to have.
     lacks: u64,
-    /// As many, where it was too late with others lately; else 0.
-    late: u64,
-    outstanding: u32,
-    weight: u32,
+    /// Those that have the position come first, then those that are expected to have it sooner,
+    /// by the magnitude of what they lack, and last those that were too late with it lately.
+    distance: u32,
+    /// In another zone than Millrace.
+    far: bool,
+    /// Not where the session is to stay.
+    strange: bool,
+    /// What a statement more would have to wait for there, for each unit of `share`.
+    cost: u64,
+    share: u32,
     /// Its place in the rotation: 0 is next.
     turn: u16,
 }
@@ -166,15 +184,20 @@ impl Reader {
         }
     }
 
-    /// Those that are late come last, the others by how busy they are for their weight, then by
-    /// turn.
+    fn preference(&self) -> (u32, bool, bool) {
+        (self.distance, self.strange, self.far)
+    }
+
     fn compare(&self, other: &Reader) -> Ordering {
-        let busy = u64::from(self.outstanding) * u64::from(other.weight);
-        let other_busy = u64::from(other.outstanding) * u64::from(self.weight);
-        self.late
-            .cmp(&other.late)
-            .then(busy.cmp(&other_busy))
+        self.preference()
+            .cmp(&other.preference())
+            .then_with(|| self.compare_cost(other))
             .then(self.turn.cmp(&other.turn))
+    }
+
+    fn compare_cost(&self, other: &Reader) -> Ordering {
+        let cost = self.cost.saturating_mul(u64::from(other.share));
+        cost.cmp(&other.cost.saturating_mul(u64::from(self.share)))
     }
 }
 
@@ -184,44 +207,134 @@ type Readers = SmallVec<[Reader; 8]>;
 /// All servers that may take the read, best first.
 fn rank(
     world: &Snapshot,
+    options: &Options,
     session: &SessionView<'_>,
     access: Access,
     reads: Reads,
     load: &Load<'_>,
 ) -> Readers {
+    let mut readers = readers(world, options, session, access, reads, load, false);
+    if options.all_lag == AllLag::Replicas
+        && readers
+            .iter()
+            .all(|reader| Some(reader.server) == world.primary)
+    {
+        readers = self::readers(world, options, session, access, reads, load, true);
+    }
+    if readers.len() > 1 {
+        take_turns(&mut readers, load.rotation);
+        readers.sort_unstable_by(Reader::compare);
+        if options.balance == Balance::Latency {
+            choose_of_two(&mut readers, load.rotation);
+        }
+    }
+    readers
+}
+
+/// In no order. `lagging`: with those that are further behind than they should be.
+fn readers(
+    world: &Snapshot,
+    options: &Options,
+    session: &SessionView<'_>,
+    access: Access,
+    reads: Reads,
+    load: &Load<'_>,
+    lagging: bool,
+) -> Readers {
     let demanding = access == Access::Read && session.consistency != Consistency::Eventual;
     let required = demanding.then_some(session.required);
+    let seen = session.seen.filter(|_| demanding);
     let mut readers = Readers::new();
     for view in &world.servers {
         let is_primary = world.primary == Some(view.id);
-        if !view.is_fit() || (is_primary && reads == Reads::Replicas) {
+        let fit = match view.unfit {
+            None => true,
+            Some(Unfit::Lagging { .. }) => lagging,
+            Some(_) => false,
+        };
+        if !fit || (is_primary && reads == Reads::Replicas) {
+            continue;
+        }
+        if session
+            .wanted
+            .is_some_and(|wanted| wanted.leaves_out(view.id, is_primary))
+        {
+            continue;
+        }
+        if !is_primary && seen.is_some_and(|seen| seen != view.id) {
             continue;
         }
         let lacks = match required {
             Some(set) if !is_primary => lacks(view, set, load),
             _ => 0,
         };
-        // Without GTIDs a server cannot be asked to wait.
-        if lacks > 0 && !view.gtid {
+        // Without GTIDs a server cannot be asked to wait; and it is not worth it where nobody can tell
+        // how long that would be, because nothing from that source has ever come to it.
+        if lacks > 0 && (!view.gtid || lacks == u64::MAX) {
             continue;
         }
-        readers.push(Reader {
-            server: view.id,
-            lacks,
-            late: match load.behind.checked_shr(view.id.index() as u32) {
-                Some(bits) if bits & 1 != 0 => lacks,
-                _ => 0,
-            },
-            outstanding: load.outstanding.get(view.id.index()).copied().unwrap_or(0),
-            weight: view.weight.max(1),
-            turn: 0,
-        });
-    }
-    if readers.len() > 1 {
-        take_turns(&mut readers, load.rotation);
-        readers.sort_unstable_by(Reader::compare);
+        readers.push(reader(view, lacks, options, session, load));
     }
     readers
+}
+
+fn reader(
+    view: &ServerView,
+    lacks: u64,
+    options: &Options,
+    session: &SessionView<'_>,
+    load: &Load<'_>,
+) -> Reader {
+    let index = view.id.index();
+    let outstanding = u64::from(load.outstanding.get(index).copied().unwrap_or(0));
+    let late = load.behind.checked_shr(index as u32).unwrap_or(0) & 1 != 0;
+    let magnitude = u64::BITS - lacks.leading_zeros();
+    Reader {
+        server: view.id,
+        lacks,
+        distance: magnitude + if late && lacks > 0 { u64::BITS } else { 0 },
+        far: !options.zone.is_empty() && view.zone != options.zone,
+        strange: options.sticky && session.home.is_some_and(|home| home != view.id),
+        cost: match options.balance {
+            Balance::LeastOutstanding => outstanding,
+            Balance::Latency => {
+                let response = load.response_us.get(index).copied().unwrap_or(0);
+                u64::from(response) * (outstanding + 1)
+            }
+            Balance::Weighted | Balance::RoundRobin => 0,
+        },
+        share: match options.balance {
+            Balance::RoundRobin => 1,
+            _ => view.share.max(1),
+        },
+        turn: 0,
+    }
+}
+
+/// Puts the one first whose turn it is, or any other as good but for its cost, where that one is
+/// expected to answer sooner. Who always took the best would send everybody to the same server
+/// until its figures tell.
+fn choose_of_two(readers: &mut Readers, rotation: u32) {
+    let best = readers[0].preference();
+    let peers = readers
+        .iter()
+        .take_while(|reader| reader.preference() == best)
+        .count();
+    if peers < 3 {
+        // Of two, the better is first already.
+        return;
+    }
+    let next = (0..peers)
+        .min_by_key(|at| readers[*at].turn)
+        .unwrap_or_default();
+    // Any other: a number without a pattern, made of the rotation.
+    let mixed = (u64::from(rotation).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) as usize;
+    let other = (next + 1 + mixed % (peers - 1)) % peers;
+    let chosen = match readers[next].compare_cost(&readers[other]) {
+        Ordering::Greater => other,
+        _ => next,
+    };
+    readers[..=chosen].rotate_right(1);
 }
 
 fn lacks(view: &ServerView, required: &GtidSet, load: &Load<'_>) -> u64 {
@@ -235,26 +348,34 @@ fn lacks(view: &ServerView, required: &GtidSet, load: &Load<'_>) -> u64 {
     }
 }
 
-/// Numbers the readers from the one whose turn it is; in a full round each starts as often as its
-/// weight says.
+/// Numbers the readers from the one whose turn it is; over time each starts as often as its share
+/// says.
 fn take_turns(readers: &mut Readers, rotation: u32) {
-    let total: u32 = readers
-        .iter()
-        .fold(0, |sum, r| r.weight.saturating_add(sum));
-    let mut slot = rotation % total;
-    let mut first = 0;
-    for (at, reader) in readers.iter().enumerate() {
-        if slot < reader.weight {
-            first = at;
-            break;
-        }
-        slot -= reader.weight;
-    }
     let count = readers.len();
+    let share = readers[0].share;
+    let first = if readers.iter().all(|reader| reader.share == share) {
+        rotation as usize % count
+    } else {
+        first_by_share(readers, rotation)
+    };
     for (at, reader) in readers.iter_mut().enumerate() {
         let turn = if at < first { at + count } else { at } - first;
         reader.turn = u16::try_from(turn).unwrap_or(u16::MAX);
     }
+}
+
+/// The multiples of the golden ratio, without their whole parts, are spread evenly over 0 to 1
+/// however many of them one takes, so that nobody is first many times in a row.
+fn first_by_share(readers: &Readers, rotation: u32) -> usize {
+    let total: u64 = readers.iter().map(|reader| u64::from(reader.share)).sum();
+    let mut slot = (u64::from(rotation.wrapping_mul(0x9E37_79B9)) * total) >> 32;
+    for (at, reader) in readers.iter().enumerate() {
+        if slot < u64::from(reader.share) {
+            return at;
+        }
+        slot -= u64::from(reader.share);
+    }
+    0
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@
 mod catalogue;
 mod decide;
 mod model;
+pub mod rules;
 
 pub use catalogue::{Catalogue, Row, TriggerEffects};
 pub use decide::decide;
 pub use millrace_sql::Access;
 pub use model::{
-    CANDIDATES_MAX, Candidate, Candidates, Consistency, Decision, Load, NoServer, Options, Reads,
-    Reason, SessionView, Target, Transaction,
+    AllLag, Balance, CANDIDATES_MAX, Candidate, Candidates, Consistency, Decision, Load, NoServer,
+    Options, Reads, Reason, SessionView, Target, Transaction, Wanted,
 };

@@ -1,6 +1,7 @@
 //! What a decision is made from and what it says: plain values.
 
 use std::fmt;
+use std::sync::Arc;
 
 use millrace_topology::{GtidSet, ServerId};
 use smallvec::SmallVec;
@@ -43,11 +44,46 @@ pub enum Reads {
     All,
 }
 
+/// How a read's server is chosen among those that may take it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Balance {
+    /// The one with the fewest statements under way for its weight; equals take turns.
+    #[default]
+    LeastOutstanding,
+    /// Of two, the one whose statements are expected to be answered sooner: by their measured
+    /// response time and what is under way there. One of the two is next in turn, the other any.
+    Latency,
+    /// In turn, as often as its weight says.
+    Weighted,
+    /// In turn.
+    RoundRobin,
+}
+
+/// Where reads go while every replica is further behind than `max_lag`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum AllLag {
+    /// To the primary.
+    #[default]
+    Primary,
+    /// To the replicas all the same. Where the consistency asks for more than they have, they
+    /// are waited for, and the primary serves what they cannot.
+    Replicas,
+}
+
 /// Options of the decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Which servers share the reads. Default: replicas.
     pub reads: Reads,
+    /// How the server of a read is chosen. Default: least outstanding.
+    pub balance: Balance,
+    /// Where Millrace runs: servers of this zone come before all others. Empty: no zone does.
+    pub zone: Arc<str>,
+    /// A session stays with the server of its last read for as long as that one is fit for it.
+    /// Default: no.
+    pub sticky: bool,
+    /// What happens while all replicas lag. Default: the primary reads.
+    pub all_lag: AllLag,
     /// How long a replica may be waited for, in milliseconds; 0: never, the primary at once.
     /// (In a server's own wait functions 0 can mean for ever: it must not be passed on.)
     /// Default 100.
@@ -61,6 +97,10 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             reads: Reads::Replicas,
+            balance: Balance::LeastOutstanding,
+            zone: "".into(),
+            sticky: false,
+            all_lag: AllLag::Primary,
             wait_limit_ms: 100,
             waits_max: 1,
         }
@@ -79,6 +119,28 @@ pub enum Transaction {
     ReadWrite,
 }
 
+/// What a rule or a hint says about a statement's server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// The primary.
+    Primary,
+    /// A replica, where the statement may run on one.
+    Replica,
+    /// One of these servers, a bit for each by index, where the statement may run there.
+    Servers(u64),
+}
+
+impl Wanted {
+    /// Whether it leaves a server out.
+    fn leaves_out(self, server: ServerId, is_primary: bool) -> bool {
+        match self {
+            Wanted::Primary => !is_primary,
+            Wanted::Replica => is_primary,
+            Wanted::Servers(bits) => bits.checked_shr(u32::from(server.0)).unwrap_or(0) & 1 == 0,
+        }
+    }
+}
+
 /// What the decision needs to know of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionView<'a> {
@@ -92,6 +154,14 @@ pub struct SessionView<'a> {
     pub transaction: Transaction,
     /// What a read must see. Ignored under [`Consistency::Eventual`].
     pub required: &'a GtidSet,
+    /// The server of the session's last read, as long as nobody knows how far that one was then: of
+    /// the replicas, none but itself is known to show no less. Ignored under
+    /// [`Consistency::Eventual`].
+    pub seen: Option<ServerId>,
+    /// The server of the session's last read: it stays there where [`Options::sticky`] says so.
+    pub home: Option<ServerId>,
+    /// What a rule or a hint asks for.
+    pub wanted: Option<Wanted>,
     /// The session has written something whose position is not known: reads go to the primary.
     pub position_unknown: bool,
     /// Isolation is SERIALIZABLE: every read locks.
@@ -109,6 +179,9 @@ impl<'a> SessionView<'a> {
             pinned_to: None,
             transaction: Transaction::None,
             required,
+            seen: None,
+            home: None,
+            wanted: None,
             position_unknown: false,
             serializable: false,
             autocommit_off: false,
@@ -121,11 +194,13 @@ impl<'a> SessionView<'a> {
 pub struct Load<'a> {
     /// Statements under way per server, by index; missing ones count as 0.
     pub outstanding: &'a [u32],
+    /// Measured response times per server in microseconds, by index; missing ones and 0 are not
+    /// known, and taken for the best.
+    pub response_us: &'a [u32],
     /// Positions learnt since the snapshot per server, by index; may be shorter.
     pub known: &'a [GtidSet],
     /// Servers on which a wait has failed lately: a bit for each, by index, of the first 64. They come
-    /// last as long as they lack the position; the others share even where they must be asked to wait,
-    /// for a replica that is never asked is never known to have caught up.
+    /// last as long as they lack the position.
     pub behind: u64,
     /// Rotates among equals. To be increased by one after every decision whose reason
     /// [is balanced](Reason::is_balanced), so that equals share evenly.
@@ -213,6 +288,8 @@ pub enum Reason {
     ReplicasBehind,
     /// It concerns the session only: any server will do.
     AnyServer,
+    /// A rule or a hint asks for the primary.
+    Wanted,
 }
 
 impl Reason {
@@ -241,6 +318,7 @@ impl Reason {
             Reason::NoFitReplica => "no_fit_replica",
             Reason::ReplicasBehind => "replicas_behind",
             Reason::AnyServer => "any_server",
+            Reason::Wanted => "wanted",
         }
     }
 }

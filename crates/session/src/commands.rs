@@ -13,6 +13,7 @@ use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_sql::{Access, Family, Flags, Kind, Statement, classify};
 
+use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
 use crate::kill;
 use crate::lease::{Main, Request};
@@ -94,6 +95,7 @@ impl Session {
             access,
             expect: Expect::Prepare,
             prepare: Some(id),
+            directions: None,
         };
         let ran = self.run_somewhere(&request).await;
         let ended = match ran {
@@ -199,6 +201,13 @@ impl Session {
         {
             return killed;
         }
+        // A cursor keeps its connection, which must then take whatever comes next.
+        let access = match self.access(&class, &text) {
+            access if wants_cursor => access.max(Access::PrimaryRead),
+            access => access,
+        };
+        let directions = self.directions(&class, &text, access);
+        refusal(directions.as_deref())?;
         let request = Request {
             main: Main::Execute {
                 packet: if rebuilt.is_empty() { packet } else { &rebuilt },
@@ -206,13 +215,10 @@ impl Session {
             },
             class: &class,
             inner: None,
-            // A cursor keeps its connection, which must then take whatever comes next.
-            access: match self.access(&class, &text) {
-                access if wants_cursor => access.max(Access::PrimaryRead),
-                access => access,
-            },
+            access,
             expect: Expect::Execute,
             prepare: None,
+            directions,
         };
         let begun = std::time::Instant::now();
         let ran = Box::pin(self.run_somewhere(&request)).await;
@@ -264,6 +270,7 @@ impl Session {
             access: self.access(&class, &text),
             expect: Expect::Execute,
             prepare: None,
+            directions: None,
         };
         let lease = self.run_somewhere(&request).await?;
         self.conclude(lease, &request, &text).await
@@ -348,6 +355,7 @@ impl Session {
             access: Access::Read,
             expect: Expect::Simple,
             prepare: None,
+            directions: None,
         };
         let ran = self.run_somewhere(&request).await;
         self.unpin_cursor();
@@ -384,6 +392,7 @@ impl Session {
             access: Access::Read,
             expect: Expect::Fetch,
             prepare: None,
+            directions: None,
         };
         let ended = match self.run_somewhere(&request).await {
             Ok(lease) => {

@@ -112,6 +112,7 @@ impl Session {
         let (class, text) = request.inner.unwrap_or((class, text));
         self.note_surprises(&outcome, class);
         self.note_position(&outcome, request);
+        self.note_seen(lease.server, request, class, &outcome);
         self.position_stale |= self.hides_position(&outcome, request)
             || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
         if self.has_epilogue(class, &lease) {
@@ -685,7 +686,6 @@ impl Session {
     fn note_position(&mut self, outcome: &Outcome, request: &Request<'_>) {
         if outcome.positioned {
             self.position.coalesce(8);
-            self.worker.wrote(&self.position);
         }
         if request.access != Access::Write || outcome.positioned {
             return;

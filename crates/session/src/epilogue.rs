@@ -248,7 +248,11 @@ impl Session {
         let position = rows.and_then(|rows| rows.rows.into_iter().next()?.into_iter().next()?);
         let known = position.is_some_and(|mut text| {
             text.retain(|byte| !byte.is_ascii_whitespace());
-            self.position.insert_text(&text).is_ok()
+            GtidSet::parse(self.position.family(), &text).is_ok_and(|position| {
+                self.position.union(&position);
+                self.worker.wrote(&position);
+                true
+            })
         });
         self.position_unknown |= !known;
         self.position_stale = false;

@@ -146,6 +146,7 @@ impl Session {
             access: Access::Write,
             expect,
             prepare: None,
+            directions: None,
         };
         let ran = self.statement(&request, b"").await;
         self.worker.put_statement(class);
@@ -286,6 +287,7 @@ impl Session {
             access: Access::PrimaryRead,
             expect: Expect::Simple,
             prepare: None,
+            directions: None,
         };
         let is_register = packet.get(4) == Some(&millrace_protocol::command::COM_REGISTER_SLAVE);
         if is_register {

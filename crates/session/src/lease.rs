@@ -1,6 +1,7 @@
 //! One statement on one server connection: sends it with what must go ahead, relays the answer, and
 //! says whether another server may be tried.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_backend::conn::Residue;
@@ -10,6 +11,7 @@ use millrace_metrics::RetryKind;
 use millrace_protocol::command::{COM_STMT_CLOSE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA};
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
+use millrace_routing::rules::Directions;
 use millrace_sql::{Access, Family, Flags, Statement};
 
 use crate::failure::{Answer, Failure};
@@ -37,6 +39,8 @@ pub(crate) struct Request<'a> {
     pub(crate) class: &'a Statement,
     /// For EXECUTE: the prepared statement's own class and text.
     pub(crate) inner: Option<(&'a Statement, &'a [u8])>,
+    /// What rules and hints say about it.
+    pub(crate) directions: Option<Rc<Directions>>,
     /// What it needs after stored routines and views were looked at.
     pub(crate) access: Access,
     pub(crate) expect: Expect,

@@ -4,6 +4,8 @@
 
 mod accounts;
 mod commands;
+mod consistency;
+mod directions;
 mod effects;
 mod epilogue;
 mod failure;
@@ -28,4 +30,4 @@ mod worker;
 pub use accounts::Accounts;
 pub use options::{Options, ServerKey};
 pub use registry::Registry;
-pub use worker::{ListenerTls, Message, Shared, Worker};
+pub use worker::{Entry, ListenerTls, Message, Shared, Worker};

@@ -27,6 +27,10 @@ impl Session {
         text: &[u8],
     ) -> Result<bool, Failure> {
         let class = request.class;
+        if class.flags.contains(Flags::MILLRACE_VARIABLE) {
+            self.own_variable(class, text).await?;
+            return Ok(true);
+        }
         if class.kind == Kind::Diagnostics {
             return self.show_saved_warnings(text).await;
         }
@@ -277,7 +281,7 @@ impl Session {
         self.warning_count = 1;
     }
 
-    async fn show(&mut self, result: &TextResult, warnings: u16) -> Result<(), Failure> {
+    pub(crate) async fn show(&mut self, result: &TextResult, warnings: u16) -> Result<(), Failure> {
         let mut out = Vec::new();
         let end = OkFields {
             status: self.idle_status(),
@@ -297,7 +301,7 @@ fn words(text: &[u8]) -> String {
 }
 
 /// What stands after SELECT: the server names the column so.
-fn expression(text: &[u8]) -> String {
+pub(crate) fn expression(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let text = text.trim().trim_end_matches(';').trim();
     text.get(6..).unwrap_or("").trim().to_owned()

@@ -19,7 +19,6 @@ use millrace_protocol::handshake::{
 };
 use millrace_protocol::ok::{Change, ErrPacket, OkFields, encode_ok, put_change};
 use millrace_protocol::{Capabilities, Status};
-use millrace_routing::Target;
 use rustls::ServerConnection;
 use tracing::debug;
 
@@ -27,7 +26,7 @@ use crate::failure::{Answer, Failure};
 use crate::relayed;
 use crate::session::{Identity, Session};
 use crate::verify::verify;
-use crate::worker::{Handle, ListenerTls, Worker};
+use crate::worker::{Entry, Handle, ListenerTls, Worker};
 
 /// Before the login no packet may be longer; bytes. A response with attributes fits well.
 const HELLO_MAX: usize = 64 * 1024;
@@ -72,15 +71,14 @@ pub(crate) fn spawn(
     worker: Rc<Worker>,
     plain: Plain,
     address: Option<IpAddr>,
-    target: Target,
-    tls: ListenerTls,
+    entry: Entry,
 ) {
     tokio::task::spawn_local(async move {
         let limit = worker.options().clients_per_address;
         let admitted =
             address.is_none_or(|address| worker.shared.registry.enter_address(address, limit));
         worker.metrics().client_opened();
-        serve(&worker, plain, target, tls, address, admitted).await;
+        serve(&worker, plain, entry, address, admitted).await;
         worker.metrics().client_closed();
         if let Some(address) = address.filter(|_| admitted) {
             worker.shared.registry.leave_address(address, limit);
@@ -91,8 +89,7 @@ pub(crate) fn spawn(
 async fn serve(
     worker: &Rc<Worker>,
     plain: Plain,
-    target: Target,
-    tls: ListenerTls,
+    entry: Entry,
     address: Option<IpAddr>,
     admitted: bool,
 ) {
@@ -112,8 +109,7 @@ async fn serve(
     let login = Box::pin(log_in(
         worker,
         stream,
-        target,
-        tls,
+        entry,
         address,
         id,
         handle.clone(),
@@ -224,14 +220,13 @@ pub(crate) enum Proof {
 async fn log_in(
     worker: &Rc<Worker>,
     stream: Stream,
-    target: Target,
-    tls: ListenerTls,
+    entry: Entry,
     address: Option<IpAddr>,
     id: u32,
     handle: Rc<Handle>,
 ) -> Option<Entered> {
     let greeting = worker.with_world(|world| world.greeting.clone())?;
-    let mut entrance = match greet(worker, stream, tls, address, id, &greeting).await {
+    let mut entrance = match greet(worker, stream, entry.tls, address, id, &greeting).await {
         Ok(Some(entrance)) => entrance,
         Ok(None) => return None,
         Err(error) => {
@@ -262,7 +257,7 @@ async fn log_in(
             worker.metrics().login(LoginOutcome::Known);
             worker.shared.accounts.succeeded(address);
             *handle.user.borrow_mut() = account.user.clone();
-            let session = entrance.enter(account, target, id, handle).await;
+            let session = entrance.enter(account, entry, id, handle).await;
             session.map(|session| Entered::Session(Box::new(session)))
         }
         Ok(Proof::Relay) => {
@@ -653,7 +648,7 @@ impl Entrance<'_> {
     async fn enter(
         mut self,
         account: Arc<Account>,
-        target: Target,
+        entry: Entry,
         id: u32,
         handle: Rc<Handle>,
     ) -> Option<Session> {
@@ -687,7 +682,8 @@ impl Entrance<'_> {
             stream,
             self.buffer,
             self.capabilities,
-            target,
+            entry,
+            self.address,
             identity,
             base,
             database,

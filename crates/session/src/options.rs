@@ -1,5 +1,6 @@
 //! What can be set about sessions, and the keys that logins need.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
@@ -24,6 +25,8 @@ pub struct Options {
     pub statements_max: usize,
     /// What reads are guaranteed to see.
     pub consistency: Consistency,
+    /// The same for some accounts, by name.
+    pub levels: HashMap<Box<[u8]>, Consistency>,
     /// How a server is chosen.
     pub routing: RoutingOptions,
     /// How long an address's first slowed-down failure is held back.
@@ -46,6 +49,7 @@ impl Default for Options {
             long_data_max: 64 << 20,
             statements_max: 16_382,
             consistency: Consistency::Session,
+            levels: HashMap::new(),
             routing: RoutingOptions::default(),
             failure_delay: Duration::from_millis(100),
             failure_delay_max: Duration::from_secs(5),

@@ -75,7 +75,7 @@ impl Session {
             };
             // The connection's collation may still be another session's: with utf16 a bare literal
             // would be an empty set, which every server has.
-            let text = format!("SELECT {function}(_utf8mb4'{}',{seconds})", self.position);
+            let text = format!("SELECT {function}(_utf8mb4'{}',{seconds})", self.required());
             lease.frame_query(&mut prelude.bytes, text.as_bytes());
             prelude.steps.push(Step::Wait);
         }
@@ -528,7 +528,7 @@ impl Session {
                     return Err(BackendError::Timeout("routing.wait_limit"));
                 }
                 metrics.position_wait(server.index(), PositionWait::Reached);
-                self.worker.reached(server, &self.position);
+                self.worker.reached(server, self.required());
             }
         }
         Ok(())

@@ -13,6 +13,7 @@ use millrace_protocol::ok::{Change, ErrPacket, OkPacket, parse_eof, rewrite_ok, 
 use millrace_protocol::packet::{HEADER, header};
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, Status};
+use millrace_topology::GtidSet;
 
 use crate::failure::Failure;
 use crate::session::{Session, Tracks};
@@ -296,13 +297,12 @@ impl Session {
             match change {
                 Ok(Change::Gtids(gtids)) => {
                     self.outcome.positioned = true;
-                    // What is not understood makes the session read from the primary.
-                    self.position_unknown |= self.position.insert_text(gtids).is_err();
+                    self.note_written(gtids);
                 }
                 Ok(Change::SystemVariable { name, value }) if name == b"last_gtid" => {
                     if !value.is_empty() {
                         self.outcome.positioned = true;
-                        self.position_unknown |= self.position.insert_text(value).is_err();
+                        self.note_written(value);
                     }
                 }
                 Ok(Change::SystemVariable { name, value }) => {
@@ -316,6 +316,19 @@ impl Session {
             }
         }
         true
+    }
+
+    /// Notes where something was written, before the client is told that it was: whoever hears of it
+    /// from the client may ask for it at once.
+    fn note_written(&mut self, position: &[u8]) {
+        match GtidSet::parse(self.position.family(), position) {
+            Ok(written) => {
+                self.position.union(&written);
+                self.worker.wrote(&written);
+            }
+            // What is not understood makes the session read from the primary.
+            Err(_) => self.position_unknown = true,
+        }
     }
 
     /// Waits for more from the server; the inner error is the server's end. The session's own

@@ -19,11 +19,12 @@ use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::{
-    Candidates, Decision, Load, Reason, SessionView, Transaction as TxView, decide,
+    Candidates, Consistency, Decision, Load, Reason, SessionView, Transaction as TxView, decide,
 };
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify};
 use millrace_topology::ServerId;
 
+use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
@@ -180,13 +181,17 @@ impl Session {
         match command {
             Command::Query(query) => {
                 let class = self.worker.classify(query.text, &self.lex);
+                let access = self.access(&class, query.text);
+                let directions = self.directions(&class, query.text, access);
+                refusal(directions.as_deref())?;
                 let request = Request {
                     main: Main::Packet(packet),
-                    access: self.access(&class, query.text),
+                    access,
                     class: &class,
                     inner: None,
                     expect: Expect::Query,
                     prepare: None,
+                    directions,
                 };
                 let ran = if is_simple(&class) {
                     self.statement(&request, query.text).await
@@ -274,6 +279,7 @@ impl Session {
             inner: None,
             expect: Expect::Query,
             prepare: None,
+            directions: None,
         };
         let ran = if is_simple(&class) {
             self.statement(&request, text).await
@@ -358,6 +364,7 @@ impl Session {
             access: self.access(&inner, &body),
             expect: Expect::Query,
             prepare: None,
+            directions: None,
         };
         let ran = self.statement(&request, text).await;
         self.worker.put_statement(inner);
@@ -407,6 +414,10 @@ impl Session {
         }
         if let Some(lease) = self.own_connection(request) {
             return Box::pin(self.run_on_own(lease, request)).await;
+        }
+        self.frontier = None;
+        if self.needs_frontier(request) {
+            Box::pin(self.ask_frontier()).await;
         }
         let mut refusal = None;
         for candidate in self.candidates_soon(request).await? {
@@ -580,9 +591,21 @@ impl Session {
 
     /// The servers that may run the request, in the order to try them.
     fn candidates(&mut self, request: &Request<'_>) -> Result<Candidates, Failure> {
+        let level = self.level_for(request);
+        let seen = match level {
+            Consistency::Eventual => None,
+            _ => self.settle_seen(),
+        };
+        if level == Consistency::Instance {
+            self.worker.written(&mut self.position);
+        }
+        if level != Consistency::Eventual {
+            self.worker.take_positions();
+        }
+        let global = self.needs_frontier(request);
         let view = SessionView {
             target: self.target,
-            consistency: self.worker.options().consistency,
+            consistency: level,
             pinned_to: None,
             transaction: match self.transaction {
                 Transaction::None => TxView::None,
@@ -591,8 +614,17 @@ impl Session {
                 } => TxView::ReadOnly,
                 Transaction::Deferred { .. } => TxView::ReadWrite,
             },
-            required: &self.position,
-            position_unknown: self.position_unknown || self.position_stale,
+            required: self.required(),
+            // Whatever was seen anywhere, the primary had when it was asked.
+            seen: seen.filter(|_| !global),
+            home: self.home,
+            wanted: request
+                .directions
+                .as_ref()
+                .and_then(|directions| directions.wanted),
+            position_unknown: self.position_unknown
+                || self.position_stale
+                || (global && self.frontier.is_none()),
             serializable: self.settings.serializable,
             autocommit_off: self.autocommit_off(),
         };
@@ -604,6 +636,7 @@ impl Session {
         let decision = self.worker.with_known(|known| {
             let load = Load {
                 outstanding: &outstanding,
+                response_us: &[],
                 known,
                 behind,
                 rotation: self.worker.rotation(),
@@ -717,6 +750,7 @@ impl Session {
             access,
             expect,
             prepare: None,
+            directions: None,
         };
         let ran = self.statement(&request, b"").await;
         self.worker.put_statement(class);
@@ -735,6 +769,7 @@ impl Session {
             access: Access::PrimaryRead,
             expect: Expect::Simple,
             prepare: None,
+            directions: None,
         };
         let ran = match self.run_somewhere(&request).await {
             Ok(lease) => {
@@ -757,7 +792,8 @@ fn is_simple(class: &Statement) -> bool {
         | Flags::USES_ROW_COUNT
         | Flags::USES_LAST_INSERT_ID
         | Flags::USES_WARNING_COUNT
-        | Flags::USES_CONNECTION_ID;
+        | Flags::USES_CONNECTION_ID
+        | Flags::MILLRACE_VARIABLE;
     matches!(
         class.kind,
         Kind::Select | Kind::Insert | Kind::Update | Kind::Delete

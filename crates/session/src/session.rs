@@ -1,6 +1,7 @@
 //! What a session is: the client's stream, what it has set, what it holds. No behaviour beyond
 //! keeping these consistent; [`crate::run`] uses them.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,16 +11,18 @@ use millrace_backend::state::{SessionState, Value};
 use millrace_backend::stream::Stream;
 use millrace_metrics::PinReason;
 use millrace_protocol::{Capabilities, Status};
-use millrace_routing::Target;
+use millrace_routing::rules::Selection;
+use millrace_routing::{Consistency, Target};
 use millrace_sql::{Charset, Family, LexMode};
 use millrace_topology::{GtidSet, ServerId};
 
+use crate::consistency::Seen;
 use crate::pins::Pins;
 use crate::prepared::Statements;
 use crate::questions::first_found_rows;
 use crate::relay::Outcome;
 use crate::variables::Private;
-use crate::worker::{Handle, Worker};
+use crate::worker::{Entry, Handle, Worker};
 
 /// The flags that shape what a server sends; a pooled connection must have the client's.
 const SHAPE: Capabilities = Capabilities::FOUND_ROWS
@@ -165,6 +168,7 @@ pub(crate) struct Session {
     pub(crate) pending: Vec<u8>,
     pub(crate) capabilities: Capabilities,
     pub(crate) family: Family,
+    pub(crate) entry: Entry,
     pub(crate) target: Target,
     pub(crate) identity: Identity,
     pools: Vec<[Option<Rc<Pool>>; 2]>,
@@ -216,8 +220,21 @@ pub(crate) struct Session {
     pub(crate) diagnostics_at: Option<(ServerId, u64)>,
     /// How many messages there were then, shown or not.
     pub(crate) warning_count: u64,
+    /// What its reads are guaranteed to see, and what it began with.
+    pub(crate) level: Consistency,
+    pub(crate) level_given: Consistency,
     /// What a read must have seen.
     pub(crate) position: GtidSet,
+    /// The rules that can concern it.
+    pub(crate) selection: Rc<Selection>,
+    /// Where its client is; none for a Unix socket.
+    pub(crate) address: Option<IpAddr>,
+    /// Where it has read last, until it is known how far that server was.
+    pub(crate) seen: Option<Seen>,
+    /// The server of its last read.
+    pub(crate) home: Option<ServerId>,
+    /// How far the primary was when the statement under way began, where that was asked.
+    pub(crate) frontier: Option<Arc<GtidSet>>,
     pub(crate) position_unknown: bool,
     /// Something was written whose position was not told: it is asked for at the next chance.
     pub(crate) position_stale: bool,
@@ -243,7 +260,8 @@ impl Session {
         client: Stream,
         inbuf: Vec<u8>,
         capabilities: Capabilities,
-        target: Target,
+        entry: Entry,
+        address: Option<IpAddr>,
         identity: Identity,
         base: Rc<SessionState>,
         database: Vec<u8>,
@@ -270,7 +288,8 @@ impl Session {
             pending: Vec::new(),
             capabilities,
             family,
-            target,
+            entry,
+            target: entry.target,
             identity,
             pools: vec![[None, None]; servers],
             base,
@@ -297,7 +316,14 @@ impl Session {
             found_rows_at: None,
             diagnostics_at: None,
             warning_count: 0,
+            level: Consistency::Session,
+            level_given: entry.consistency.unwrap_or_default(),
+            selection: Rc::default(),
+            address,
             position: GtidSet::new(topology_family),
+            seen: None,
+            home: None,
+            frontier: None,
             position_unknown: false,
             position_stale: false,
             unreported: Vec::new(),
@@ -318,13 +344,30 @@ impl Session {
         self.base = self.worker.begun(&self.base, database, multi_statements);
         self.set_state(self.base.clone());
         self.handle.heard.set(self.worker.tick());
+        self.select_rules();
+        self.level_given = self.level_of_account();
+        self.level = self.level_given;
+        (self.seen, self.home) = (None, None);
         // An application that connects anew still sees what it wrote before.
         self.worker.written(&mut self.position);
     }
 
+    /// What the configuration gives the account, else the listener, else everybody.
+    fn level_of_account(&self) -> Consistency {
+        let options = self.worker.options();
+        let of_account = options.levels.get(&*self.identity.account.user).copied();
+        of_account
+            .or(self.entry.consistency)
+            .unwrap_or(options.consistency)
+    }
+
     /// Takes over a new state and what follows from it for reading statements.
     pub(crate) fn set_state(&mut self, state: Rc<SessionState>) {
+        let moves = self.state.database != state.database;
         self.state = state;
+        if moves {
+            self.select_rules();
+        }
         let state = self.state.clone();
         self.settings = Settings::of(&state);
         let charset = state.reported("character_set_client").unwrap_or(b"utf8mb4");

@@ -15,7 +15,8 @@ use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerPool};
 use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
 use millrace_metrics::{Metrics, WorkerMetrics};
-use millrace_routing::{Catalogue, Target};
+use millrace_routing::rules::Rules;
+use millrace_routing::{Catalogue, Consistency, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
 use millrace_topology::{GtidSet, ServerId};
 use tokio::sync::{mpsc, oneshot};
@@ -24,6 +25,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::accounts::Accounts;
 use crate::options::{Options, ServerKey};
 use crate::prepared::Likeness;
+use crate::consistency::Frontier;
+use crate::directions::Remembered;
 use crate::registry::Registry;
 use crate::relay::Outcome;
 use crate::verify::Verifiers;
@@ -51,6 +54,10 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// Watches the servers.
     pub monitor: Arc<Monitor>,
+    /// Rules for query routing.
+    pub rules: Arc<Rules>,
+    /// Named sets of servers: a bit for each of them.
+    pub sets: Arc<HashMap<String, u64>>,
     /// What was written through each worker, as positions: a new session begins with all of it.
     pub written: Arc<Vec<Mutex<Option<GtidSet>>>>,
     /// Every worker's mailbox.
@@ -65,17 +72,15 @@ pub enum Message {
         plain: std::net::TcpStream,
         /// Where it comes from; none where it has left again.
         peer: Option<std::net::IpAddr>,
-        /// What its listener is for.
-        target: Target,
-        /// Whether TLS is offered or demanded.
-        tls: ListenerTls,
+        /// Where it came in.
+        entry: Entry,
     },
     /// A client connected over a Unix socket.
     UnixClient {
         /// Its socket, non-blocking.
         plain: std::os::unix::net::UnixStream,
-        /// What its listener is for.
-        target: Target,
+        /// Where it came in.
+        entry: Entry,
     },
     /// A second has passed.
     Second,
@@ -100,6 +105,19 @@ pub enum Message {
     Drain,
     /// End everything now.
     Stop,
+}
+
+/// A listener, as far as its clients' sessions depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Entry {
+    /// Its number, in the order of the configuration.
+    pub listener: u16,
+    /// What it is for.
+    pub target: Target,
+    /// What reads are guaranteed to see, where that is its own.
+    pub consistency: Option<Consistency>,
+    /// Whether TLS is offered or demanded.
+    pub tls: ListenerTls,
 }
 
 /// Whether a listener offers TLS.
@@ -180,10 +198,14 @@ pub struct Worker {
     pub(crate) servers: Vec<Rc<ServerPool>>,
     pub(crate) states: Rc<States>,
     pub(crate) verifiers: Verifiers,
+    pub(crate) frontier: Frontier,
+    pub(crate) remembered: Remembered,
     world: RefCell<Arc<World>>,
     catalogue: RefCell<Rc<Catalogue>>,
     catalogue_read: Cell<bool>,
     known: RefCell<Vec<GtidSet>>,
+    /// The numbers of the answers that were taken over from `positions`, by server.
+    taken: RefCell<Vec<u64>>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
@@ -253,10 +275,13 @@ impl Worker {
             servers,
             states,
             verifiers: Verifiers::default(),
+            frontier: Frontier::default(),
+            remembered: Remembered::default(),
             world: RefCell::new(world),
             catalogue: RefCell::default(),
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
+            taken: RefCell::default(),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
             rotation: Cell::new(0),
@@ -303,17 +328,16 @@ impl Worker {
             Message::Client {
                 plain,
                 peer,
-                target,
-                tls,
+                entry,
             } => {
                 if let Ok(stream) = tokio::net::TcpStream::from_std(plain) {
-                    crate::login::spawn(self.clone(), Plain::Tcp(stream), peer, target, tls);
+                    crate::login::spawn(self.clone(), Plain::Tcp(stream), peer, entry);
                 }
             }
-            Message::UnixClient { plain, target } => {
+            Message::UnixClient { plain, entry } => {
                 if let Ok(stream) = tokio::net::UnixStream::from_std(plain) {
                     let plain = Plain::Unix(stream);
-                    crate::login::spawn(self.clone(), plain, None, target, ListenerTls::Off);
+                    crate::login::spawn(self.clone(), plain, None, entry);
                 }
             }
             Message::Second => self.sweep(),
@@ -431,6 +455,35 @@ impl Worker {
     /// Positions that servers were seen to have reached since the last probe.
     pub(crate) fn with_known<T>(&self, look: impl FnOnce(&[GtidSet]) -> T) -> T {
         look(&self.known.borrow())
+    }
+
+    /// Takes over what servers have said since about how far they are.
+    pub(crate) fn take_positions(&self) {
+        let positions = self.shared.monitor.positions();
+        let mut taken = self.taken.borrow_mut();
+        taken.resize(self.servers.len(), 0);
+        for (index, number) in taken.iter_mut().enumerate() {
+            let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+            let Some(found) = positions.newer(server, *number) else {
+                continue;
+            };
+            *number = found.number;
+            let incarnation = self.with_world(|world| {
+                let view = world.snapshot.server(server);
+                view.map(|view| view.incarnation)
+            });
+            if incarnation == Some(found.incarnation) {
+                self.reached(server, &found.executed);
+            }
+        }
+    }
+
+    /// Somebody will choose among the servers by how far they are.
+    pub(crate) fn want_positions(&self) {
+        for index in 0..self.servers.len() {
+            let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+            self.shared.monitor.positions().want(server);
+        }
     }
 
     /// A server was seen to have reached `position`.

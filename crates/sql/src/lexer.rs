@@ -302,6 +302,7 @@ impl<'t> Lexer<'t> {
             .position(|b| matches!(b, b'\n' | 0))
             .unwrap_or(rest.len());
         self.at = start + len;
+        self.notes |= Flags::COMMENT;
         self.note_hint(start, self.at);
         true
     }
@@ -317,7 +318,7 @@ impl<'t> Lexer<'t> {
         };
         let digits = self.version_digits(marker);
         if digits > 0 && !self.version_runs(marker, digits) {
-            return self.plain_comment(self.at + marker, 1);
+            return self.plain_comment(self.at + marker + digits, 1);
         }
         self.at += marker + digits;
         self.in_version_comment = true;
@@ -352,6 +353,7 @@ impl<'t> Lexer<'t> {
         while let Some(&byte) = self.text.get(at) {
             match (byte, self.text.get(at + 1)) {
                 (b'*', Some(b'/')) if depth == 0 => {
+                    self.notes |= Flags::COMMENT;
                     self.note_hint(from, at);
                     self.at = at + 2;
                     return Some(true);

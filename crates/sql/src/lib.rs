@@ -23,6 +23,7 @@
 
 mod classify;
 mod digest;
+mod hint;
 pub mod ident;
 mod lexer;
 mod locks;
@@ -33,6 +34,7 @@ mod statement;
 mod words;
 
 pub use digest::digest;
+pub use hint::{Hint, tags};
 pub use ident::ident_eq;
 pub use locks::lock_names;
 pub use mode::{Charset, Family, LexMode};

@@ -305,6 +305,10 @@ bitflags! {
         const SYSTEM_SCHEMA = 1 << 48;
         /// A partial list: more than can be counted was in the statement (tables, variables, …).
         const TRUNCATED = 1 << 49;
+        /// Reads or sets a system variable whose name begins with `millrace_`: one of Millrace's own.
+        const MILLRACE_VARIABLE = 1 << 50;
+        /// Has a comment that the server skips.
+        const COMMENT = 1 << 51;
     }
 }
 

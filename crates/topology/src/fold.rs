@@ -1,12 +1,13 @@
 //! Folds observations into what is known of each server, and publishes a snapshot after each.
 //! Judging roles and fitness is `judge`'s; asking servers is nobody's here.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::judge::{self, Verdict};
 use crate::{
-    Cause, ConfiguredRole, Health, Millis, Observation, ObservationKind, ProbeReport, Role,
+    Cause, ConfiguredRole, GtidSet, Health, Millis, Observation, ObservationKind, ProbeReport, Role,
     ServerId, ServerView, Snapshot, Unfit,
 };
 
@@ -15,6 +16,9 @@ use crate::{
 pub struct Options {
     /// A replica further behind than this takes no reads, in seconds. Default 30.
     pub lag_seconds_max: u64,
+    /// A server that takes reads again gets its full share of them only after this time, and a tenth
+    /// to begin with, in milliseconds; 0: at once. Default 10,000.
+    pub slow_start_ms: u64,
     /// So many failed probes in a row make a server down; a refused connection, or a server that
     /// never answered, needs one. Default 2.
     pub fail_after: u32,
@@ -24,6 +28,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             lag_seconds_max: 30,
+            slow_start_ms: 10_000,
             fail_after: 2,
         }
     }
@@ -152,6 +157,12 @@ pub(crate) struct State {
     pub(crate) refused_write: bool,
     probed_at: Option<Millis>,
     incarnation: u32,
+    /// How far behind the primary it was at the last probe, in whole seconds.
+    pub(crate) lag_seconds: Option<u64>,
+    /// It was asked and took no reads.
+    was_unfit: bool,
+    /// Since when it takes reads again.
+    back_since: Option<Millis>,
 }
 
 impl State {
@@ -166,6 +177,9 @@ impl State {
             refused_write: false,
             probed_at: None,
             incarnation: 0,
+            lag_seconds: None,
+            was_unfit: false,
+            back_since: None,
         }
     }
 
@@ -232,19 +246,43 @@ impl State {
         }
     }
 
-    fn view(&self, id: ServerId, verdict: &Verdict, options: &Options) -> ServerView {
+    /// Notes whether it takes reads; answers its share of them.
+    fn share(&mut self, unfit: Option<Unfit>, at: Millis, options: &Options) -> u32 {
+        const FULL: u64 = 100;
+        const FIRST: u64 = 10;
+        match unfit {
+            Some(Unfit::NotProbed) => {}
+            Some(_) => {
+                self.was_unfit = true;
+                self.back_since = None;
+            }
+            None if std::mem::take(&mut self.was_unfit) => self.back_since = Some(at),
+            None => {}
+        }
+        let percent = match self.back_since {
+            Some(since) if at.0 < since.0.saturating_add(options.slow_start_ms) => {
+                FIRST + (FULL - FIRST) * (at.0 - since.0) / options.slow_start_ms
+            }
+            _ => FULL,
+        };
+        let share = u64::from(self.spec.weight) * percent;
+        u32::try_from(share).unwrap_or(u32::MAX)
+    }
+
+    fn view(&mut self, id: ServerId, verdict: &Verdict, at: Millis, options: &Options) -> ServerView {
+        let unfit = judge::unfit(self, id, verdict, options);
+        let share = self.share(unfit, at, options);
         let report = self.report.as_deref();
         ServerView {
             id,
             address: self.spec.address.clone(),
             zone: self.spec.zone.clone(),
             weight: self.spec.weight,
+            share,
             role: judge::role(self, id, verdict),
             health: self.health,
-            unfit: judge::unfit(self, id, verdict, options),
-            lag_seconds: self
-                .current()
-                .and_then(|report| report.replication.as_ref()?.lag_seconds),
+            unfit,
+            lag_seconds: self.current().and(self.lag_seconds),
             gtid: report.is_some_and(|report| report.gtid),
             executed: report.map_or_else(
                 || crate::GtidSet::new(verdict.family.unwrap_or(crate::Family::MySql)),
@@ -264,6 +302,58 @@ fn is_another(old: &ProbeReport, new: &ProbeReport) -> bool {
         || !new.executed.contains(&old.executed)
 }
 
+/// Where the primary was at which time. A replica is as late as the oldest of these that it has not
+/// reached. What servers say of their lag themselves is measured by the clock in the transaction
+/// that they apply (wrong after SET timestamp), and is 0 where the receiver hangs.
+#[derive(Debug, Default)]
+struct Marks {
+    of: Option<ServerId>,
+    marks: VecDeque<(Millis, GtidSet)>,
+}
+
+impl Marks {
+    const MAX: usize = 128;
+
+    fn note(&mut self, primary: ServerId, at: Millis, report: &ProbeReport) {
+        let usable = report.gtid && !report.executed.is_empty();
+        if self.of != Some(primary) || !usable {
+            self.marks.clear();
+            self.of = Some(primary);
+        }
+        if !usable
+            || self
+                .marks
+                .back()
+                .is_some_and(|(_, last)| *last == report.executed)
+        {
+            return;
+        }
+        if self.marks.len() == Self::MAX {
+            // Every second of the older half: what is far behind need not be known to the second.
+            let mut at = 0;
+            self.marks.retain(|_| {
+                at += 1;
+                at > Self::MAX / 2 || at % 2 == 0
+            });
+        }
+        self.marks.push_back((at, report.executed.clone()));
+    }
+
+    fn lag_seconds(&self, at: Millis, report: &ProbeReport) -> Option<u64> {
+        if !report.gtid || report.executed.is_empty() || self.marks.is_empty() {
+            return None;
+        }
+        let reached = self
+            .marks
+            .partition_point(|(_, mark)| report.executed.contains(mark));
+        let lag = self
+            .marks
+            .get(reached)
+            .map_or(0, |(since, _)| at.0.saturating_sub(since.0));
+        Some(lag / 1000)
+    }
+}
+
 /// All servers, judged from what was seen of them.
 #[derive(Debug)]
 pub struct Topology {
@@ -271,6 +361,7 @@ pub struct Topology {
     states: Vec<State>,
     /// The primary, for as long as it has been up, writable and the same without a break.
     incumbent: Option<ServerId>,
+    marks: Marks,
     snapshot: Arc<Snapshot>,
 }
 
@@ -281,6 +372,7 @@ impl Topology {
             options,
             states: servers.into_iter().map(State::new).collect(),
             incumbent: None,
+            marks: Marks::default(),
             snapshot: Arc::new(Snapshot {
                 generation: 0,
                 epoch: 0,
@@ -291,7 +383,7 @@ impl Topology {
                 version_number: 0,
             }),
         };
-        topology.publish();
+        topology.publish(Millis(0));
         topology
     }
 
@@ -347,18 +439,37 @@ impl Topology {
             });
         }
         let old = self.snapshot.clone();
-        self.publish();
+        self.measure_lag(server, seen.at);
+        self.publish(seen.at);
         differences(&old, &self.snapshot, &mut events);
         events
     }
 
-    fn publish(&mut self) {
+    /// After a probe: notes where the primary is, or how far behind it a replica is.
+    fn measure_lag(&mut self, server: ServerId, at: Millis) {
+        let state = &mut self.states[server.index()];
+        let Some(report) = state.report.clone().filter(|_| state.probed_at == Some(at)) else {
+            return;
+        };
+        if self.incumbent == Some(server) {
+            self.marks.note(server, at, &report);
+            state.lag_seconds = None;
+            return;
+        }
+        let said = report.replication.as_ref();
+        state.lag_seconds = match self.marks.lag_seconds(at, &report) {
+            Some(seconds) if said.is_some() => Some(seconds),
+            _ => said.and_then(|status| status.lag_seconds),
+        };
+    }
+
+    fn publish(&mut self, at: Millis) {
         let verdict = judge::verdict(&self.states, self.incumbent);
         self.incumbent = verdict.primary;
         let servers = (0..)
             .map(ServerId)
-            .zip(&self.states)
-            .map(|(id, state)| state.view(id, &verdict, &self.options))
+            .zip(&mut self.states)
+            .map(|(id, state)| state.view(id, &verdict, at, &self.options))
             .collect();
         let old = &self.snapshot;
         self.snapshot = Arc::new(Snapshot {

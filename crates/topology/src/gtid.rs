@@ -86,6 +86,15 @@ impl GtidSet {
         }
     }
 
+    /// Leaves what `other` has too: nothing where the families differ.
+    pub fn intersect(&mut self, other: &GtidSet) {
+        match (&mut *self, other) {
+            (GtidSet::MySql(set), GtidSet::MySql(other)) => set.intersect(other),
+            (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.intersect(other),
+            _ => self.clear(),
+        }
+    }
+
     /// Whether every transaction of `other` is here too. True for an empty `other`; false where
     /// the families differ.
     pub fn contains(&self, other: &GtidSet) -> bool {

@@ -177,7 +177,7 @@ fn unfit_beside(
         return Some(Unfit::ZeroWeight);
     }
     match &report.replication {
-        Some(status) => unfit_replica(status, verdict.primary.is_some(), options),
+        Some(status) => unfit_replica(state, status, verdict.primary.is_some(), options),
         // Nobody is ahead of it for certain while there is no primary.
         None => {
             (verdict.primary.is_some() || !report.refuses_writes()).then_some(Unfit::NotReplicating)
@@ -186,6 +186,7 @@ fn unfit_beside(
 }
 
 fn unfit_replica(
+    state: &State,
     status: &ReplicationStatus,
     has_primary: bool,
     options: &Options,
@@ -202,7 +203,7 @@ fn unfit_replica(
         Receiver::Connecting if has_primary => return Some(Unfit::ReceiverDisconnected),
         _ => {}
     }
-    match status.lag_seconds {
+    match state.lag_seconds {
         Some(seconds) if seconds > options.lag_seconds_max => Some(Unfit::Lagging { seconds }),
         _ => None,
     }

@@ -129,8 +129,10 @@ pub struct ServerView {
     pub address: Arc<str>,
     /// Its zone as configured; empty where none is.
     pub zone: Arc<str>,
-    /// Its share of reads, relative to the others'.
+    /// Its share of reads as configured, relative to the others'.
     pub weight: u32,
+    /// Its share of reads now: a hundred times the weight, less while it starts slowly.
+    pub share: u32,
     /// What it is for.
     pub role: Role,
     /// Whether it answers.

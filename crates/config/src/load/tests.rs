@@ -81,8 +81,9 @@ fn each_mistake_is_named_with_its_place_and_a_way_out() {
              mean \"replicas\"?",
         ),
         (
-            "[routing]\nconsistency = \"global\"",
-            "`consistency` must be one of \"session\", \"eventual\", not \"global\" at m.toml:6",
+            "[routing]\nconsistency = \"strong\"",
+            "`consistency` must be one of \"eventual\", \"session\", \"instance\", \"global\", not \
+             \"strong\" at m.toml:6",
         ),
         (
             "[tls]\nrequired = \"yes\"",
@@ -126,7 +127,7 @@ fn each_mistake_is_named_with_its_place_and_a_way_out() {
         ),
         (
             "[[account]]\nname = \"app\"",
-            "`password_file` or `password_env` is missing at m.toml:5",
+            "`password_file`, `password_env` or `consistency` is missing at m.toml:5",
         ),
         (
             "[[account]]\npassword_file = \"secret\"",
@@ -262,6 +263,7 @@ workers = 3
 address = "[::1]:3306"
 target = "replicas"
 tls = "required"
+consistency = "global"
 [[listen]]
 address = "/run/millrace.sock"
 [[server]]
@@ -269,6 +271,7 @@ address = "db1"
 role = "primary"
 weight = 0
 zone = "a"
+tags = ["olap", "big"]
 [[server]]
 address = "/run/db2.sock"
 role = "replica"
@@ -279,6 +282,7 @@ password_file = "secret"
 interval = "2s"
 timeout = "500ms"
 connect_timeout = "700ms"
+position_interval = "5ms"
 fail_after = 3
 [tls]
 cert = "c.pem"
@@ -308,8 +312,14 @@ clients_per_address = 11
 [routing]
 reads = "all"
 consistency = "eventual"
+balance = "latency"
+zone = "a"
+sticky = true
+all_lag = "replicas"
 wait_limit = "0"
+waits_max = 2
 max_lag = "12s"
+slow_start = "17s"
 [auth]
 failure_delay = "13ms"
 failure_delay_max = "14s"
@@ -318,6 +328,7 @@ failure_memory = "16s"
 [[account]]
 name = "app"
 password_env = "MILLRACE_MONITOR_PASSWORD"
+consistency = "instance"
 [http]
 listen = "127.0.0.1:9104"
 [log]
@@ -340,11 +351,13 @@ timeout = "17s"
                 address: tcp("::1", 3306),
                 target: Target::ReplicasOnly,
                 tls: ListenerTls::Required,
+                consistency: Some(Consistency::Global),
             },
             Listener {
                 address: Address::Unix("/run/millrace.sock".into()),
                 target: Target::Auto,
                 tls: ListenerTls::Optional,
+                consistency: None,
             },
         ],
         servers: vec![
@@ -353,12 +366,14 @@ timeout = "17s"
                 role: ConfiguredRole::Primary,
                 weight: 0,
                 zone: "a".into(),
+                tags: vec!["olap".into(), "big".into()],
             },
             Server {
                 address: Address::Unix("/run/db2.sock".into()),
                 role: ConfiguredRole::Replica,
                 weight: 7,
                 zone: String::new(),
+                tags: Vec::new(),
             },
         ],
         monitor: Monitor {
@@ -367,6 +382,7 @@ timeout = "17s"
             interval: s(2),
             timeout: ms(500),
             connect_timeout: ms(700),
+            position_interval: ms(5),
             fail_after: 3,
         },
         tls: ClientTls {
@@ -401,11 +417,16 @@ timeout = "17s"
         routing: Routing {
             options: millrace_routing::Options {
                 reads: Reads::All,
+                balance: Balance::Latency,
+                zone: "a".into(),
+                sticky: true,
+                all_lag: AllLag::Replicas,
                 wait_limit_ms: 0,
-                ..Default::default()
+                waits_max: 2,
             },
             consistency: Consistency::Eventual,
             max_lag: s(12),
+            slow_start: s(17),
         },
         auth: Auth {
             failure_delay: ms(13),
@@ -415,7 +436,8 @@ timeout = "17s"
         },
         accounts: vec![Account {
             name: "app".into(),
-            password: Secret::new(b"pst".to_vec()),
+            password: Some(Secret::new(b"pst".to_vec())),
+            consistency: Some(Consistency::Instance),
         }],
         http: Some(tcp("127.0.0.1", 9104)),
         log: Log {
@@ -556,4 +578,122 @@ fn wrong_flags_are_named() {
         found[1].to_string(),
         "no server in the flags; give --server HOST:PORT"
     );
+}
+
+const SERVERS: &str = r#"
+[[listen]]
+address = "127.0.0.1:6033"
+[[listen]]
+address = "127.0.0.1:6034"
+[[server]]
+address = "db1"
+zone = "a"
+[[server]]
+address = "db2"
+zone = "b"
+tags = ["olap"]
+[[server]]
+address = "db3"
+zone = "b"
+[monitor]
+user = "m"
+password_file = "secret"
+"#;
+
+#[test]
+fn sets_and_rules_are_read() {
+    use millrace_routing::Wanted;
+    use millrace_routing::rules::{KindName, Network, Pattern, Rewrite, TableName};
+    let text = format!(
+        r#"{SERVERS}
+[[server_set]]
+name = "listed"
+servers = ["db1:3306", "db3:3306"]
+[[server_set]]
+name = "zone b"
+zone = "b"
+[[server_set]]
+name = "olap"
+tag = "olap"
+[[rule]]
+name = "all"
+account = ["app", "web"]
+database = "shop"
+client = ["10.0.0.0/8", "::1"]
+listener = "127.0.0.1:6034"
+kind = ["read", "call"]
+digest = "0x1f"
+table = ["shop.Orders", "users"]
+match = "^SELECT"
+tag = "report"
+servers = "olap"
+consistency = "eventual"
+time_limit = "5s"
+max_concurrent = 3
+refuse = "no"
+mirror = "listed"
+rewrite = "LIMIT \\d+"
+rewrite_to = "LIMIT 10"
+continue = true
+[[rule]]
+to = "primary"
+"#
+    );
+    let config = load(&text).unwrap();
+    assert_eq!(config.sets["listed"], 0b101);
+    assert_eq!(config.sets["zone b"], 0b110);
+    assert_eq!(config.sets["olap"], 0b010);
+    let bytes = |text: &str| -> Box<[u8]> { text.as_bytes().into() };
+    let [all, second] = &config.rules[..] else {
+        panic!("two rules");
+    };
+    assert_eq!((&*all.name, all.goes_on), ("all", true));
+    let when = &all.when;
+    assert_eq!(when.accounts, [bytes("app"), bytes("web")]);
+    assert_eq!(when.databases, [bytes("shop")]);
+    let networks = ["10.0.0.0/8", "::1"].map(|text| Network::parse(text).unwrap());
+    assert_eq!(when.clients, networks);
+    assert_eq!(when.listeners, [1]);
+    assert_eq!(when.kinds, [KindName::Read, KindName::Call]);
+    assert_eq!(when.digests, [0x1f]);
+    let tables = ["shop.orders", "users"].map(TableName::parse);
+    assert_eq!(when.tables, tables);
+    assert_eq!(when.pattern, Pattern::new("^SELECT").ok());
+    assert_eq!(when.tags, ["report".into()]);
+    let then = &all.then;
+    assert_eq!(then.wanted, Some(Wanted::Servers(0b010)));
+    assert_eq!(then.consistency, Some(Consistency::Eventual));
+    assert_eq!(then.time_limit, Some(Duration::from_secs(5)));
+    assert_eq!(then.concurrency, Some(3));
+    assert_eq!(then.refuse.as_deref(), Some("no"));
+    assert_eq!(then.mirror, Some(0b101));
+    let rewrite = Rewrite {
+        pattern: Pattern::new("LIMIT \\d+").unwrap(),
+        template: bytes("LIMIT 10").into(),
+    };
+    assert_eq!(then.rewrite, Some(rewrite));
+    assert_eq!((&*second.name, second.then.wanted), ("rule 2", Some(Wanted::Primary)));
+}
+
+#[test]
+fn what_is_wrong_with_a_rule_is_said() {
+    let table = [
+        ("[[rule]]\naccount = \"a\"", "this rule does nothing"),
+        ("[[rule]]\nservers = \"x\"", "`servers` names the server set `x`, which there is not"),
+        ("[[rule]]\nto = \"primary\"\nmatch = \"(\"", "`match` is no regular expression"),
+        ("[[rule]]\nto = \"primary\"\nclient = \"10.0.0.0/99\"", "behind the / of `10.0.0.0/99` stands 0 to 32"),
+        ("[[rule]]\nto = \"primary\"\nkind = \"selects\"", "`kind` must be of \"read\", \"write\""),
+        ("[[rule]]\nto = \"primary\"\ndigest = \"xyz\"", "`digest` must be a hash"),
+        ("[[rule]]\nto = \"primary\"\nlistener = \"1.2.3.4:5\"", "names the listener `1.2.3.4:5`, which there is not"),
+        ("[[rule]]\nrewrite = \"a\"", "`rewrite` and `rewrite_to` belong together"),
+        ("[[rule]]\nto = \"primary\"\nacount = \"a\"", "did you mean `account`?"),
+        ("[[rule]]\nname = \"a\"\nto = \"primary\"\n[[rule]]\nname = \"a\"\nto = \"primary\"", "the rule `a` is there already"),
+        ("[[server_set]]\nname = \"x\"", "this set has no servers"),
+        ("[[server_set]]\nname = \"x\"\nservers = \"db9:3306\"", "names the server `db9:3306`, which there is not"),
+    ];
+    for (text, expected) in table {
+        let errors = load(&format!("{SERVERS}{text}\n")).unwrap_err();
+        let errors = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        assert!(errors.contains(expected), "{text}\n{errors}");
+    }
 }

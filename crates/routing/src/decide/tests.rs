@@ -16,6 +16,7 @@ fn server(id: ServerId, role: Role, executed: &str) -> ServerView {
         address: format!("s{}:3306", id.0).into(),
         zone: "".into(),
         weight: 1,
+        share: 100,
         role,
         health: Health::Up,
         unfit: None,
@@ -47,6 +48,7 @@ fn world() -> Snapshot {
 
 const IDLE: Load<'_> = Load {
     outstanding: &[],
+    response_us: &[],
     known: &[],
     behind: 0,
     rotation: 0,
@@ -409,8 +411,8 @@ fn the_least_busy_for_its_weight_is_first() {
     for (outstanding, weights, expected) in table {
         let case = with(|case| {
             case.load.outstanding = outstanding;
-            case.world.servers[1].weight = weights[0];
-            case.world.servers[2].weight = weights[1];
+            case.world.servers[1].share = weights[0] * 100;
+            case.world.servers[2].share = weights[1] * 100;
         });
         assert_eq!(case.decide(), *expected, "{outstanding:?} {weights:?}");
     }
@@ -444,7 +446,7 @@ fn equals_take_turns_by_weight() {
     };
     assert_eq!(firsts(&world(), &all, 99), [33, 33, 33]);
     let mut heavy = world();
-    heavy.servers[2].weight = 3;
+    heavy.servers[2].share = 300;
     assert_eq!(firsts(&heavy, &options, 100), [0, 25, 75]);
 }
 
@@ -520,4 +522,197 @@ fn no_write_ever_goes_to_a_replica_and_no_read_to_one_that_lacks_it() {
             }
         }
     }
+}
+
+/// The world with four equal replicas and no requirement.
+fn many() -> Snapshot {
+    let mut many = world();
+    for id in 3..5 {
+        many.servers.push(server(ServerId(id), Role::Replica, "0-1-10"));
+    }
+    many.servers[R2.index()].executed = set("0-1-10");
+    many
+}
+
+fn first(world: &Snapshot, options: &Options, session: &SessionView<'_>, load: &Load<'_>) -> usize {
+    match decide(world, options, session, Access::Read, load) {
+        Decision::Send { candidates, .. } => candidates[0].server.index(),
+        Decision::NoServer(why) => panic!("{why}"),
+    }
+}
+
+#[test]
+fn reads_do_not_go_back_in_time() {
+    let required = set("0-1-8");
+    let session = |seen, consistency| SessionView {
+        seen: Some(ServerId(seen)),
+        consistency,
+        ..SessionView::new(&required)
+    };
+    let show = |seen, consistency, reads| {
+        let options = Options {
+            reads,
+            ..Options::default()
+        };
+        show(&decide(&world(), &options, &session(seen, consistency), Access::Read, &IDLE))
+    };
+    assert_eq!(show(2, Consistency::Session, Reads::Replicas), "2 primary: read");
+    assert_eq!(show(1, Consistency::Instance, Reads::Replicas), "1 primary: read");
+    assert_eq!(show(0, Consistency::Session, Reads::Replicas), "primary: no_fit_replica");
+    assert_eq!(show(0, Consistency::Session, Reads::All), "primary: read");
+    assert_eq!(show(9, Consistency::Session, Reads::Replicas), "primary: no_fit_replica");
+    assert_eq!(show(2, Consistency::Eventual, Reads::Replicas), "1 2 primary: read");
+}
+
+#[test]
+fn who_has_the_position_comes_before_who_must_be_waited_for() {
+    let required = set("0-1-10");
+    let mut world = world();
+    // However busy it is.
+    let load = Load {
+        outstanding: &[0, 50, 0],
+        ..IDLE
+    };
+    let session = SessionView::new(&required);
+    let options = Options::default();
+    let at = |world: &Snapshot| show(&decide(world, &options, &session, Access::Read, &load));
+    assert_eq!(at(&world), "1 2? primary: read");
+    world.servers[R1.index()].executed = set("0-1-2");
+    assert_eq!(at(&world), "2? primary: read_after_wait", "that one is nearer");
+    world.servers[R2.index()].executed = set("");
+    assert_eq!(at(&world), "1? primary: read_after_wait");
+}
+
+#[test]
+fn while_all_lag_the_primary_reads_or_they_do() {
+    let mut world = world();
+    for server in &mut world.servers[1..] {
+        server.unfit = Some(Unfit::Lagging { seconds: 99 });
+    }
+    let required = set("");
+    let session = SessionView::new(&required);
+    let at = |all_lag| {
+        let options = Options {
+            all_lag,
+            ..Options::default()
+        };
+        show(&decide(&world, &options, &session, Access::Read, &IDLE))
+    };
+    assert_eq!(at(AllLag::Primary), "primary: no_fit_replica");
+    assert_eq!(at(AllLag::Replicas), "1 2 primary: read");
+}
+
+#[test]
+fn a_zone_and_a_home_come_first_as_long_as_they_are_fit() {
+    let mut world = world();
+    world.servers[R2.index()].zone = "b".into();
+    world.servers[R1.index()].zone = "a".into();
+    let required = set("");
+    let mut session = SessionView::new(&required);
+    let local = Options {
+        zone: "b".into(),
+        ..Options::default()
+    };
+    let load = Load {
+        outstanding: &[0, 0, 9],
+        ..IDLE
+    };
+    let at = |world: &Snapshot, options: &Options, session: &SessionView<'_>| {
+        show(&decide(world, options, session, Access::Read, &load))
+    };
+    assert_eq!(at(&world, &local, &session), "2 1 primary: read");
+    session.home = Some(R2);
+    let sticky = Options {
+        sticky: true,
+        ..Options::default()
+    };
+    assert_eq!(at(&world, &Options::default(), &session), "1 2 primary: read");
+    assert_eq!(at(&world, &sticky, &session), "2 1 primary: read");
+    world.servers[R2.index()].unfit = Some(Unfit::ApplierStopped);
+    assert_eq!(at(&world, &local, &session), "1 primary: read");
+    assert_eq!(at(&world, &sticky, &session), "1 primary: read");
+}
+
+#[test]
+fn what_is_wanted_narrows_the_choice() {
+    let required = set("");
+    let at = |wanted, access| {
+        let session = SessionView {
+            wanted: Some(wanted),
+            ..SessionView::new(&required)
+        };
+        show(&decide(&world(), &Options::default(), &session, access, &IDLE))
+    };
+    assert_eq!(at(Wanted::Primary, Access::Read), "primary: wanted");
+    assert_eq!(at(Wanted::Replica, Access::Read), "1 2 primary: read");
+    assert_eq!(at(Wanted::Servers(0b100), Access::Read), "2 primary: read");
+    assert_eq!(at(Wanted::Servers(0b101), Access::Read), "primary 2: read");
+    assert_eq!(at(Wanted::Servers(0), Access::Read), "primary: no_fit_replica");
+    // A write runs where writes run.
+    assert_eq!(at(Wanted::Servers(0b100), Access::Write), "primary: write");
+}
+
+#[test]
+fn of_two_the_one_that_answers_sooner() {
+    let required = set("");
+    let session = SessionView::new(&required);
+    let options = Options {
+        balance: Balance::Latency,
+        ..Options::default()
+    };
+    let load = |rotation| Load {
+        outstanding: &[0, 0, 0, 0, 0],
+        response_us: &[0, 100, 900, 200, 300],
+        rotation,
+        ..IDLE
+    };
+    let mut counts = [0; 5];
+    for rotation in 0..4_000 {
+        counts[first(&many(), &options, &session, &load(rotation))] += 1;
+    }
+    assert_eq!(counts[P.index()], 0);
+    assert_eq!(counts[R2.index()], 0, "always the slower of two");
+    assert!(counts[1] > counts[3] && counts[3] > counts[4] && counts[4] > 200, "{counts:?}");
+    // What is under way there counts as well.
+    let busy = Load {
+        outstanding: &[0, 3, 0],
+        response_us: &[0, 100, 300],
+        ..IDLE
+    };
+    assert_eq!(first(&world(), &options, &session, &busy), 2);
+}
+
+#[test]
+fn weights_are_kept_without_runs() {
+    let required = set("");
+    let session = SessionView::new(&required);
+    let options = Options {
+        balance: Balance::Weighted,
+        ..Options::default()
+    };
+    let mut world = many();
+    for (id, share) in [(1, 500), (2, 300), (3, 100), (4, 100)] {
+        world.servers[id].share = share;
+    }
+    let (mut counts, mut run, mut longest, mut last) = ([0_u32; 5], 0, 0, 0);
+    for rotation in 0..10_000 {
+        let load = Load { rotation, ..IDLE };
+        let at = first(&world, &options, &session, &load);
+        run = if at == last { run + 1 } else { 1 };
+        longest = longest.max(run);
+        last = at;
+        counts[at] += 1;
+    }
+    for (id, share) in [(1, 5_000), (2, 3_000), (3, 1_000), (4, 1_000)] {
+        assert!(counts[id].abs_diff(share) < 100, "{counts:?}");
+    }
+    assert!(longest <= 3, "{longest} in a row");
+    let turns = Options {
+        balance: Balance::RoundRobin,
+        ..Options::default()
+    };
+    let order: Vec<usize> = (0..8)
+        .map(|rotation| first(&world, &turns, &session, &Load { rotation, ..IDLE }))
+        .collect();
+    assert_eq!(order, [1, 2, 3, 4, 1, 2, 3, 4]);
 }

@@ -44,7 +44,10 @@ impl Parser<'_, '_> {
 
     /// `SELECT @@warning_count`: nothing but that.
     fn only_about_warnings(&self) -> bool {
-        let allowed = Flags::READS_SYSVARS | Flags::USES_WARNING_COUNT | Flags::VERSION_COMMENT;
+        let allowed = Flags::READS_SYSVARS
+            | Flags::USES_WARNING_COUNT
+            | Flags::VERSION_COMMENT
+            | Flags::COMMENT;
         self.out.flags.contains(Flags::USES_WARNING_COUNT)
             && allowed.contains(self.out.flags)
             && self.out.tables.is_empty()

@@ -290,6 +290,20 @@ impl Parser<'_, '_> {
         } else if is("warning_count") || is("error_count") {
             self.flag(Flags::USES_WARNING_COUNT);
         }
+        self.note_own_variable(name);
+    }
+
+    /// No server knows the variables of the proxy.
+    pub(super) fn note_own_variable(&mut self, name: Span) {
+        const PREFIX: &[u8] = b"millrace_";
+        let bytes = name.of(self.text);
+        let bytes = bytes.strip_prefix(b"`").unwrap_or(bytes);
+        if bytes
+            .get(..PREFIX.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+        {
+            self.flag(Flags::MILLRACE_VARIABLE);
+        }
     }
 
     /// A word or quoted name: a table's name where one is due, else a call, a column, an alias.

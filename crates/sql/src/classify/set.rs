@@ -120,9 +120,10 @@ impl Parser<'_, '_> {
     }
 
     fn note_scope(&mut self, target: Target) {
-        let Target::System { scope, .. } = target else {
+        let Target::System { scope, name } = target else {
             return;
         };
+        self.note_own_variable(name);
         match scope {
             Scope::Global | Scope::Persist | Scope::PersistOnly => self.flag(Flags::SETS_GLOBAL),
             Scope::NextTransaction => self.flag(Flags::TX_ONE_SHOT),

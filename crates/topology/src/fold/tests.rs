@@ -265,6 +265,68 @@ fn a_lag_that_only_grows_is_reported_once() {
 }
 
 #[test]
+fn lag_is_the_age_of_the_oldest_position_that_a_replica_lacks() {
+    let mut world = cluster();
+    let lag = |world: &World| world.topology.snapshot().servers[B.index()].lag_seconds;
+    world.report(A, executed("1-10", writable()));
+    world.report(B, executed("1-10", replica()));
+    assert_eq!(lag(&world), Some(0));
+    world.report(A, executed("1-20", writable()));
+    world.now.0 += 5_000;
+    world.report(A, executed("1-30", writable()));
+    world.now.0 += 2_000;
+    world.report(B, executed("1-10", replica()));
+    assert_eq!(lag(&world), Some(7), "since 11 to 20 were there");
+    world.report(B, executed("1-25", replica()));
+    assert_eq!(lag(&world), Some(2), "since 26 to 30 were there");
+    world.report(B, executed("1-30", replica()));
+    assert_eq!(lag(&world), Some(0));
+    // An idle primary does not age.
+    world.now.0 += 60_000;
+    world.report(A, executed("1-30", writable()));
+    world.now.0 += 60_000;
+    world.report(B, executed("1-30", replica()));
+    assert_eq!((lag(&world), world.unfit(B)), (Some(0), None));
+    // What the replica says of a transaction's clock does not count, a transaction of its own neither.
+    let odd = replica_with(|status| status.lag_seconds = Some(1_000_000));
+    world.report(B, executed("1-30:99", odd));
+    assert_eq!((lag(&world), world.unfit(B)), (Some(0), None));
+    world.report(A, executed("1-31", writable()));
+    world.now.0 += 31_000;
+    world.report(B, executed("1-30", replica()));
+    assert_eq!(world.unfit(B), Some(Unfit::Lagging { seconds: 31 }));
+}
+
+#[test]
+fn the_lag_of_a_long_sleeper_is_still_known_roughly() {
+    let mut world = cluster();
+    for second in 1..=1_000 {
+        world.now.0 += 990;
+        world.report(A, executed(&format!("1-{}", second * 10), writable()));
+    }
+    world.report(B, executed("1-10", replica()));
+    let lag = world.topology.snapshot().servers[B.index()].lag_seconds;
+    assert!(lag.is_some_and(|lag| (400..=1_000).contains(&lag)), "{lag:?}");
+}
+
+#[test]
+fn a_server_that_comes_back_starts_slowly() {
+    let share = |world: &World| world.topology.snapshot().servers[B.index()].share;
+    let mut world = cluster();
+    assert_eq!(share(&world), 100, "from the start it is there in full");
+    world.fail(B, Cause::Refused);
+    world.now.0 += 3_000;
+    world.report(B, replica());
+    assert_eq!(share(&world), 10);
+    world.now.0 += 4_990;
+    world.report(B, replica());
+    assert_eq!(share(&world), 55);
+    world.now.0 += 5_000;
+    world.report(C, replica());
+    assert_eq!(share(&world), 100, "also by the time of others' answers");
+}
+
+#[test]
 fn one_lost_answer_is_a_suspicion_two_are_a_verdict() {
     let mut world = cluster();
     world.fail(A, Cause::TimedOut);

@@ -54,6 +54,20 @@ impl MariaDbSet {
         }
     }
 
+    pub(super) fn intersect(&mut self, other: &MariaDbSet) {
+        self.positions
+            .retain(|position| match other.find(position.domain) {
+                Ok(at) => {
+                    let their = other.positions[at];
+                    if their.sequence < position.sequence {
+                        *position = their;
+                    }
+                    true
+                }
+                Err(_) => false,
+            });
+    }
+
     fn add(&mut self, new: Position) {
         match self.find(new.domain) {
             Ok(at) if self.positions[at].sequence < new.sequence => self.positions[at] = new,
@@ -155,6 +169,21 @@ mod tests {
         position.insert_text(b"0-7-2, 1-2-9").unwrap();
         position.insert_text(b"1-1-4").unwrap();
         assert_eq!(position.to_string(), "0-7-2,1-2-9");
+    }
+
+    #[test]
+    fn what_both_have_is_the_lower_of_each_domain() {
+        let table = [
+            ("0-1-5,1-1-9", "0-2-3,1-1-12,2-1-1", "0-2-3,1-1-9"),
+            ("0-1-5", "1-1-5", ""),
+            ("0-1-5", "0-1-5", "0-1-5"),
+            ("", "0-1-5", ""),
+        ];
+        for (own, other, both) in table {
+            let mut found = set(own);
+            found.intersect(&set(other));
+            assert_eq!(found.to_string(), both, "{own} and {other}");
+        }
     }
 
     #[test]

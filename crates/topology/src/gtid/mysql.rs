@@ -78,6 +78,25 @@ impl Source {
         wanted.last - wanted.first + 1 - present
     }
 
+    fn intersect(&mut self, other: &Source) {
+        let mut both: SmallVec<[Interval; 1]> = SmallVec::new();
+        let (mut here, mut there) = (0, 0);
+        while let (Some(own), Some(their)) =
+            (self.intervals.get(here), other.intervals.get(there))
+        {
+            let (first, last) = (own.first.max(their.first), own.last.min(their.last));
+            if first <= last {
+                both.push(Interval { first, last });
+            }
+            if own.last < their.last {
+                here += 1;
+            } else {
+                there += 1;
+            }
+        }
+        self.intervals = both;
+    }
+
     fn coalesce(&mut self, intervals_max: usize) {
         let list = &mut self.intervals;
         let Some(surplus) = list.len().checked_sub(intervals_max.max(1)) else {
@@ -179,6 +198,16 @@ impl MySqlSet {
                 own.add(*interval);
             }
         }
+    }
+
+    pub(super) fn intersect(&mut self, other: &MySqlSet) {
+        self.sources.retain(|source| match other.find(source.key()) {
+            Ok(at) => {
+                source.intersect(&other.sources[at]);
+                !source.intervals.is_empty()
+            }
+            Err(_) => false,
+        });
     }
 
     pub(super) fn contains(&self, other: &MySqlSet) -> bool {
@@ -448,6 +477,10 @@ mod tests {
             all.union(&other);
             let union: Vec<(u64, u64)> = m.union(&n).map(|x| (*x, 0)).collect();
             prop_assert_eq!(&all, &build(&union));
+            let mut both = own.clone();
+            both.intersect(&other);
+            let common: Vec<(u64, u64)> = m.intersection(&n).map(|x| (*x, 0)).collect();
+            prop_assert_eq!(&both, &build(&common));
             let mut bounded = all.clone();
             bounded.coalesce(limit);
             prop_assert!(bounded.contains(&all));

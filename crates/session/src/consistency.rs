@@ -1,0 +1,341 @@
+//! What a session's reads must see: the level that it asks for, what it wrote and has seen, and
+//! for the strictest level how far the primary is at this moment.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millrace_backend::pool::Pool;
+use millrace_backend::state::SessionState;
+use millrace_protocol::ok::OkFields;
+use millrace_protocol::response::Expect;
+use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
+use millrace_routing::Consistency;
+use millrace_sql::{Access, Family, Kind, Scope, Statement, Target, ValueKind};
+use millrace_topology::{GtidSet, ServerId};
+use tokio::sync::oneshot;
+
+use crate::failure::{Answer, Failure};
+use crate::lease::Request;
+use crate::relay::Outcome;
+use crate::session::Session;
+use crate::worker::Worker;
+
+/// The name of the variable that holds a session's level.
+const VARIABLE: &str = "millrace_consistency";
+
+/// Where a session has read last, as long as nobody knows how far the server was then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    server: ServerId,
+    /// See [`millrace_backend::positions::Positions::mark`].
+    mark: u64,
+    incarnation: u32,
+}
+
+/// No server's id: where this is what was seen, no replica can be known to show no less.
+const NOWHERE: ServerId = ServerId(u16::MAX);
+
+impl Session {
+    /// The position that a read must have reached.
+    pub(crate) fn required(&self) -> &GtidSet {
+        self.frontier.as_deref().unwrap_or(&self.position)
+    }
+
+    /// Notes what the statement that has just been answered let the session see.
+    pub(crate) fn note_seen(
+        &mut self,
+        server: ServerId,
+        request: &Request<'_>,
+        class: &Statement,
+        outcome: &Outcome,
+    ) {
+        if request.expect == Expect::Prepare {
+            return;
+        }
+        self.home = Some(server);
+        if outcome.positioned {
+            // Whoever has the session's transaction has all that was committed before it.
+            self.seen = None;
+        } else if self.level_for(request) != Consistency::Eventual && !sees_nothing(class) {
+            let monitor = &self.worker.shared.monitor;
+            let mark = monitor.positions().mark(server);
+            let incarnation = self.worker.with_world(|world| {
+                let view = world.snapshot.server(server);
+                view.map_or(0, |view| view.incarnation)
+            });
+            self.seen = Some(Seen {
+                server,
+                mark,
+                incarnation,
+            });
+        }
+    }
+
+    /// The server that the session has read from last, as long as it is not known how far that one
+    /// was then; once it is known, any server that is as far will do.
+    pub(crate) fn settle_seen(&mut self) -> Option<ServerId> {
+        let seen = self.seen?;
+        let (primary, incarnation) = self.worker.with_world(|world| {
+            let view = world.snapshot.server(seen.server);
+            (world.snapshot.primary, view.map(|view| view.incarnation))
+        });
+        if incarnation != Some(seen.incarnation) {
+            // Other data is there now. Only the primary is sure to have what was seen.
+            return Some(NOWHERE);
+        }
+        let positions = self.worker.shared.monitor.positions();
+        let found = positions.since(seen.server, seen.mark);
+        match found {
+            Some(found) if found.incarnation == seen.incarnation => {
+                if primary == Some(seen.server) {
+                    // Whatever was required before and is not here is nowhere: a transaction of
+                    // some replica's own, or one that was lost with an old primary.
+                    self.position = GtidSet::clone(&found.executed);
+                } else {
+                    self.position.union(&found.executed);
+                }
+                self.position.coalesce(8);
+                self.seen = None;
+                self.worker.want_positions();
+                None
+            }
+            Some(_) => Some(NOWHERE),
+            None => Some(seen.server),
+        }
+    }
+
+    /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
+    /// False where it does not say.
+    pub(crate) async fn ask_frontier(&mut self) -> bool {
+        let Some(primary) = self.worker.with_world(|world| world.snapshot.primary) else {
+            return false;
+        };
+        let pool = self.pool(primary);
+        self.frontier = frontier(&self.worker, pool, self.handle.uid, &self.state).await;
+        self.frontier.is_some()
+    }
+
+    /// Whether the statement is a read that must see all that was acknowledged anywhere.
+    pub(crate) fn needs_frontier(&self, request: &Request<'_>) -> bool {
+        self.level_for(request) == Consistency::Global && request.access == Access::Read
+    }
+
+    /// What a statement is guaranteed to see: a hint or a rule counts more than the session's own
+    /// level.
+    pub(crate) fn level_for(&self, request: &Request<'_>) -> Consistency {
+        let said = request.directions.as_ref();
+        said.and_then(|directions| directions.consistency)
+            .unwrap_or(self.level)
+    }
+
+    /// Statements about variables of Millrace's own, which no server knows.
+    pub(crate) async fn own_variable(
+        &mut self,
+        class: &Statement,
+        text: &[u8],
+    ) -> Result<(), Failure> {
+        match class.kind {
+            Kind::Set => self.set_own_variable(class, text).await,
+            _ => self.show_own_variable(class, text).await,
+        }
+    }
+
+    async fn set_own_variable(&mut self, class: &Statement, text: &[u8]) -> Result<(), Failure> {
+        let [assignment] = class.assignments[..] else {
+            return Err(alone().into());
+        };
+        let Target::System { scope, name } = assignment.target else {
+            return Err(alone().into());
+        };
+        known(name.of(text))?;
+        if scope != Scope::Session {
+            let text = format!(
+                "Variable '{VARIABLE}' is a SESSION variable and can't be used with SET GLOBAL"
+            );
+            return Err(Answer::client(1228, b"HY000", text).into());
+        }
+        let value = assignment.value.of(text);
+        let level = match assignment.kind {
+            ValueKind::Default => Some(self.level_given),
+            _ => level(value),
+        };
+        let Some(level) = level else {
+            let value = String::from_utf8_lossy(unquoted(value)).into_owned();
+            let text = format!(
+                "Variable '{VARIABLE}' can't be set to the value of '{value}'; it takes eventual, \
+                 session, instance and global"
+            );
+            return Err(Answer::client(1231, b"42000", text).into());
+        };
+        if self.level == Consistency::Eventual {
+            // What it has seen until now was not noted: only the primary is sure to have it.
+            self.seen = Some(Seen {
+                server: NOWHERE,
+                mark: 0,
+                incarnation: 0,
+            });
+        }
+        self.level = level;
+        self.ok(OkFields::default()).await
+    }
+
+    async fn show_own_variable(&mut self, class: &Statement, text: &[u8]) -> Result<(), Failure> {
+        let [variable] = class.sysvars_read[..] else {
+            return Err(alone().into());
+        };
+        known(variable.name.of(text))?;
+        let expression = crate::local::expression(text);
+        let plain = class.kind == Kind::Select
+            && class.tables.is_empty()
+            && expression.starts_with("@@")
+            && !expression.contains(|letter: char| letter.is_whitespace() || "(+-*/,".contains(letter));
+        if !plain {
+            return Err(alone().into());
+        }
+        let collation = match self.family {
+            Family::MySql => 255,
+            Family::MariaDb => 45,
+        };
+        let mut result = TextResult::new(vec![ColumnDef::text(&expression, collation)]);
+        result.row(&[Value::Bytes(name(self.level).as_bytes())]);
+        self.show(&result, 0).await
+    }
+}
+
+fn alone() -> Answer {
+    let text = "Millrace: its own variables are set and read in a statement of their own: \
+                SET @@millrace_consistency = 'global'; SELECT @@millrace_consistency";
+    Answer::client(1235, b"42000", text)
+}
+
+fn known(name: &[u8]) -> Result<(), Failure> {
+    if millrace_sql::ident_eq(name, VARIABLE) {
+        return Ok(());
+    }
+    let text = format!(
+        "Unknown system variable '{}'",
+        String::from_utf8_lossy(name)
+    );
+    Err(Answer::client(1193, b"HY000", text).into())
+}
+
+fn unquoted(value: &[u8]) -> &[u8] {
+    match value {
+        [b'\'', inner @ .., b'\''] | [b'"', inner @ .., b'"'] => inner,
+        bare => bare,
+    }
+}
+
+/// Reads a level's name.
+pub(crate) fn level(value: &[u8]) -> Option<Consistency> {
+    [
+        Consistency::Eventual,
+        Consistency::Session,
+        Consistency::Instance,
+        Consistency::Global,
+    ]
+    .into_iter()
+    .find(|level| unquoted(value).eq_ignore_ascii_case(name(*level).as_bytes()))
+}
+
+/// A level's name.
+pub(crate) fn name(level: Consistency) -> &'static str {
+    match level {
+        Consistency::Eventual => "eventual",
+        Consistency::Session => "session",
+        Consistency::Instance => "instance",
+        Consistency::Global => "global",
+    }
+}
+
+/// Whether a statement's answer depends on nothing that others can change.
+fn sees_nothing(class: &Statement) -> bool {
+    class.tables.is_empty()
+        && class.functions.is_empty()
+        && matches!(
+            class.kind,
+            Kind::Select
+                | Kind::Do
+                | Kind::Set
+                | Kind::Use
+                | Kind::Begin
+                | Kind::Commit
+                | Kind::Rollback
+                | Kind::Savepoint
+                | Kind::ReleaseSavepoint
+                | Kind::RollbackTo
+                | Kind::SetTransaction
+                | Kind::Diagnostics
+                | Kind::Deallocate
+        )
+}
+
+// --- The question to the primary -----------------------------------------------------
+
+/// One worker's questions to the primary: those who come while one is on its way wait for the next,
+/// because they may have to see what was acknowledged since.
+#[derive(Default)]
+pub(crate) struct Frontier {
+    waiting: RefCell<Vec<oneshot::Sender<Option<Arc<GtidSet>>>>>,
+    asking: Cell<bool>,
+}
+
+async fn frontier(
+    worker: &Rc<Worker>,
+    pool: Rc<Pool>,
+    uid: u64,
+    state: &Rc<SessionState>,
+) -> Option<Arc<GtidSet>> {
+    let (sender, receiver) = oneshot::channel();
+    worker.frontier.waiting.borrow_mut().push(sender);
+    if !worker.frontier.asking.replace(true) {
+        let (worker, state) = (worker.clone(), state.clone());
+        tokio::task::spawn_local(async move {
+            loop {
+                let waiting = std::mem::take(&mut *worker.frontier.waiting.borrow_mut());
+                if waiting.is_empty() {
+                    worker.frontier.asking.set(false);
+                    return;
+                }
+                let found = ask(&pool, uid, &state).await;
+                for waiter in waiting {
+                    // Who has left meanwhile does not matter.
+                    let _ = waiter.send(found.clone());
+                }
+            }
+        });
+    }
+    receiver.await.ok().flatten()
+}
+
+/// On a connection of the account that asked first; any account may ask this.
+async fn ask(pool: &Rc<Pool>, uid: u64, state: &Rc<SessionState>) -> Option<Arc<GtidSet>> {
+    let mut lease = pool.take(uid, state).await.ok()?;
+    let residue = !lease.residue.is_empty();
+    if lease.last_user != 0 {
+        lease.leave_owner();
+    }
+    // Until all is answered it is of no use to anybody else.
+    lease.broken = true;
+    if residue {
+        lease.save_residue().await.ok()?;
+    }
+    let family = lease.family;
+    let question = match family {
+        Family::MySql => "SELECT @@GLOBAL.gtid_executed",
+        Family::MariaDb => "SELECT @@GLOBAL.gtid_binlog_pos",
+    };
+    let rows = lease.ask(question).await.ok()??;
+    (lease.last_user, lease.last_seq) = (0, 0);
+    lease.residue = Default::default();
+    lease.broken = false;
+    let mut text = rows.rows.into_iter().next()?.into_iter().next()??;
+    lease.give_back();
+    text.retain(|byte| !byte.is_ascii_whitespace());
+    let family = match family {
+        Family::MySql => millrace_topology::Family::MySql,
+        Family::MariaDb => millrace_topology::Family::MariaDb,
+    };
+    GtidSet::parse(family, &text).ok().map(Arc::new)
+}
