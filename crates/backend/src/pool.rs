@@ -123,6 +123,7 @@ pub struct ServerPool {
     waiters: RefCell<VecDeque<Rc<Waiter>>>,
     open_here: Cell<usize>,
     leased: Cell<u32>,
+    response_us: Cell<u32>,
     tick: Cell<u64>,
     me: Weak<ServerPool>,
     connects: Cell<u64>,
@@ -223,6 +224,7 @@ impl ServerPool {
             waiters: RefCell::default(),
             open_here: Cell::new(0),
             leased: Cell::new(0),
+            response_us: Cell::new(0),
             tick: Cell::new(0),
             me: me.clone(),
             connects: Cell::new(0),
@@ -249,6 +251,23 @@ impl ServerPool {
     /// Connections on loan from this worker: its share of the server's load.
     pub fn leased(&self) -> u32 {
         self.leased.get()
+    }
+
+    /// How long a read takes here, from its last byte read to its answer's last byte written: a
+    /// moving average in microseconds; 0 where none has been measured.
+    pub fn response_us(&self) -> u32 {
+        self.response_us.get()
+    }
+
+    /// A read took so long. Each counts a sixteenth: the average follows within some thirty reads.
+    pub fn responded(&self, elapsed: Duration) {
+        let new = u32::try_from(elapsed.as_micros()).unwrap_or(u32::MAX).max(1);
+        let old = self.response_us.get();
+        let average = match old {
+            0 => new,
+            old => old - old / 16 + new / 16,
+        };
+        self.response_us.set(average.max(1));
     }
 
     /// This worker's open connections.

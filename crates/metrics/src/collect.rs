@@ -45,6 +45,7 @@ pub trait Visitor {
 pub(crate) struct World<'a> {
     pub(crate) sum: Sum<'a>,
     pub(crate) names: &'a [String],
+    pub(crate) rules: &'a [String],
     pub(crate) states: &'a [ServerState],
 }
 

@@ -25,17 +25,24 @@ pub struct ServerState {
 pub struct Metrics {
     workers: Box<[WorkerMetrics]>,
     names: Vec<String>,
+    rules: Vec<String>,
     states: Mutex<Vec<ServerState>>,
 }
 
 impl Metrics {
     /// For so many workers, and servers with these addresses in the order of their indexes.
     pub fn new(workers: usize, servers: Vec<String>) -> Self {
+        Metrics::with_rules(workers, servers, Vec::new())
+    }
+
+    /// The same with rules of these names.
+    pub fn with_rules(workers: usize, servers: Vec<String>, rules: Vec<String>) -> Self {
         Metrics {
             workers: (0..workers.max(1))
-                .map(|_| WorkerMetrics::new(servers.len()))
+                .map(|_| WorkerMetrics::new(servers.len(), rules.len()))
                 .collect(),
             names: servers,
+            rules,
             states: Mutex::default(),
         }
     }
@@ -67,6 +74,7 @@ impl Metrics {
         let world = World {
             sum: Sum(&self.workers),
             names: &self.names,
+            rules: &self.rules,
             states: &states,
         };
         world.visit(visitor)

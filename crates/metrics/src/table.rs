@@ -91,6 +91,8 @@ table! {
         "Time spent in waits for a server connection";
     POSITION_WAITS = Counter "millrace_position_waits" ["server", "outcome"]
         "Waits for a replica to reach a session's position, by how they ended";
+    RULE_MATCHES = Counter "millrace_rule_matches" ["rule"]
+        "Statements that a rule for query routing matched";
     SERVER_UP = Gauge "millrace_server_up" ["server"] "1 where the server answers, else 0";
     SERVER_FIT = Gauge "millrace_server_fit" ["server"] "1 where the server takes reads, else 0";
     SERVER_PRIMARY = Gauge "millrace_server_primary" ["server"]

@@ -24,6 +24,7 @@ pub struct WorkerMetrics {
     /// Statements that Millrace answers itself.
     pub(crate) local: [Histogram; StatementKind::COUNT],
     pub(crate) servers: Box<[ServerMetrics]>,
+    pub(crate) rules: Box<[AtomicU64]>,
 }
 
 /// What a worker counts of one server.
@@ -61,7 +62,7 @@ fn bump(counter: &AtomicU64, by: u64) {
 }
 
 impl WorkerMetrics {
-    pub(crate) fn new(servers: usize) -> Self {
+    pub(crate) fn new(servers: usize, rules: usize) -> Self {
         WorkerMetrics {
             clients: Pair::default(),
             bytes_received: AtomicU64::new(0),
@@ -72,6 +73,7 @@ impl WorkerMetrics {
             logins: Default::default(),
             local: Default::default(),
             servers: (0..servers).map(|_| ServerMetrics::default()).collect(),
+            rules: (0..rules).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
@@ -116,6 +118,13 @@ impl WorkerMetrics {
     /// An error was sent to a client.
     pub fn error(&self, side: Side, class: ErrorClass) {
         bump(&self.errors[side.index()][class.index()], 1);
+    }
+
+    /// A rule for query routing matched a statement.
+    pub fn rule_matched(&self, rule: usize) {
+        if let Some(counter) = self.rules.get(rule) {
+            bump(counter, 1);
+        }
     }
 
     /// Something was tried again.

@@ -16,6 +16,7 @@ use millrace_backend::secret::Secret;
 use millrace_config::{Config, Environment, Flags};
 use millrace_metrics::{Metrics, ServerState};
 use millrace_routing::Catalogue;
+use millrace_routing::rules::Rules;
 use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
 use millrace_topology::Health;
 use tokio::runtime::{Builder, LocalOptions};
@@ -135,7 +136,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         .map(|server| address(&server.address))
         .collect();
     let names = addresses.iter().map(ToString::to_string).collect();
-    let metrics = Arc::new(Metrics::new(workers, names));
+    let rules = config.rules.iter().map(|rule| rule.name.to_string());
+    let metrics = Arc::new(Metrics::with_rules(workers, names, rules.collect()));
     let server_tls: SharedTls = Arc::new(tls::towards_servers(&config.server_tls)?);
     let (topology, specs) = config.topology();
     let monitor_options = Arc::new(MonitorOptions {
@@ -176,6 +178,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         server_tls: server_tls.clone(),
         metrics: metrics.clone(),
         monitor: monitor.clone(),
+        rules: Arc::new(Rules::new(config.rules.clone()).context("the rules' patterns")?),
+        sets: Arc::new(config.sets.clone()),
         written: Arc::new((0..workers).map(|_| Mutex::default()).collect()),
         mailboxes: mailboxes.clone(),
     };

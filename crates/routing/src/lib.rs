@@ -6,6 +6,7 @@
 
 mod catalogue;
 mod decide;
+pub mod explain;
 mod model;
 pub mod rules;
 

@@ -21,6 +21,7 @@ mod questions;
 mod registry;
 mod relay;
 mod relayed;
+mod route;
 mod run;
 mod session;
 mod variables;

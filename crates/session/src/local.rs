@@ -9,6 +9,7 @@ use millrace_topology::ServerId;
 
 use crate::failure::Failure;
 use crate::lease::Request;
+use crate::route;
 use crate::session::{Session, Transaction};
 
 /// What MySQL warns of since 8.0.17 (observed).
@@ -27,6 +28,14 @@ impl Session {
         text: &[u8],
     ) -> Result<bool, Failure> {
         let class = request.class;
+        if let Some(statement) = route::explained(text) {
+            self.explain_route(statement).await?;
+            return Ok(true);
+        }
+        if route::asks_for_last(text) {
+            self.show_route().await?;
+            return Ok(true);
+        }
         if class.flags.contains(Flags::MILLRACE_VARIABLE) {
             self.own_variable(class, text).await?;
             return Ok(true);

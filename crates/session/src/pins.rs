@@ -35,6 +35,14 @@ impl Pins {
         self.held.is_empty()
     }
 
+    /// The reasons with their age, for who asks.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.held
+            .iter()
+            .map(|(reason, since)| format!("{} for {:?}", reason.as_str(), since.elapsed()))
+            .collect()
+    }
+
     /// Ends all of them; answers what they were.
     pub(crate) fn clear(&mut self) -> Vec<PinReason> {
         self.held.drain(..).map(|(reason, _)| reason).collect()

@@ -19,10 +19,11 @@ use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::{
-    Candidates, Consistency, Decision, Load, Reason, SessionView, Transaction as TxView, decide,
+    Balance, Candidates, Consistency, Decision, Load, Options as RoutingOptions, Reason,
+    SessionView, Transaction as TxView, decide,
 };
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify};
-use millrace_topology::ServerId;
+use millrace_topology::{ServerId, Snapshot};
 
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
@@ -401,18 +402,25 @@ impl Session {
         let server = lease.server;
         self.conclude(lease, request, text).await?;
         let kind = metric_kind(request.class.kind);
+        let elapsed = begun.elapsed();
         self.worker
             .metrics()
-            .statement(Some(server.index()), kind, begun.elapsed());
+            .statement(Some(server.index()), kind, elapsed);
+        if request.access == Access::Read {
+            self.worker.servers[server.index()].responded(elapsed);
+        }
         Ok(())
     }
 
     /// Tries the servers that may run the request, in order, until one has answered.
     pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
+        self.route.begin(self.level_for(request), request.directions.as_ref());
         if let Some(lease) = self.lease.take() {
+            self.route.server = Some(lease.server);
             return Box::pin(self.run_on_kept(lease, request)).await;
         }
         if let Some(lease) = self.own_connection(request) {
+            self.route.server = Some(lease.server);
             return Box::pin(self.run_on_own(lease, request)).await;
         }
         self.frontier = None;
@@ -435,6 +443,7 @@ impl Session {
                 }
             };
             self.handle.on.set(Some((lease.server, lease.thread_id)));
+            (self.route.server, self.route.waited) = (Some(lease.server), candidate.wait);
             if self.handle.interrupted.get() {
                 self.put_back(lease);
                 return Err(self.interrupted().await);
@@ -444,6 +453,7 @@ impl Session {
                 Ok(Attempt::Elsewhere(answer)) => {
                     // The server has taken a KILL for what went ahead of the statement.
                     let killed = self.handle.tainted.get() && answer.error.code == 1317;
+                    self.route.refused = self.route.refused.saturating_add(1);
                     refusal = Some(answer);
                     self.put_back(lease);
                     if killed || self.handle.interrupted.get() {
@@ -591,21 +601,48 @@ impl Session {
 
     /// The servers that may run the request, in the order to try them.
     fn candidates(&mut self, request: &Request<'_>) -> Result<Candidates, Failure> {
+        let seen = self.look_around(request);
+        let decision = self.weigh(request, seen, |world, options, session, load| {
+            decide(world, options, session, request.access, load)
+        });
+        match decision {
+            Decision::Send { candidates, reason } => {
+                if Reason::is_balanced(reason) {
+                    self.worker.rotate();
+                }
+                self.route.reason = Some(reason);
+                Ok(candidates)
+            }
+            Decision::NoServer(why) => Err(Failure::Answer(Answer::no_server(why))),
+        }
+    }
+
+    /// Takes over what has become known of positions, as far as the request is a read that depends
+    /// on it; answers where the session has read last, if that still binds it.
+    pub(crate) fn look_around(&mut self, request: &Request<'_>) -> Option<ServerId> {
         let level = self.level_for(request);
-        let seen = match level {
-            Consistency::Eventual => None,
-            _ => self.settle_seen(),
-        };
+        if request.access != Access::Read || level == Consistency::Eventual {
+            return None;
+        }
         if level == Consistency::Instance {
             self.worker.written(&mut self.position);
         }
-        if level != Consistency::Eventual {
-            self.worker.take_positions();
-        }
+        self.worker.take_positions();
+        self.settle_seen()
+    }
+
+    /// Looks at all that the decision depends on.
+    pub(crate) fn weigh<T>(
+        &self,
+        request: &Request<'_>,
+        seen: Option<ServerId>,
+        look: impl FnOnce(&Snapshot, &RoutingOptions, &SessionView<'_>, &Load<'_>) -> T,
+    ) -> T {
         let global = self.needs_frontier(request);
+        let directions = request.directions.as_ref();
         let view = SessionView {
             target: self.target,
-            consistency: level,
+            consistency: self.level_for(request),
             pinned_to: None,
             transaction: match self.transaction {
                 Transaction::None => TxView::None,
@@ -618,42 +655,34 @@ impl Session {
             // Whatever was seen anywhere, the primary had when it was asked.
             seen: seen.filter(|_| !global),
             home: self.home,
-            wanted: request
-                .directions
-                .as_ref()
-                .and_then(|directions| directions.wanted),
+            wanted: directions.and_then(|directions| directions.wanted),
             position_unknown: self.position_unknown
                 || self.position_stale
                 || (global && self.frontier.is_none()),
             serializable: self.settings.serializable,
             autocommit_off: self.autocommit_off(),
         };
-        let mut outstanding = [0; SERVERS];
-        for (count, server) in outstanding.iter_mut().zip(&self.worker.servers) {
-            *count = server.leased();
+        let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
+        let measures = self.worker.options().routing.balance == Balance::Latency;
+        for (at, server) in self.worker.servers.iter().enumerate().take(SERVERS) {
+            outstanding[at] = server.leased();
+            if measures {
+                response_us[at] = server.response_us();
+            }
         }
         let behind = self.worker.behind();
-        let decision = self.worker.with_known(|known| {
+        self.worker.with_known(|known| {
             let load = Load {
                 outstanding: &outstanding,
-                response_us: &[],
+                response_us: &response_us,
                 known,
                 behind,
                 rotation: self.worker.rotation(),
             };
             let routing = &self.worker.options().routing;
             self.worker
-                .with_world(|world| decide(&world.snapshot, routing, &view, request.access, &load))
-        });
-        match decision {
-            Decision::Send { candidates, reason } => {
-                if Reason::is_balanced(reason) {
-                    self.worker.rotate();
-                }
-                Ok(candidates)
-            }
-            Decision::NoServer(why) => Err(Failure::Answer(Answer::no_server(why))),
-        }
+                .with_world(|world| look(&world.snapshot, routing, &view, &load))
+        })
     }
 
     /// A connection that is not there yet. Where the account may have no more of them, those that

@@ -21,6 +21,7 @@ use crate::pins::Pins;
 use crate::prepared::Statements;
 use crate::questions::first_found_rows;
 use crate::relay::Outcome;
+use crate::route::Route;
 use crate::variables::Private;
 use crate::worker::{Entry, Handle, Worker};
 
@@ -225,6 +226,8 @@ pub(crate) struct Session {
     pub(crate) level_given: Consistency,
     /// What a read must have seen.
     pub(crate) position: GtidSet,
+    /// Where the last statement went.
+    pub(crate) route: Route,
     /// The rules that can concern it.
     pub(crate) selection: Rc<Selection>,
     /// Where its client is; none for a Unix socket.
@@ -318,6 +321,7 @@ impl Session {
             warning_count: 0,
             level: Consistency::Session,
             level_given: entry.consistency.unwrap_or_default(),
+            route: Route::default(),
             selection: Rc::default(),
             address,
             position: GtidSet::new(topology_family),

@@ -1,0 +1,167 @@
+//! EXPLAIN ROUTE and SHOW ROUTE: what would become of a statement, and what became of the last one.
+//! Answered here; the explained statement is never run.
+
+use std::rc::Rc;
+
+use millrace_protocol::response::Expect;
+use millrace_protocol::resultset::{Cell, ColumnDef, TextResult};
+use millrace_routing::explain::{Line, Question, explain, level};
+use millrace_routing::rules::Directions;
+use millrace_routing::{Consistency, Reason};
+use millrace_sql::{Family, Hint};
+use millrace_topology::ServerId;
+
+use crate::failure::{Answer, Failure};
+use crate::lease::{Main, Request};
+use crate::session::Session;
+
+/// Where the last statement went.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Route {
+    pub(crate) reason: Option<Reason>,
+    pub(crate) server: Option<ServerId>,
+    pub(crate) level: Consistency,
+    pub(crate) waited: bool,
+    /// Servers that were tried before.
+    pub(crate) refused: u8,
+    pub(crate) directions: Option<Rc<Directions>>,
+}
+
+impl Route {
+    /// A statement begins; unless said otherwise it runs on the connection that the session keeps.
+    pub(crate) fn begin(&mut self, level: Consistency, directions: Option<&Rc<Directions>>) {
+        (self.reason, self.waited, self.refused) = (Some(Reason::Pinned), false, 0);
+        self.level = level;
+        if self.directions.is_some() || directions.is_some() {
+            self.directions = directions.cloned();
+        }
+    }
+}
+
+/// EXPLAIN ROUTE: the statement that it asks about.
+pub(crate) fn explained(text: &[u8]) -> Option<&[u8]> {
+    let rest = after_word(after_word(text.trim_ascii(), b"EXPLAIN")?, b"ROUTE")?;
+    (!rest.is_empty()).then_some(rest)
+}
+
+/// SHOW ROUTE, with or without a `;`.
+pub(crate) fn asks_for_last(text: &[u8]) -> bool {
+    let rest = after_word(text.trim_ascii(), b"SHOW").and_then(|rest| after_word(rest, b"ROUTE"));
+    rest.is_some_and(|rest| matches!(rest, b"" | b";"))
+}
+
+fn after_word<'t>(text: &'t [u8], word: &[u8]) -> Option<&'t [u8]> {
+    let (start, rest) = text.split_at_checked(word.len())?;
+    let ends = rest
+        .first()
+        .is_none_or(|byte| byte.is_ascii_whitespace() || *byte == b';');
+    (start.eq_ignore_ascii_case(word) && ends).then(|| rest.trim_ascii_start())
+}
+
+impl Session {
+    /// Answers EXPLAIN ROUTE.
+    pub(crate) async fn explain_route(&mut self, text: &[u8]) -> Result<(), Failure> {
+        let text = text.strip_suffix(b";").unwrap_or(text);
+        let class = self.worker.classify(text, &self.lex);
+        let access = self.access(&class, text);
+        let directions = self.directions(&class, text, access);
+        let request = Request {
+            main: Main::Packet(&[]),
+            class: &class,
+            inner: None,
+            access,
+            expect: Expect::Query,
+            prepare: None,
+            directions,
+        };
+        let seen = self.look_around(&request);
+        self.frontier = None;
+        if self.needs_frontier(&request) {
+            Box::pin(self.ask_frontier()).await;
+        }
+        let pins = self.pins.names();
+        let hint = Hint::of(&class, text);
+        let lines = self.weigh(&request, seen, |world, options, session, load| {
+            explain(&Question {
+                text,
+                class: &class,
+                access,
+                directions: request.directions.as_deref(),
+                unknown_hint: hint.as_ref().and_then(|hint| hint.unknown),
+                rules: &self.worker.shared.rules,
+                pins: &pins,
+                session: *session,
+                world,
+                options,
+                load: *load,
+            })
+        });
+        self.worker.put_class(class.clone());
+        self.show_lines(&lines).await
+    }
+
+    /// Answers SHOW ROUTE.
+    pub(crate) async fn show_route(&mut self) -> Result<(), Failure> {
+        let route = self.route.clone();
+        let mut lines: Vec<Line> = Vec::new();
+        let mut say = |about: &str, what: String| lines.push((about.to_owned(), what));
+        let Some(server) = route.server else {
+            let text = "Millrace: no server has run a statement of this session yet";
+            return Err(Answer::client(1105, b"HY000", text).into());
+        };
+        let name = self.worker.with_world(|world| {
+            let view = world.snapshot.server(server);
+            view.map_or_else(|| server.to_string(), |view| view.address.to_string())
+        });
+        say("went to", name);
+        if let Some(reason) = route.reason {
+            say("because", reason.as_str().to_owned());
+        }
+        say("level", level(route.level).to_owned());
+        say("waited for its position", if route.waited { "yes" } else { "no" }.to_owned());
+        say("servers tried before", route.refused.to_string());
+        if let Some(directions) = &route.directions {
+            for number in &directions.matched {
+                if let Some(rule) = self.worker.shared.rules.get(*number) {
+                    say("rule", rule.name.to_string());
+                }
+            }
+        }
+        let pins = self.pins.names();
+        if !pins.is_empty() {
+            say("kept connection", pins.join(", "));
+        }
+        self.show_lines(&lines).await
+    }
+
+    async fn show_lines(&mut self, lines: &[Line]) -> Result<(), Failure> {
+        let collation = match self.family {
+            Family::MySql => 255,
+            Family::MariaDb => 45,
+        };
+        let columns = ["about", "route"].map(|name| ColumnDef::text(name, collation));
+        let mut result = TextResult::new(columns.into());
+        for (about, what) in lines {
+            result.row(&[Cell::Bytes(about.as_bytes()), Cell::Bytes(what.as_bytes())]);
+        }
+        self.show(&result, 0).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_about_routes_are_told_from_statements() {
+        let explained = |text: &'static str| explained(text.as_bytes());
+        assert_eq!(explained("EXPLAIN ROUTE SELECT 1"), Some(&b"SELECT 1"[..]));
+        assert_eq!(explained(" explain\n route  SELECT 1;"), Some(&b"SELECT 1;"[..]));
+        assert_eq!(explained("EXPLAIN ROUTE"), None);
+        assert_eq!(explained("EXPLAIN routes"), None);
+        assert_eq!(explained("EXPLAIN SELECT 1"), None);
+        assert!(asks_for_last(b"show route;"));
+        assert!(!asks_for_last(b"show routes"));
+        assert!(!asks_for_last(b"SHOW ROUTE x"));
+    }
+}
