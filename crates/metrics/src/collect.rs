@@ -180,7 +180,14 @@ impl World<'_> {
             })
             .collect();
         to.metric(table::POOL_WAIT_SECONDS, &seconds)?;
-        to.metric(table::POSITION_WAITS, &positions)
+        to.metric(table::POSITION_WAITS, &positions)?;
+        let rules: Vec<_> = self
+            .rules
+            .iter()
+            .enumerate()
+            .map(|(at, name)| count(&[name], sum.counter(|w| &w.rules[at])))
+            .collect();
+        to.metric(table::RULE_MATCHES, &rules)
     }
 
     fn each(
