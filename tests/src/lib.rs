@@ -7,5 +7,6 @@ pub mod checks;
 pub mod cutter;
 pub mod differential;
 pub mod harness;
+pub mod histories;
 pub mod torture;
 pub mod wire;

@@ -1,0 +1,327 @@
+//! Reads keep what their level promises while replicas are late, stopped, restarted, paused and
+//! promoted: many clients write and read counters, and every history is checked.
+//!
+//! `MILLRACE_CONSISTENCY_SECONDS` says how long (default 30), `MILLRACE_CONSISTENCY_SEED` which
+//! faults come when.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use millrace_sandbox::{APP, Cluster, skip_unless};
+use millrace_tests::differential::script::Family;
+use millrace_tests::harness::{self, ProxyOptions, Stage};
+use millrace_tests::histories::{History, Level, Read, Violation};
+use millrace_tests::wire::{Connection, Login, Param, Target};
+use tokio::task::LocalSet;
+
+const LEVELS: [Level; 4] = [
+    Level::Eventual,
+    Level::Session,
+    Level::Instance,
+    Level::Global,
+];
+/// Writers through the proxy, and as many that go to the primary by themselves.
+const WRITERS: usize = 3;
+/// Of each level and protocol.
+const READERS: usize = 3;
+const KEYS: usize = 2 * WRITERS + LEVELS.len() * 2 * READERS;
+
+/// What is known of all keys at this moment. One thread: nothing happens between two looks.
+struct Board {
+    /// The highest value that was sent.
+    sent: Vec<Cell<u64>>,
+    /// The highest that was acknowledged through the proxy.
+    here: Vec<Cell<u64>>,
+    /// The highest that was acknowledged anywhere.
+    anywhere: Vec<Cell<u64>>,
+    stop: Cell<bool>,
+    /// Where the primary listens.
+    primary: Cell<u16>,
+    errors: Cell<u64>,
+}
+
+impl Board {
+    fn new(primary: u16) -> Self {
+        let zeros = || (0..KEYS).map(|_| Cell::new(0)).collect();
+        Board {
+            sent: zeros(),
+            here: zeros(),
+            anywhere: zeros(),
+            stop: Cell::new(false),
+            primary: Cell::new(primary),
+            errors: Cell::new(0),
+        }
+    }
+
+    fn all(list: &[Cell<u64>]) -> Vec<u64> {
+        list.iter().map(Cell::get).collect()
+    }
+}
+
+fn raise(cell: &Cell<u64>, to: u64) {
+    cell.set(cell.get().max(to));
+}
+
+/// Writes the next value of a key. False where the connection is of no more use.
+async fn write(board: &Board, connection: &mut Connection, key: usize, through: bool) -> bool {
+    let value = board.sent[key].get() + 1;
+    board.sent[key].set(value);
+    let sql = format!("UPDATE app.register SET v={value} WHERE k={key}");
+    match connection.expect(&sql).await {
+        Ok(_) => {
+            raise(&board.anywhere[key], value);
+            if through {
+                raise(&board.here[key], value);
+            }
+            true
+        }
+        // What became of it is not known: the next value is higher in any case.
+        Err(_) => false,
+    }
+}
+
+async fn writer(board: Rc<Board>, login: Option<Login>, key: usize) {
+    while !board.stop.get() {
+        let through = login.is_some();
+        let login = login.clone().unwrap_or_else(|| {
+            let address = format!("127.0.0.1:{}", board.primary.get());
+            Login::new(Target::Tcp(address), APP.user, APP.password)
+        });
+        if let Ok(mut connection) = Connection::open(&login).await {
+            while !board.stop.get() && write(&board, &mut connection, key, through).await {
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+const READ: &str = "SELECT v FROM app.register WHERE k >= ? ORDER BY k";
+
+async fn reader(board: Rc<Board>, login: Login, level: Level, prepared: bool, key: usize) -> History {
+    let mut all = History::default();
+    while !board.stop.get() {
+        let mut history = History::default();
+        if let Err(error) = session(&board, &login, level, prepared, key, &mut history).await {
+            board.errors.set(board.errors.get() + 1);
+            if board.errors.get() <= 10 {
+                eprintln!("{level:?}: {error:#}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        all.merge(history);
+    }
+    all
+}
+
+async fn session(
+    board: &Board,
+    login: &Login,
+    level: Level,
+    prepared: bool,
+    key: usize,
+    history: &mut History,
+) -> anyhow::Result<()> {
+    let mut connection = Connection::open(login).await?;
+    let set = format!("SET @@millrace_consistency = '{}'", level.name());
+    connection.expect(&set).await?;
+    let statement = connection.prepare(READ.as_bytes()).await.statement_id();
+    let (id, _) = statement.context("not prepared")?;
+    let mut own = vec![0; KEYS];
+    let mut turn = key as u64;
+    let mut first = true;
+    while !board.stop.get() {
+        turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        if (turn >> 33) % 8 == 0 {
+            ensure!(
+                write(board, &mut connection, key, true).await,
+                "a write failed"
+            );
+            own[key] = board.anywhere[key].get();
+        }
+        let mut read = Read {
+            values: Vec::new(),
+            acknowledged_here: Board::all(&board.here),
+            acknowledged: Board::all(&board.anywhere),
+            own: own.clone(),
+        };
+        let reply = match prepared {
+            true => connection.execute(id, 0, &[Param::int(0)], std::mem::take(&mut first)).await,
+            false => connection.query(READ.replace('?', "0")).await,
+        };
+        if let Some(error) = reply.err() {
+            bail!("a read failed: {}", String::from_utf8_lossy(&error.message));
+        }
+        if let Some(why) = reply.broken() {
+            bail!("a read broke off: {why}");
+        }
+        let rows = reply.rows();
+        ensure!(rows.len() == KEYS, "{} rows", rows.len());
+        for row in rows {
+            let value = row.into_iter().next().flatten().context("no value")?;
+            read.values.push(value.parse()?);
+        }
+        history.check_future(&Board::all(&board.sent), &read.values);
+        history.add(&read);
+        // Some hurry, some take their time.
+        if key.is_multiple_of(3) {
+            tokio::time::sleep(Duration::from_millis((turn >> 40) % 40)).await;
+        }
+    }
+    connection.quit().await;
+    Ok(())
+}
+
+/// One fault after the other, on one replica or the other.
+async fn faults(cluster: &Cluster, board: &Board, until: Instant, seed: u64) -> anyhow::Result<()> {
+    let mut dice = seed | 1;
+    let mut roll = |sides: u64| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice % sides
+    };
+    let rest = |ms| tokio::time::sleep(Duration::from_millis(ms));
+    while Instant::now() < until {
+        let replicas = cluster.replicas();
+        let replica = &replicas[roll(replicas.len() as u64) as usize].name;
+        match roll(6) {
+            0 => {
+                cluster.delay_applier(replica, 1).await?;
+                rest(2_000).await;
+                cluster.delay_applier(replica, 0).await?;
+            }
+            1 => {
+                cluster.stop_applier(replica).await?;
+                rest(500 + roll(1_500)).await;
+                cluster.start_applier(replica).await?;
+            }
+            2 => {
+                cluster.stop(replica).await?;
+                cluster.start(replica).await?;
+            }
+            3 => {
+                cluster.kill(replica).await?;
+                rest(300).await;
+                cluster.start(replica).await?;
+            }
+            4 => {
+                cluster.pause(replica).await?;
+                rest(500 + roll(1_500)).await;
+                cluster.resume(replica).await?;
+            }
+            _ => {
+                cluster.promote(replica).await?;
+                board.primary.set(cluster.primary().port);
+            }
+        }
+        rest(500 + roll(1_500)).await;
+    }
+    Ok(())
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    let given = std::env::var(name).ok();
+    given.and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+async fn run(family: Family) -> anyhow::Result<()> {
+    let seconds = number("MILLRACE_CONSISTENCY_SECONDS", 30);
+    let seed = number("MILLRACE_CONSISTENCY_SEED", 0x5eed);
+    let options = ProxyOptions {
+        log: "info",
+        ..ProxyOptions::default()
+    };
+    let stage = Stage::start(family, 2, &options).await?;
+    let cluster = &stage.cluster;
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    control
+        .run("CREATE TABLE app.register (k INT PRIMARY KEY, v BIGINT)")
+        .await?;
+    for key in 0..KEYS {
+        let sql = format!("INSERT INTO app.register VALUES ({key}, 0)");
+        control.run(&sql).await?;
+    }
+    control.close().await;
+    cluster
+        .wait_replicas_caught_up(Duration::from_secs(20))
+        .await?;
+    let board = Rc::new(Board::new(cluster.primary().port));
+    let login = Login::new(stage.address.clone(), APP.user, APP.password);
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let local = LocalSet::new();
+    for key in 0..2 * WRITERS {
+        let through = (key < WRITERS).then(|| login.clone());
+        local.spawn_local(writer(board.clone(), through, key));
+    }
+    let mut readers = Vec::new();
+    let mut key = 2 * WRITERS;
+    for level in LEVELS {
+        for prepared in [false, true] {
+            for _ in 0..READERS {
+                let reading = reader(board.clone(), login.clone(), level, prepared, key);
+                readers.push((level, local.spawn_local(reading)));
+                key += 1;
+            }
+        }
+    }
+    let histories = local
+        .run_until(async {
+            let outcome = faults(cluster, &board, until, seed).await;
+            board.stop.set(true);
+            let mut histories: BTreeMap<Level, History> = BTreeMap::new();
+            for (level, reader) in readers {
+                let history = tokio::time::timeout(Duration::from_secs(30), reader)
+                    .await
+                    .with_context(|| format!("a reader of level {level:?} stands still"))??;
+                histories.entry(level).or_default().merge(history);
+            }
+            outcome.map(|()| histories)
+        })
+        .await?;
+    println!("{family:?}, seed {seed:#x}: {} errors", board.errors.get());
+    let mut wrong = Vec::new();
+    for (level, history) in &histories {
+        println!("  {level:?}: {} reads, {:?}", history.reads, history.broken);
+        ensure!(history.reads > 20 * seconds, "{level:?} hardly reads");
+        for violation in history.violations(*level) {
+            wrong.push(format!("{level:?}: {violation}"));
+        }
+    }
+    ensure!(wrong.is_empty(), "{wrong:#?}");
+    // With no promise there is something to see: the others would be caught if they broke theirs.
+    let eventual = &histories[&Level::Eventual];
+    for what in [Violation::WentBack, Violation::Stale] {
+        ensure!(
+            eventual.broken.contains_key(&what),
+            "no {what:?} without a promise: the faults were too mild to prove anything"
+        );
+    }
+    let errant = stage.errant_writes().await?;
+    ensure!(errant.is_empty(), "writes on replicas: {errant:?}");
+    Ok(())
+}
+
+fn test(family: Family) {
+    if harness::direct_only() || skip_unless(family.into(), "consistency") {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(run(family)).unwrap();
+}
+
+#[test]
+fn mysql() {
+    test(Family::MySql);
+}
+
+#[test]
+fn mariadb() {
+    test(Family::MariaDb);
+}
