@@ -300,8 +300,6 @@ async fn run(family: Family) -> anyhow::Result<()> {
             "no {what:?} without a promise: the faults were too mild to prove anything"
         );
     }
-    let errant = stage.errant_writes().await?;
-    ensure!(errant.is_empty(), "writes on replicas: {errant:?}");
     Ok(())
 }
 
