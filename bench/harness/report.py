@@ -46,7 +46,7 @@ class Table:
 
 def write(results, experiments, out):
     """Everything but the raw data, which the results save themselves."""
-    aims = [aim.judge(results) for aim in AIMS]
+    aims = [aim.judge(results) for aim in AIMS if results.systems(aim.experiment)]
     shown = [one for one in experiments if results.systems(one.id)]
     charts = {one.id: list(_charts(results, one)) for one in shown}
     out.mkdir(parents=True, exist_ok=True)

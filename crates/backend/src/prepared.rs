@@ -46,15 +46,24 @@ pub struct Prepared {
 struct Held {
     server_id: u32,
     used: u64,
+    types: u32,
 }
 
 impl Prepared {
-    /// The server's number for a statement, where the connection holds it.
-    pub fn get(&mut self, uid: StatementUid) -> Option<u32> {
+    /// The server's number for a statement and the version of the parameter types that it was
+    /// told there last (0: none), where the connection holds it.
+    pub fn get(&mut self, uid: StatementUid) -> Option<(u32, u32)> {
         self.clock += 1;
         let held = self.held.get_mut(&uid)?;
         held.used = self.clock;
-        Some(held.server_id)
+        Some((held.server_id, held.types))
+    }
+
+    /// Notes which parameter types the server was told for a statement; 0: it may have any.
+    pub fn note_types(&mut self, uid: StatementUid, version: u32) {
+        if let Some(held) = self.held.get_mut(&uid) {
+            held.types = version;
+        }
     }
 
     /// Whether the connection holds it; does not count as use.
@@ -67,7 +76,12 @@ impl Prepared {
     pub fn add(&mut self, uid: StatementUid, server_id: u32, limit: usize) -> Option<u32> {
         self.clock += 1;
         let used = self.clock;
-        let replaced = self.held.insert(uid, Held { server_id, used });
+        let new = Held {
+            server_id,
+            used,
+            types: 0,
+        };
+        let replaced = self.held.insert(uid, new);
         if let Some(old) = replaced {
             return Some(old.server_id);
         }
@@ -107,9 +121,21 @@ mod tests {
         let mut prepared = Prepared::default();
         assert_eq!(prepared.add(1, 11, 2), None);
         assert_eq!(prepared.add(2, 12, 2), None);
-        assert_eq!(prepared.get(1), Some(11));
+        assert_eq!(prepared.get(1), Some((11, 0)));
         assert_eq!(prepared.add(3, 13, 2), Some(12));
         assert_eq!(prepared.get(2), None);
+    }
+
+    #[test]
+    fn what_types_were_told_is_forgotten_with_the_statement() {
+        let mut prepared = Prepared::default();
+        prepared.note_types(1, 5);
+        assert_eq!(prepared.get(1), None, "it is not there");
+        prepared.add(1, 11, 2);
+        prepared.note_types(1, 5);
+        assert_eq!(prepared.get(1), Some((11, 5)));
+        prepared.add(1, 12, 2);
+        assert_eq!(prepared.get(1), Some((12, 0)), "another of the server's");
     }
 
     #[test]
@@ -117,7 +143,7 @@ mod tests {
         let mut prepared = Prepared::default();
         assert_eq!(prepared.add(1, 11, 2), None);
         assert_eq!(prepared.rename(1, 7), Some(11));
-        assert_eq!((prepared.get(1), prepared.get(7)), (None, Some(11)));
+        assert_eq!((prepared.get(1), prepared.get(7)), (None, Some((11, 0))));
         assert_eq!(prepared.rename(1, 8), None);
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::worker::bump;
+
 /// Buckets with an upper bound; one more holds what is above them all.
 pub const BUCKETS: usize = 22;
 
@@ -25,8 +27,8 @@ impl Histogram {
     /// Counts one duration.
     pub fn observe(&self, elapsed: Duration) {
         let us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
-        self.counts[bucket(us)].fetch_add(1, Relaxed);
-        self.sum_us.fetch_add(us, Relaxed);
+        bump(&self.counts[bucket(us)], 1);
+        bump(&self.sum_us, us);
     }
 }
 

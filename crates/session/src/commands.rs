@@ -6,7 +6,7 @@ use millrace_backend::state::SessionState;
 use millrace_metrics::PinReason;
 use millrace_protocol::Status;
 use millrace_protocol::auth::Plugin;
-use millrace_protocol::command::{COM_STMT_PREPARE, StmtExecute, execute_with_types};
+use millrace_protocol::command::{COM_STMT_PREPARE, StmtExecute};
 use millrace_protocol::handshake::{ChangeUser, HandshakeResponse};
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::packet;
@@ -16,7 +16,7 @@ use millrace_sql::{Access, Family, Flags, Kind, Statement, classify};
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
 use crate::kill;
-use crate::lease::{Main, Request};
+use crate::lease::{Main, Request, Types};
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
 use crate::questions::{first_found_rows, is_about_last, with_connection_id};
@@ -116,6 +116,7 @@ impl Session {
                         context: self.state.clone(),
                         params,
                         types: Box::default(),
+                        types_changed: 0,
                         long_data: Vec::new(),
                         bad_long_data: false,
                         cursor: false,
@@ -157,7 +158,7 @@ impl Session {
         }
         let class = statement.class.clone();
         let text = statement.text.clone();
-        let mut rebuilt = Vec::new();
+        let mut types = Types::None;
         let mut first_number = None;
         if statement.params > 0
             || capabilities.contains(millrace_protocol::Capabilities::QUERY_ATTRIBUTES)
@@ -175,15 +176,16 @@ impl Session {
                 first_number = kill::number_in(&params);
             }
             if params.new_params_bound {
+                types = Types::Sent;
                 if *statement.types != *params.types {
                     statement.types = params.types.into();
+                    statement.types_changed = statement.types_changed.wrapping_add(1);
                     if statement.shared {
                         statement.uid = self.worker.statement_uid(statement.likeness());
                     }
                 }
             } else if params.count > 0 && !statement.types.is_empty() {
-                let types = statement.types.clone();
-                execute_with_types(&mut rebuilt, id, &execute, &params, &types, capabilities);
+                types = Types::LeftOut;
             }
         }
         let wants_cursor = execute.wants_cursor();
@@ -209,10 +211,7 @@ impl Session {
         let directions = self.directions(&class, &text, access);
         refusal(directions.as_deref())?;
         let request = Request {
-            main: Main::Execute {
-                packet: if rebuilt.is_empty() { packet } else { &rebuilt },
-                id,
-            },
+            main: Main::Execute { packet, id, types },
             class: &class,
             inner: None,
             access,
@@ -221,7 +220,9 @@ impl Session {
             directions,
         };
         let begun = std::time::Instant::now();
-        let ran = Box::pin(self.run_somewhere(&request)).await;
+        // Made in its box, where `Box::pin` would copy it.
+        let running = Box::write(Box::new_uninit(), self.run_somewhere(&request));
+        let ran = Box::into_pin(running).await;
         self.statements.clear_long_data(id);
         let lease = ran?;
         if wants_cursor
@@ -264,7 +265,11 @@ impl Session {
         let _ = flags;
         let (class, text) = (statement.class.clone(), statement.text.clone());
         let request = Request {
-            main: Main::Execute { packet, id },
+            main: Main::Execute {
+                packet,
+                id,
+                types: Types::None,
+            },
             class: &class,
             inner: None,
             access: self.access(&class, &text),
@@ -349,7 +354,11 @@ impl Session {
         class.clear();
         class.kind = Kind::Help;
         let request = Request {
-            main: Main::Execute { packet, id },
+            main: Main::Execute {
+                packet,
+                id,
+                types: Types::None,
+            },
             class: &class,
             inner: None,
             access: Access::Read,
@@ -386,7 +395,11 @@ impl Session {
         class.clear();
         class.kind = Kind::Help;
         let request = Request {
-            main: Main::Execute { packet, id },
+            main: Main::Execute {
+                packet,
+                id,
+                types: Types::None,
+            },
             class: &class,
             inner: None,
             access: Access::Read,

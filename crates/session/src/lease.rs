@@ -8,7 +8,9 @@ use millrace_backend::conn::Residue;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_metrics::RetryKind;
-use millrace_protocol::command::{COM_STMT_CLOSE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA};
+use millrace_protocol::command::{
+    COM_STMT_CLOSE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA, Command, execute_with_types,
+};
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
 use millrace_routing::rules::Directions;
@@ -16,6 +18,7 @@ use millrace_sql::{Access, Family, Flags, Statement};
 
 use crate::failure::{Answer, Failure};
 use crate::prelude::Prelude;
+use crate::prepared::ClientStatement;
 use crate::relay::{Ended, Plan, refused_here};
 use crate::session::Session;
 
@@ -30,7 +33,21 @@ pub(crate) enum Main<'a> {
         packet: &'a [u8],
         /// The client's number.
         id: u32,
+        /// What the packet says of the parameters' types.
+        types: Types,
     },
+}
+
+/// What an execution's packet says of the types of its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Types {
+    /// There is nothing to say, or it is not known.
+    None,
+    /// It brings them.
+    Sent,
+    /// It leaves them out, as clients do after the first execution: a server connection that was
+    /// not told them before must be told.
+    LeftOut,
 }
 
 /// A statement on its way to a server.
@@ -102,12 +119,12 @@ impl Session {
             lease.broken = true;
             return Ok(Attempt::Elsewhere(Answer::backend(error)));
         }
-        let mut statement_id = 0;
+        let (mut statement_id, mut types_told) = (0, 0);
         if let Main::Execute { id, .. } = request.main {
-            statement_id = match self.held_prepared(lease, id) {
-                Some(server_id) => server_id,
+            (statement_id, types_told) = match self.held_prepared(lease, id) {
+                Some(held) => held,
                 None => match Box::pin(self.prepare_anew(lease, id)).await? {
-                    Ok(server_id) => server_id,
+                    Ok(server_id) => (server_id, 0),
                     Err(answer) => return Ok(Attempt::Elsewhere(answer)),
                 },
             };
@@ -132,10 +149,15 @@ impl Session {
                 prelude.bytes.extend_from_slice(packet);
                 lease.stream.send(&prelude.bytes).await
             }
-            Main::Execute { packet, id } => {
+            Main::Execute { packet, id, types } => {
                 self.append_long_data(id, statement_id, &mut prelude.bytes);
                 let at = prelude.bytes.len() + packet::HEADER + 1;
-                prelude.bytes.extend_from_slice(packet);
+                if types != Types::LeftOut
+                    || types_told == self.types_version(id)
+                    || !self.append_with_types(id, packet, &mut prelude.bytes)
+                {
+                    prelude.bytes.extend_from_slice(packet);
+                }
                 prelude.bytes[at..at + 4].copy_from_slice(&statement_id.to_le_bytes());
                 lease.stream.send(&prelude.bytes).await
             }
@@ -188,7 +210,10 @@ impl Session {
             discard: false,
         };
         match self.relay(lease, request.expect, &plan).await? {
-            Ended::Whole => Ok(Attempt::Done),
+            Ended::Whole => {
+                self.note_types(lease, request, types_told);
+                Ok(Attempt::Done)
+            }
             Ended::Held(error) if is_stale(error.code) => {
                 Box::pin(self.attempt_anew(lease, request, wait)).await
             }
@@ -325,13 +350,59 @@ impl Session {
     }
 
     /// The connection's number for a prepared statement that it holds.
-    fn held_prepared(&mut self, lease: &mut Lease, id: u32) -> Option<u32> {
+    /// And the version of the parameter types that it was told.
+    fn held_prepared(&mut self, lease: &mut Lease, id: u32) -> Option<(u32, u32)> {
         let statement = self.statements.get_mut(id)?;
-        if let Some(server_id) = lease.prepared.get(statement.uid) {
-            return Some(server_id);
+        if let Some(held) = lease.prepared.get(statement.uid) {
+            return Some(held);
         }
         let unused = statement.unused.take_if(|uid| lease.prepared.has(*uid))?;
-        lease.prepared.rename(unused, statement.uid)
+        let server_id = lease.prepared.rename(unused, statement.uid)?;
+        Some((server_id, 0))
+    }
+
+    fn types_version(&self, id: u32) -> u32 {
+        let statement = self.statements.get(id);
+        statement.map_or(0, ClientStatement::types_version)
+    }
+
+    /// Appends an execution with the types that its packet leaves out; false where it cannot be read.
+    fn append_with_types(&self, id: u32, packet: &[u8], out: &mut Vec<u8>) -> bool {
+        let payload = packet::payload(packet);
+        let (Some(statement), Ok(Command::StmtExecute(execute))) = (
+            self.statements.get(id),
+            Command::parse(&payload, self.capabilities),
+        ) else {
+            return false;
+        };
+        let count = usize::from(statement.params);
+        let Ok(params) = execute.params(count, self.capabilities) else {
+            return false;
+        };
+        let types = &statement.types;
+        execute_with_types(out, id, &execute, &params, types, self.capabilities);
+        true
+    }
+
+    /// Notes which types the connection's statement has after an execution.
+    fn note_types(&self, lease: &mut Lease, request: &Request<'_>, told: u32) {
+        let Main::Execute { id, types, .. } = request.main else {
+            return;
+        };
+        let Some(statement) = self.statements.get(id) else {
+            return;
+        };
+        let version = match types {
+            // A bulk execution may have told others.
+            Types::None if request.expect == Expect::Execute => 0,
+            Types::None => return,
+            // Whether they were taken from a packet that was refused is not known.
+            _ if self.outcome.error.is_some() => 0,
+            Types::Sent | Types::LeftOut => statement.types_version(),
+        };
+        if version != told {
+            lease.prepared.note_types(statement.uid, version);
+        }
     }
 
     /// Prepares a statement on the connection; answers its number there. The inner error is the

@@ -24,6 +24,8 @@ pub(crate) struct ClientStatement {
     pub(crate) params: u16,
     /// The parameter types last sent, for executions that leave them out.
     pub(crate) types: Box<[u8]>,
+    /// Counts their changes.
+    pub(crate) types_changed: u32,
     /// Long data for the next execution: parameter and bytes.
     pub(crate) long_data: Vec<(u16, Vec<u8>)>,
     /// Some of it was for a parameter that does not exist: the next execution fails.
@@ -42,6 +44,16 @@ pub(crate) struct Likeness {
 }
 
 impl ClientStatement {
+    /// Tells parameter types of one identity apart; never 0. Those of a shared statement are part of its
+    /// identity.
+    pub(crate) fn types_version(&self) -> u32 {
+        if self.shared {
+            u32::MAX
+        } else {
+            self.types_changed % u32::MAX + 1
+        }
+    }
+
     /// Its likeness with the parameter types sent last.
     pub(crate) fn likeness(&self) -> Likeness {
         Likeness {
