@@ -101,7 +101,13 @@ async fn writer(board: Rc<Board>, login: Option<Login>, key: usize) {
 
 const READ: &str = "SELECT v FROM app.register WHERE k >= ? ORDER BY k";
 
-async fn reader(board: Rc<Board>, login: Login, level: Level, prepared: bool, key: usize) -> History {
+async fn reader(
+    board: Rc<Board>,
+    login: Login,
+    level: Level,
+    prepared: bool,
+    key: usize,
+) -> History {
     let mut all = History::default();
     while !board.stop.get() {
         let mut history = History::default();
@@ -149,7 +155,11 @@ async fn session(
             own: own.clone(),
         };
         let reply = match prepared {
-            true => connection.execute(id, 0, &[Param::int(0)], std::mem::take(&mut first)).await,
+            true => {
+                connection
+                    .execute(id, 0, &[Param::int(0)], std::mem::take(&mut first))
+                    .await
+            }
             false => connection.query(READ.replace('?', "0")).await,
         };
         if let Some(error) = reply.err() {

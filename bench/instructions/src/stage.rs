@@ -209,6 +209,7 @@ impl Stage {
             .map(|address| ServerSpec::new(&address.host))
             .collect();
         let options = MonitorOptions {
+            position_interval: Duration::from_millis(50),
             user: "monitor".to_owned(),
             password: Secret::new(Vec::new()),
             interval: Duration::from_millis(10),

@@ -10,8 +10,7 @@ use millrace_metrics::Metrics;
 use millrace_protocol::command::{COM_STMT_PREPARE, encode_command, encode_query};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_routing::Target;
-use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
+use millrace_session::{Accounts, Entry, Message, Options, Registry, ServerKey, Shared, Worker};
 use tokio::sync::mpsc;
 
 use crate::client::Script;
@@ -37,6 +36,8 @@ fn stage() -> anyhow::Result<Stage> {
         server_tls: without_tls()?,
         metrics: Arc::new(Metrics::new(1, names)),
         monitor,
+        rules: Arc::default(),
+        sets: Arc::default(),
         written: Arc::new(vec![Mutex::default()]),
         mailboxes: Arc::new(vec![mailbox.clone()]),
     };
@@ -44,7 +45,7 @@ fn stage() -> anyhow::Result<Stage> {
     accepted.set_nonblocking(true)?;
     let message = Message::UnixClient {
         plain: accepted,
-        target: Target::Auto,
+        entry: Entry::default(),
     };
     ensure!(mailbox.send(message).is_ok(), "the worker is gone");
     let worker = Worker::new(0, shared);

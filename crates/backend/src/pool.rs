@@ -261,7 +261,9 @@ impl ServerPool {
 
     /// A read took so long. Each counts a sixteenth: the average follows within some thirty reads.
     pub fn responded(&self, elapsed: Duration) {
-        let new = u32::try_from(elapsed.as_micros()).unwrap_or(u32::MAX).max(1);
+        let new = u32::try_from(elapsed.as_micros())
+            .unwrap_or(u32::MAX)
+            .max(1);
         let old = self.response_us.get();
         let average = match old {
             0 => new,

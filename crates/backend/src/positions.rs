@@ -151,11 +151,17 @@ mod tests {
         assert!(positions.since(A, mark).is_none(), "begun before the read");
         let second = positions.begin(A);
         positions.answer(A, position(second));
-        assert!(positions.since(A, mark).is_none(), "perhaps not yet counted");
+        assert!(
+            positions.since(A, mark).is_none(),
+            "perhaps not yet counted"
+        );
         let third = positions.begin(A);
         assert!(positions.since(A, mark).is_none(), "not answered");
         positions.answer(A, position(third));
-        assert_eq!(positions.since(A, mark).map(|found| found.number), Some(third));
+        assert_eq!(
+            positions.since(A, mark).map(|found| found.number),
+            Some(third)
+        );
         assert!(positions.newer(A, third).is_none());
         assert!(positions.newer(A, second).is_some());
     }

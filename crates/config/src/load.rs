@@ -356,10 +356,7 @@ impl Routing {
         section.read(
             "all_lag",
             &mut self.options.all_lag,
-            choice(&[
-                ("primary", AllLag::Primary),
-                ("replicas", AllLag::Replicas),
-            ]),
+            choice(&[("primary", AllLag::Primary), ("replicas", AllLag::Replicas)]),
         );
         section.read("consistency", &mut self.consistency, choice(CONSISTENCY));
         section.read("waits_max", &mut self.options.waits_max, |value| {

@@ -22,14 +22,16 @@ pub(crate) fn read_set(section: &Section<'_>, servers: &[Server]) -> Option<(Str
     let (mut listed, mut zone, mut tag) = (0, None, None);
     section.read("servers", &mut listed, |value| {
         texts(value)?.iter().try_fold(0, |bits, address| {
-            Ok(bits | bit_of(servers, |server| server.address.to_string() == *address)
-                .ok_or_else(|| unknown("server", address))?)
+            Ok(bits
+                | bit_of(servers, |server| server.address.to_string() == *address)
+                    .ok_or_else(|| unknown("server", address))?)
         })
     });
     section.read_some("zone", &mut zone, text);
     section.read_some("tag", &mut tag, text);
     let in_it = |server: &Server| {
-        zone.as_ref() == Some(&server.zone) || tag.as_ref().is_some_and(|tag| server.tags.contains(tag))
+        zone.as_ref() == Some(&server.zone)
+            || tag.as_ref().is_some_and(|tag| server.tags.contains(tag))
     };
     let bits = (0..SERVERS_MAX)
         .zip(servers)
@@ -141,7 +143,11 @@ fn read_then(section: &Section<'_>, names: &Names<'_>) -> Then {
         &mut then.time_limit,
         duration(Duration::from_millis(1)),
     );
-    section.read_some("max_concurrent", &mut then.concurrency, number(1, 1_000_000));
+    section.read_some(
+        "max_concurrent",
+        &mut then.concurrency,
+        number(1, 1_000_000),
+    );
     section.read_some("refuse", &mut then.refuse, |value| Ok(text(value)?.into()));
     section.read_some("mirror", &mut then.mirror, set);
     let (mut what, mut by) = (None, None);
@@ -162,7 +168,10 @@ fn read_then(section: &Section<'_>, names: &Names<'_>) -> Then {
 
 fn bytes(value: &DeValue<'_>) -> Result<Vec<Box<[u8]>>, Wrong> {
     let texts = texts(value)?;
-    Ok(texts.into_iter().map(|text| text.into_bytes().into()).collect())
+    Ok(texts
+        .into_iter()
+        .map(|text| text.into_bytes().into())
+        .collect())
 }
 
 fn pattern(value: &DeValue<'_>) -> Result<Pattern, Wrong> {

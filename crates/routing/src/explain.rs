@@ -7,7 +7,9 @@ use millrace_sql::{Flags, Kind, Statement};
 use millrace_topology::{GtidSet, ServerView, Snapshot};
 
 use crate::rules::{Directions, Rules};
-use crate::{Access, Consistency, Decision, Load, Options, SessionView, Target, Transaction, Wanted, decide};
+use crate::{
+    Access, Consistency, Decision, Load, Options, SessionView, Target, Transaction, Wanted, decide,
+};
 
 /// Everything that the decision depends on.
 pub struct Question<'a> {
@@ -79,7 +81,10 @@ pub fn explain(question: &Question<'_>) -> Vec<Line> {
                 .world
                 .server(seen)
                 .map_or("a server that is gone", |view| &*view.address);
-            say("has read from", format!("{name}, whose position then is not known yet"));
+            say(
+                "has read from",
+                format!("{name}, whose position then is not known yet"),
+            );
         }
     }
     for view in &question.world.servers {
@@ -97,7 +102,11 @@ pub fn explain(question: &Question<'_>) -> Vec<Line> {
                 .iter()
                 .filter_map(|candidate| {
                     let name = &question.world.server(candidate.server)?.address;
-                    let wait = if candidate.wait { " (asked to wait)" } else { "" };
+                    let wait = if candidate.wait {
+                        " (asked to wait)"
+                    } else {
+                        ""
+                    };
                     Some(format!("{name}{wait}"))
                 })
                 .collect();

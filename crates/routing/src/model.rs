@@ -132,7 +132,7 @@ pub enum Wanted {
 
 impl Wanted {
     /// Whether it leaves a server out.
-    fn leaves_out(self, server: ServerId, is_primary: bool) -> bool {
+    pub(crate) fn leaves_out(self, server: ServerId, is_primary: bool) -> bool {
         match self {
             Wanted::Primary => !is_primary,
             Wanted::Replica => is_primary,

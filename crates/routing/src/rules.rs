@@ -425,10 +425,8 @@ impl When {
         let one_of = |list: &[Box<[u8]>], value: &[u8]| {
             list.is_empty() || list.iter().any(|one| **one == *value)
         };
-        let in_network = |network: &Network| {
-            who.address
-                .is_some_and(|address| network.contains(address))
-        };
+        let in_network =
+            |network: &Network| who.address.is_some_and(|address| network.contains(address));
         one_of(&self.accounts, who.account)
             && one_of(&self.databases, who.database)
             && (self.clients.is_empty() || self.clients.iter().any(in_network))

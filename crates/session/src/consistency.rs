@@ -189,7 +189,8 @@ impl Session {
         let plain = class.kind == Kind::Select
             && class.tables.is_empty()
             && expression.starts_with("@@")
-            && !expression.contains(|letter: char| letter.is_whitespace() || "(+-*/,".contains(letter));
+            && !expression
+                .contains(|letter: char| letter.is_whitespace() || "(+-*/,".contains(letter));
         if !plain {
             return Err(alone().into());
         }

@@ -142,10 +142,7 @@ impl Session {
             normalised: &normalised,
             tags: &tags,
         };
-        self.worker
-            .shared
-            .rules
-            .directions(&self.selection, &facts)
+        self.worker.shared.rules.directions(&self.selection, &facts)
     }
 
     /// The client's own word counts more than a rule's about the same thing.

@@ -7,6 +7,7 @@ use millrace_backend::state::{SessionState, Value};
 use millrace_metrics::PinReason;
 use millrace_protocol::resultset::ColumnDef;
 use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
+use millrace_topology::GtidSet;
 
 use crate::prelude::CLEAR_DIAGNOSTICS;
 use crate::session::Session;

@@ -67,12 +67,7 @@ const OWN: Capabilities = Capabilities::COMPRESS.union(Capabilities::ZSTD_COMPRE
 const REFUSE_RSA: [&[u8]; 3] = [b"libmysql", b"MySQL Connector/J", b"MySqlConnector"];
 
 /// Serves a client from its first byte to its last. `address`: none for a Unix socket.
-pub(crate) fn spawn(
-    worker: Rc<Worker>,
-    plain: Plain,
-    address: Option<IpAddr>,
-    entry: Entry,
-) {
+pub(crate) fn spawn(worker: Rc<Worker>, plain: Plain, address: Option<IpAddr>, entry: Entry) {
     tokio::task::spawn_local(async move {
         let limit = worker.options().clients_per_address;
         let admitted =
@@ -106,14 +101,7 @@ async fn serve(
         uid,
         ..Handle::default()
     });
-    let login = Box::pin(log_in(
-        worker,
-        stream,
-        entry,
-        address,
-        id,
-        handle.clone(),
-    ));
+    let login = Box::pin(log_in(worker, stream, entry, address, id, handle.clone()));
     let session = match tokio::time::timeout(worker.options().login_timeout, login).await {
         Ok(session) => session,
         Err(_) => {

@@ -118,7 +118,10 @@ impl Session {
             say("because", reason.as_str().to_owned());
         }
         say("level", level(route.level).to_owned());
-        say("waited for its position", if route.waited { "yes" } else { "no" }.to_owned());
+        say(
+            "waited for its position",
+            if route.waited { "yes" } else { "no" }.to_owned(),
+        );
         say("servers tried before", route.refused.to_string());
         if let Some(directions) = &route.directions {
             for number in &directions.matched {
@@ -156,7 +159,10 @@ mod tests {
     fn questions_about_routes_are_told_from_statements() {
         let explained = |text: &'static str| explained(text.as_bytes());
         assert_eq!(explained("EXPLAIN ROUTE SELECT 1"), Some(&b"SELECT 1"[..]));
-        assert_eq!(explained(" explain\n route  SELECT 1;"), Some(&b"SELECT 1;"[..]));
+        assert_eq!(
+            explained(" explain\n route  SELECT 1;"),
+            Some(&b"SELECT 1;"[..])
+        );
         assert_eq!(explained("EXPLAIN ROUTE"), None);
         assert_eq!(explained("EXPLAIN routes"), None);
         assert_eq!(explained("EXPLAIN SELECT 1"), None);

@@ -414,7 +414,8 @@ impl Session {
 
     /// Tries the servers that may run the request, in order, until one has answered.
     pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
-        self.route.begin(self.level_for(request), request.directions.as_ref());
+        self.route
+            .begin(self.level_for(request), request.directions.as_ref());
         if let Some(lease) = self.lease.take() {
             self.route.server = Some(lease.server);
             return Box::pin(self.run_on_kept(lease, request)).await;

@@ -23,10 +23,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
-use crate::options::{Options, ServerKey};
-use crate::prepared::Likeness;
 use crate::consistency::Frontier;
 use crate::directions::Remembered;
+use crate::options::{Options, ServerKey};
+use crate::prepared::Likeness;
 use crate::registry::Registry;
 use crate::relay::Outcome;
 use crate::verify::Verifiers;
@@ -325,11 +325,7 @@ impl Worker {
 
     fn take(self: &Rc<Self>, message: Message) {
         match message {
-            Message::Client {
-                plain,
-                peer,
-                entry,
-            } => {
+            Message::Client { plain, peer, entry } => {
                 if let Ok(stream) = tokio::net::TcpStream::from_std(plain) {
                     crate::login::spawn(self.clone(), Plain::Tcp(stream), peer, entry);
                 }

@@ -84,7 +84,7 @@ pub fn tags(class: &Statement, text: &[u8], mode: &LexMode) -> Vec<String> {
 /// `gap`: what stands between two tokens: blanks and comments.
 fn tags_between(gap: &str, tags: &mut Vec<String>) {
     let mut rest = gap;
-    while let Some(at) = rest.find(["/", "#", "-"].as_slice()) {
+    while let Some(at) = rest.find(['/', '#', '-']) {
         let (marker, close) = match &rest[at..] {
             comment if comment.starts_with("/*") => (2, "*/"),
             comment if comment.starts_with("--") => (2, "\n"),
@@ -116,7 +116,11 @@ fn tags_in(body: &str, tags: &mut Vec<String>) {
         tags.extend(named.map(|name| unquoted(name).to_owned()));
         return;
     }
-    for item in body.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+    for item in body
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+    {
         tags.push(match item.split_once('=') {
             Some((key, value)) => format!("{}={}", key.trim(), unquoted(value)),
             None => item.to_owned(),
@@ -153,7 +157,9 @@ mod tests {
             });
         }
         let text = "SELECT /* primary */ '/* millrace: primary */'";
-        read(text, |class, _| assert_eq!(Hint::of(class, text.as_bytes()), None));
+        read(text, |class, _| {
+            assert_eq!(Hint::of(class, text.as_bytes()), None)
+        });
     }
 
     #[test]
@@ -174,7 +180,10 @@ mod tests {
         let table: &[(&str, &[&str])] = &[
             ("SELECT 1", &[]),
             ("SELECT 1 /* report */", &["report"]),
-            ("/* a, b = 'c d' */ SELECT /*x*/ 1 -- last", &["a", "b=c d", "x", "last"]),
+            (
+                "/* a, b = 'c d' */ SELECT /*x*/ 1 -- last",
+                &["a", "b=c d", "x", "last"],
+            ),
             (
                 "SELECT 1 /*controller='users',action='show'*/",
                 &["controller=users", "action=show"],

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::judge::{self, Verdict};
 use crate::{
-    Cause, ConfiguredRole, GtidSet, Health, Millis, Observation, ObservationKind, ProbeReport, Role,
-    ServerId, ServerView, Snapshot, Unfit,
+    Cause, ConfiguredRole, GtidSet, Health, Millis, Observation, ObservationKind, ProbeReport,
+    Role, ServerId, ServerView, Snapshot, Unfit,
 };
 
 /// How servers are judged.
@@ -269,7 +269,13 @@ impl State {
         u32::try_from(share).unwrap_or(u32::MAX)
     }
 
-    fn view(&mut self, id: ServerId, verdict: &Verdict, at: Millis, options: &Options) -> ServerView {
+    fn view(
+        &mut self,
+        id: ServerId,
+        verdict: &Verdict,
+        at: Millis,
+        options: &Options,
+    ) -> ServerView {
         let unfit = judge::unfit(self, id, verdict, options);
         let share = self.share(unfit, at, options);
         let report = self.report.as_deref();

@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
@@ -439,6 +440,8 @@ timeout = "17s"
             password: Some(Secret::new(b"pst".to_vec())),
             consistency: Some(Consistency::Instance),
         }],
+        sets: HashMap::new(),
+        rules: Vec::new(),
         http: Some(tcp("127.0.0.1", 9104)),
         log: Log {
             level: LogLevel::Debug,
@@ -672,28 +675,65 @@ to = "primary"
         template: bytes("LIMIT 10").into(),
     };
     assert_eq!(then.rewrite, Some(rewrite));
-    assert_eq!((&*second.name, second.then.wanted), ("rule 2", Some(Wanted::Primary)));
+    assert_eq!(
+        (&*second.name, second.then.wanted),
+        ("rule 2", Some(Wanted::Primary))
+    );
 }
 
 #[test]
 fn what_is_wrong_with_a_rule_is_said() {
     let table = [
         ("[[rule]]\naccount = \"a\"", "this rule does nothing"),
-        ("[[rule]]\nservers = \"x\"", "`servers` names the server set `x`, which there is not"),
-        ("[[rule]]\nto = \"primary\"\nmatch = \"(\"", "`match` is no regular expression"),
-        ("[[rule]]\nto = \"primary\"\nclient = \"10.0.0.0/99\"", "behind the / of `10.0.0.0/99` stands 0 to 32"),
-        ("[[rule]]\nto = \"primary\"\nkind = \"selects\"", "`kind` must be of \"read\", \"write\""),
-        ("[[rule]]\nto = \"primary\"\ndigest = \"xyz\"", "`digest` must be a hash"),
-        ("[[rule]]\nto = \"primary\"\nlistener = \"1.2.3.4:5\"", "names the listener `1.2.3.4:5`, which there is not"),
-        ("[[rule]]\nrewrite = \"a\"", "`rewrite` and `rewrite_to` belong together"),
-        ("[[rule]]\nto = \"primary\"\nacount = \"a\"", "did you mean `account`?"),
-        ("[[rule]]\nname = \"a\"\nto = \"primary\"\n[[rule]]\nname = \"a\"\nto = \"primary\"", "the rule `a` is there already"),
+        (
+            "[[rule]]\nservers = \"x\"",
+            "`servers` names the server set `x`, which there is not",
+        ),
+        (
+            "[[rule]]\nto = \"primary\"\nmatch = \"(\"",
+            "`match` is no regular expression",
+        ),
+        (
+            "[[rule]]\nto = \"primary\"\nclient = \"10.0.0.0/99\"",
+            "behind the / of `10.0.0.0/99` stands 0 to 32",
+        ),
+        (
+            "[[rule]]\nto = \"primary\"\nkind = \"selects\"",
+            "`kind` must be of \"read\", \"write\"",
+        ),
+        (
+            "[[rule]]\nto = \"primary\"\ndigest = \"xyz\"",
+            "`digest` must be a hash",
+        ),
+        (
+            "[[rule]]\nto = \"primary\"\nlistener = \"1.2.3.4:5\"",
+            "names the listener `1.2.3.4:5`, which there is not",
+        ),
+        (
+            "[[rule]]\nrewrite = \"a\"",
+            "`rewrite` and `rewrite_to` belong together",
+        ),
+        (
+            "[[rule]]\nto = \"primary\"\nacount = \"a\"",
+            "did you mean `account`?",
+        ),
+        (
+            "[[rule]]\nname = \"a\"\nto = \"primary\"\n[[rule]]\nname = \"a\"\nto = \"primary\"",
+            "the rule `a` is there already",
+        ),
         ("[[server_set]]\nname = \"x\"", "this set has no servers"),
-        ("[[server_set]]\nname = \"x\"\nservers = \"db9:3306\"", "names the server `db9:3306`, which there is not"),
+        (
+            "[[server_set]]\nname = \"x\"\nservers = \"db9:3306\"",
+            "names the server `db9:3306`, which there is not",
+        ),
     ];
     for (text, expected) in table {
         let errors = load(&format!("{SERVERS}{text}\n")).unwrap_err();
-        let errors = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let errors = errors
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("\n");
         assert!(errors.contains(expected), "{text}\n{errors}");
     }
 }

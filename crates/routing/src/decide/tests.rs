@@ -528,7 +528,8 @@ fn no_write_ever_goes_to_a_replica_and_no_read_to_one_that_lacks_it() {
 fn many() -> Snapshot {
     let mut many = world();
     for id in 3..5 {
-        many.servers.push(server(ServerId(id), Role::Replica, "0-1-10"));
+        many.servers
+            .push(server(ServerId(id), Role::Replica, "0-1-10"));
     }
     many.servers[R2.index()].executed = set("0-1-10");
     many
@@ -554,14 +555,35 @@ fn reads_do_not_go_back_in_time() {
             reads,
             ..Options::default()
         };
-        show(&decide(&world(), &options, &session(seen, consistency), Access::Read, &IDLE))
+        show(&decide(
+            &world(),
+            &options,
+            &session(seen, consistency),
+            Access::Read,
+            &IDLE,
+        ))
     };
-    assert_eq!(show(2, Consistency::Session, Reads::Replicas), "2 primary: read");
-    assert_eq!(show(1, Consistency::Instance, Reads::Replicas), "1 primary: read");
-    assert_eq!(show(0, Consistency::Session, Reads::Replicas), "primary: no_fit_replica");
+    assert_eq!(
+        show(2, Consistency::Session, Reads::Replicas),
+        "2 primary: read"
+    );
+    assert_eq!(
+        show(1, Consistency::Instance, Reads::Replicas),
+        "1 primary: read"
+    );
+    assert_eq!(
+        show(0, Consistency::Session, Reads::Replicas),
+        "primary: no_fit_replica"
+    );
     assert_eq!(show(0, Consistency::Session, Reads::All), "primary: read");
-    assert_eq!(show(9, Consistency::Session, Reads::Replicas), "primary: no_fit_replica");
-    assert_eq!(show(2, Consistency::Eventual, Reads::Replicas), "1 2 primary: read");
+    assert_eq!(
+        show(9, Consistency::Session, Reads::Replicas),
+        "primary: no_fit_replica"
+    );
+    assert_eq!(
+        show(2, Consistency::Eventual, Reads::Replicas),
+        "1 2 primary: read"
+    );
 }
 
 #[test]
@@ -578,7 +600,11 @@ fn who_has_the_position_comes_before_who_must_be_waited_for() {
     let at = |world: &Snapshot| show(&decide(world, &options, &session, Access::Read, &load));
     assert_eq!(at(&world), "1 2? primary: read");
     world.servers[R1.index()].executed = set("0-1-2");
-    assert_eq!(at(&world), "2? primary: read_after_wait", "that one is nearer");
+    assert_eq!(
+        at(&world),
+        "2? primary: read_after_wait",
+        "that one is nearer"
+    );
     world.servers[R2.index()].executed = set("");
     assert_eq!(at(&world), "1? primary: read_after_wait");
 }
@@ -626,7 +652,10 @@ fn a_zone_and_a_home_come_first_as_long_as_they_are_fit() {
         sticky: true,
         ..Options::default()
     };
-    assert_eq!(at(&world, &Options::default(), &session), "1 2 primary: read");
+    assert_eq!(
+        at(&world, &Options::default(), &session),
+        "1 2 primary: read"
+    );
     assert_eq!(at(&world, &sticky, &session), "2 1 primary: read");
     world.servers[R2.index()].unfit = Some(Unfit::ApplierStopped);
     assert_eq!(at(&world, &local, &session), "1 primary: read");
@@ -641,13 +670,22 @@ fn what_is_wanted_narrows_the_choice() {
             wanted: Some(wanted),
             ..SessionView::new(&required)
         };
-        show(&decide(&world(), &Options::default(), &session, access, &IDLE))
+        show(&decide(
+            &world(),
+            &Options::default(),
+            &session,
+            access,
+            &IDLE,
+        ))
     };
     assert_eq!(at(Wanted::Primary, Access::Read), "primary: wanted");
     assert_eq!(at(Wanted::Replica, Access::Read), "1 2 primary: read");
     assert_eq!(at(Wanted::Servers(0b100), Access::Read), "2 primary: read");
     assert_eq!(at(Wanted::Servers(0b101), Access::Read), "primary 2: read");
-    assert_eq!(at(Wanted::Servers(0), Access::Read), "primary: no_fit_replica");
+    assert_eq!(
+        at(Wanted::Servers(0), Access::Read),
+        "primary: no_fit_replica"
+    );
     // A write runs where writes run.
     assert_eq!(at(Wanted::Servers(0b100), Access::Write), "primary: write");
 }
@@ -672,7 +710,10 @@ fn of_two_the_one_that_answers_sooner() {
     }
     assert_eq!(counts[P.index()], 0);
     assert_eq!(counts[R2.index()], 0, "always the slower of two");
-    assert!(counts[1] > counts[3] && counts[3] > counts[4] && counts[4] > 200, "{counts:?}");
+    assert!(
+        counts[1] > counts[3] && counts[3] > counts[4] && counts[4] > 200,
+        "{counts:?}"
+    );
     // What is under way there counts as well.
     let busy = Load {
         outstanding: &[0, 3, 0],

@@ -93,12 +93,18 @@ fn why_a_statement_needs_the_primary() {
         ("SELECT 1 FROM t FOR UPDATE", "it locks rows"),
         ("INSERT INTO t VALUES (1)", "it may change something"),
         ("SELECT f(1)", "it calls functions that may write"),
-        ("SHOW PROCESSLIST", "its answer differs from server to server"),
+        (
+            "SHOW PROCESSLIST",
+            "its answer differs from server to server",
+        ),
         ("FROBNICATE", "it is not understood"),
     ];
     for (text, why) in table {
         let found = explained(text);
-        assert!(found.contains(&format!("needs: the primary: {why}\n")), "{text}\n{found}");
+        assert!(
+            found.contains(&format!("needs: the primary: {why}\n")),
+            "{text}\n{found}"
+        );
         assert!(found.contains("goes to: db0:3306\n"), "{text}\n{found}");
     }
 }

@@ -53,26 +53,167 @@ fn each_condition_is_looked_at() {
     let bytes = |text: &str| vec![text.as_bytes().into()];
     let table: &[(&str, When, bool)] = &[
         ("nothing", When::default(), true),
-        ("account", When { accounts: bytes("app"), ..When::default() }, true),
-        ("other account", When { accounts: bytes("App"), ..When::default() }, false),
-        ("database", When { databases: bytes("shop"), ..When::default() }, true),
-        ("other database", When { databases: bytes("stock"), ..When::default() }, false),
-        ("network", When { clients: vec![Network::parse("10.0.0.0/8").unwrap()], ..When::default() }, true),
-        ("other network", When { clients: vec![Network::parse("10.1.2.4").unwrap()], ..When::default() }, false),
-        ("listener", When { listeners: vec![3, 0], ..When::default() }, true),
-        ("other listener", When { listeners: vec![3], ..When::default() }, false),
-        ("kind", When { kinds: vec![KindName::Delete, KindName::Read], ..When::default() }, true),
-        ("other kind", When { kinds: vec![KindName::Write], ..When::default() }, false),
-        ("digest", When { digests: vec![7], ..When::default() }, true),
-        ("other digest", When { digests: vec![8], ..When::default() }, false),
-        ("table", When { tables: vec![TableName::parse("orders")], ..When::default() }, true),
-        ("table of a database", When { tables: vec![TableName::parse("shop.ORDERS")], ..When::default() }, true),
-        ("of another", When { tables: vec![TableName::parse("stock.orders")], ..When::default() }, false),
-        ("pattern", When { pattern: Some(Pattern::new("^SELECT .* FROM `orders`").unwrap()), ..When::default() }, true),
-        ("other pattern", When { pattern: Some(Pattern::new("^UPDATE").unwrap()), ..When::default() }, false),
-        ("tag", When { tags: vec!["report".into()], ..When::default() }, true),
-        ("other tag", When { tags: vec!["reports".into()], ..When::default() }, false),
-        ("two, one of which fails", When { digests: vec![7], listeners: vec![1], ..When::default() }, false),
+        (
+            "account",
+            When {
+                accounts: bytes("app"),
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "other account",
+            When {
+                accounts: bytes("App"),
+                ..When::default()
+            },
+            false,
+        ),
+        (
+            "database",
+            When {
+                databases: bytes("shop"),
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "other database",
+            When {
+                databases: bytes("stock"),
+                ..When::default()
+            },
+            false,
+        ),
+        (
+            "network",
+            When {
+                clients: vec![Network::parse("10.0.0.0/8").unwrap()],
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "other network",
+            When {
+                clients: vec![Network::parse("10.1.2.4").unwrap()],
+                ..When::default()
+            },
+            false,
+        ),
+        (
+            "listener",
+            When {
+                listeners: vec![3, 0],
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "other listener",
+            When {
+                listeners: vec![3],
+                ..When::default()
+            },
+            false,
+        ),
+        (
+            "kind",
+            When {
+                kinds: vec![KindName::Delete, KindName::Read],
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "other kind",
+            When {
+                kinds: vec![KindName::Write],
+                ..When::default()
+            },
+            false,
+        ),
+        (
+            "digest",
+            When {
+                digests: vec![7],
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "other digest",
+            When {
+                digests: vec![8],
+                ..When::default()
+            },
+            false,
+        ),
+        (
+            "table",
+            When {
+                tables: vec![TableName::parse("orders")],
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "table of a database",
+            When {
+                tables: vec![TableName::parse("shop.ORDERS")],
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "of another",
+            When {
+                tables: vec![TableName::parse("stock.orders")],
+                ..When::default()
+            },
+            false,
+        ),
+        (
+            "pattern",
+            When {
+                pattern: Some(Pattern::new("^SELECT .* FROM `orders`").unwrap()),
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "other pattern",
+            When {
+                pattern: Some(Pattern::new("^UPDATE").unwrap()),
+                ..When::default()
+            },
+            false,
+        ),
+        (
+            "tag",
+            When {
+                tags: vec!["report".into()],
+                ..When::default()
+            },
+            true,
+        ),
+        (
+            "other tag",
+            When {
+                tags: vec!["reports".into()],
+                ..When::default()
+            },
+            false,
+        ),
+        (
+            "two, one of which fails",
+            When {
+                digests: vec![7],
+                listeners: vec![1],
+                ..When::default()
+            },
+            false,
+        ),
     ];
     for (what, when, expected) in table {
         assert_eq!(matches(when.clone(), &WHO, &facts), *expected, "{what}");
@@ -89,7 +230,10 @@ fn the_first_match_decides_unless_it_goes_on() {
     rules[0].goes_on = true;
     let rules = Rules::new(rules).unwrap();
     let found = rules.directions(&rules.select(&WHO), &READ);
-    assert_eq!((found.wanted, &found.matched[..]), (Some(Wanted::Primary), &[0, 1][..]));
+    assert_eq!(
+        (found.wanted, &found.matched[..]),
+        (Some(Wanted::Primary), &[0, 1][..])
+    );
 }
 
 #[test]
@@ -106,7 +250,14 @@ fn of_what_several_say_the_first_counts() {
                 ..Then::default()
             },
         ),
-        rule("c", When::default(), Then { concurrency: Some(9), ..Then::default() }),
+        rule(
+            "c",
+            When::default(),
+            Then {
+                concurrency: Some(9),
+                ..Then::default()
+            },
+        ),
     ];
     for rule in &mut rules {
         rule.goes_on = true;
@@ -134,9 +285,20 @@ fn networks_are_read_and_hold_what_is_in_them() {
     ];
     for (network, address, expected) in table {
         let network = Network::parse(network).unwrap();
-        assert_eq!(network.contains(address.parse().unwrap()), expected, "{network} {address}");
+        assert_eq!(
+            network.contains(address.parse().unwrap()),
+            expected,
+            "{network} {address}"
+        );
     }
-    for wrong in ["", "10.0.0.0/33", "10.0.0/8", "fe80::/129", "10.0.0.0/x", "host"] {
+    for wrong in [
+        "",
+        "10.0.0.0/33",
+        "10.0.0/8",
+        "fe80::/129",
+        "10.0.0.0/x",
+        "host",
+    ] {
         assert!(Network::parse(wrong).is_err(), "{wrong}");
     }
 }
@@ -152,7 +314,9 @@ fn some<T: Clone + std::fmt::Debug + 'static>(of: Vec<T>) -> impl Strategy<Value
 
 fn any_rule() -> impl Strategy<Value = Rule> {
     let bytes = |words: &[&str]| words.iter().map(|word| word.as_bytes().into()).collect();
-    let tables = WORDS.iter().flat_map(|word| [(*word).to_owned(), format!("shop.{word}")]);
+    let tables = WORDS
+        .iter()
+        .flat_map(|word| [(*word).to_owned(), format!("shop.{word}")]);
     (
         some::<Box<[u8]>>(bytes(&WORDS)),
         some::<Box<[u8]>>(bytes(&WORDS)),
@@ -166,7 +330,18 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         0_u64..8,
     )
         .prop_map(
-            |(accounts, databases, listeners, kinds, digests, tables, pattern, tags, goes_on, bits)| Rule {
+            |(
+                accounts,
+                databases,
+                listeners,
+                kinds,
+                digests,
+                tables,
+                pattern,
+                tags,
+                goes_on,
+                bits,
+            )| Rule {
                 name: "r".into(),
                 when: When {
                     accounts,

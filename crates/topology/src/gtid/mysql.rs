@@ -81,8 +81,7 @@ impl Source {
     fn intersect(&mut self, other: &Source) {
         let mut both: SmallVec<[Interval; 1]> = SmallVec::new();
         let (mut here, mut there) = (0, 0);
-        while let (Some(own), Some(their)) =
-            (self.intervals.get(here), other.intervals.get(there))
+        while let (Some(own), Some(their)) = (self.intervals.get(here), other.intervals.get(there))
         {
             let (first, last) = (own.first.max(their.first), own.last.min(their.last));
             if first <= last {
@@ -201,13 +200,14 @@ impl MySqlSet {
     }
 
     pub(super) fn intersect(&mut self, other: &MySqlSet) {
-        self.sources.retain(|source| match other.find(source.key()) {
-            Ok(at) => {
-                source.intersect(&other.sources[at]);
-                !source.intervals.is_empty()
-            }
-            Err(_) => false,
-        });
+        self.sources
+            .retain(|source| match other.find(source.key()) {
+                Ok(at) => {
+                    source.intersect(&other.sources[at]);
+                    !source.intervals.is_empty()
+                }
+                Err(_) => false,
+            });
     }
 
     pub(super) fn contains(&self, other: &MySqlSet) -> bool {
