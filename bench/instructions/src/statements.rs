@@ -37,6 +37,7 @@ fn stage() -> anyhow::Result<Stage> {
         metrics: Arc::new(Metrics::new(1, names)),
         monitor,
         rules: Arc::default(),
+        limits: Arc::default(),
         sets: Arc::default(),
         written: Arc::new(vec![Mutex::default()]),
         mailboxes: Arc::new(vec![mailbox.clone()]),

@@ -20,7 +20,7 @@ use millrace_routing::rules::Rules;
 use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
 use millrace_topology::Health;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::drain::{Signals, drain};
@@ -179,6 +179,13 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         metrics: metrics.clone(),
         monitor: monitor.clone(),
         rules: Arc::new(Rules::new(config.rules.clone()).context("the rules' patterns")?),
+        limits: Arc::new(
+            config
+                .rules
+                .iter()
+                .map(|rule| Some(Arc::new(Semaphore::new(rule.then.concurrency? as usize))))
+                .collect(),
+        ),
         sets: Arc::new(config.sets.clone()),
         written: Arc::new((0..workers).map(|_| Mutex::default()).collect()),
         mailboxes: mailboxes.clone(),

@@ -4,7 +4,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_backend::conn::Residue;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_metrics::RetryKind;
@@ -17,6 +16,7 @@ use millrace_routing::rules::Directions;
 use millrace_sql::{Access, Family, Flags, Statement};
 
 use crate::failure::{Answer, Failure};
+use crate::obey::tell_server;
 use crate::prelude::Prelude;
 use crate::prepared::ClientStatement;
 use crate::relay::{Ended, Plan, refused_here};
@@ -248,34 +248,8 @@ impl Session {
     /// read would hold up the applier's DDL, and all reads behind that.
     fn stop_on_server(&mut self, lease: &Lease) {
         let (pool, state) = (self.pool(lease.server), self.state.clone());
-        let (uid, thread) = (self.handle.uid, lease.thread_id);
-        tokio::task::spawn_local(async move {
-            let Ok(mut other) = pool.take(uid, &state).await else {
-                return;
-            };
-            // Until all is answered it is of no use to anybody else.
-            other.broken = true;
-            other.leave_owner();
-            let stopping = async {
-                if !other.residue.is_empty() {
-                    other.save_residue().await?;
-                }
-                other.query(&format!("KILL CONNECTION {thread}")).await
-            };
-            let stopped = tokio::time::timeout(STOP, stopping).await;
-            // 1094: it has ended by itself.
-            let answered = match stopped {
-                Ok(Ok(_)) => true,
-                Ok(Err(BackendError::Server(error))) => error.code == 1094,
-                _ => false,
-            };
-            if answered {
-                (other.last_user, other.last_seq) = (0, 0);
-                other.residue = Residue::default();
-                other.broken = false;
-            }
-            other.give_back();
-        });
+        let kill = format!("KILL CONNECTION {}", lease.thread_id);
+        tokio::task::spawn_local(tell_server(pool, self.handle.uid, state, kill));
     }
 
     /// A KILL is about to end the session: waits for that.
@@ -501,9 +475,6 @@ impl Session {
 
 /// How long the answer of a read that was sent for nothing may take.
 const DISCARD: Duration = Duration::from_millis(20);
-
-/// How long stopping a statement may take.
-const STOP: Duration = Duration::from_secs(5);
 
 /// Errors that say a prepared statement was not run and has to be prepared anew.
 fn is_stale(code: u16) -> bool {

@@ -13,6 +13,7 @@ mod kill;
 mod lease;
 mod local;
 mod login;
+mod obey;
 mod options;
 mod pins;
 mod prelude;

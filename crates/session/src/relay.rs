@@ -16,6 +16,8 @@ use millrace_protocol::{Capabilities, Status};
 use millrace_topology::GtidSet;
 
 use crate::failure::Failure;
+use crate::login::error_packet;
+use crate::obey::too_slow;
 use crate::session::{Session, Tracks};
 
 /// What a server's answer said besides its rows.
@@ -179,6 +181,17 @@ impl Session {
                         lease.buffer.drain(..at + len);
                         return Ok(Ended::Held(error));
                     }
+                    let late = error.code == 1317 && self.handle.timed_out.get();
+                    let error = match late && !plan.discard {
+                        true => {
+                            let late = too_slow();
+                            out.extend_from_slice(&lease.buffer[start..at]);
+                            error_packet(&late).encode(&mut out, lease.buffer[at + 3]);
+                            start = at + len;
+                            Box::new(late.error.clone())
+                        }
+                        false => error,
+                    };
                     self.outcome.error = Some(error);
                     at += len;
                 }

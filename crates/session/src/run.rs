@@ -18,6 +18,7 @@ use millrace_protocol::command::{Command, Query};
 use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
+use millrace_routing::rules::Directions;
 use millrace_routing::{
     Balance, Candidates, Consistency, Decision, Load, Options as RoutingOptions, Reason,
     SessionView, Transaction as TxView, decide,
@@ -28,6 +29,7 @@ use millrace_topology::{ServerId, Snapshot};
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
 use crate::lease::{Attempt, Main, Request};
+use crate::obey::demands;
 use crate::login::error_packet;
 use crate::questions::with_connection_id;
 use crate::session::{Session, Transaction};
@@ -62,6 +64,7 @@ impl Session {
                 Ok(()) => Box::pin(self.flush()).await,
                 failed => failed,
             };
+            self.obeying = None;
             self.handle.busy_since.set(0);
             self.handle.heard.set(self.worker.tick());
             self.worker.put_buffer(command);
@@ -185,6 +188,10 @@ impl Session {
                 let access = self.access(&class, query.text);
                 let directions = self.directions(&class, query.text, access);
                 refusal(directions.as_deref())?;
+                if let Some(text) = self.rewritten(directions.as_deref(), query.text) {
+                    self.worker.put_class(class);
+                    return Box::pin(self.rewritten_query(query.attributes, &text)).await;
+                }
                 let request = Request {
                     main: Main::Packet(packet),
                     access,
@@ -264,8 +271,24 @@ impl Session {
         }
     }
 
+    /// A query that a rule has written anew. What rules say of the new text holds, but it is not
+    /// rewritten again.
+    async fn rewritten_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
+        let class = self.worker.classify(text, &self.lex);
+        let access = self.access(&class, text);
+        let directions = self.directions(&class, text, access);
+        self.worker.put_class(class);
+        refusal(directions.as_deref())?;
+        self.substituted_query(attributes, text, directions).await
+    }
+
     /// A query in which answers took the place of questions.
-    async fn substituted_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
+    async fn substituted_query(
+        &mut self,
+        attributes: &[u8],
+        text: &[u8],
+        directions: Option<Rc<Directions>>,
+    ) -> Result<(), Failure> {
         let mut payload = vec![millrace_protocol::command::COM_QUERY];
         payload.extend_from_slice(attributes);
         payload.extend_from_slice(text);
@@ -280,7 +303,7 @@ impl Session {
             inner: None,
             expect: Expect::Query,
             prepare: None,
-            directions: None,
+            directions,
         };
         let ran = if is_simple(&class) {
             self.statement(&request, text).await
@@ -300,7 +323,10 @@ impl Session {
         if request.class.flags.contains(Flags::USES_CONNECTION_ID)
             && let Some(text) = with_connection_id(query.text, self.id)
         {
-            return self.substituted_query(query.attributes, &text).await;
+            let directions = request.directions.clone();
+            return self
+                .substituted_query(query.attributes, &text, directions)
+                .await;
         }
         self.special(request, query.text, Some(query.attributes))
             .await
@@ -328,7 +354,8 @@ impl Session {
         if let Some(attributes) = attributes
             && let Some(text) = self.with_known_answers(request, text)?
         {
-            return Box::pin(self.substituted_query(attributes, &text)).await;
+            let directions = request.directions.clone();
+            return Box::pin(self.substituted_query(attributes, &text, directions)).await;
         }
         match request.class.kind {
             Kind::Diagnostics if self.has_lost_diagnostics(request.class) => Err(Answer::client(
@@ -416,6 +443,9 @@ impl Session {
     pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
         self.route
             .begin(self.level_for(request), request.directions.as_ref());
+        if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
+            Box::pin(self.obey(request, directions)).await?;
+        }
         if let Some(lease) = self.lease.take() {
             self.route.server = Some(lease.server);
             return Box::pin(self.run_on_kept(lease, request)).await;

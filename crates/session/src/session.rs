@@ -17,6 +17,7 @@ use millrace_sql::{Charset, Family, LexMode};
 use millrace_topology::{GtidSet, ServerId};
 
 use crate::consistency::Seen;
+use crate::obey::Obeying;
 use crate::pins::Pins;
 use crate::prepared::Statements;
 use crate::questions::first_found_rows;
@@ -226,6 +227,8 @@ pub(crate) struct Session {
     pub(crate) level_given: Consistency,
     /// What a read must have seen.
     pub(crate) position: GtidSet,
+    /// What holds while a statement runs that a rule is about.
+    pub(crate) obeying: Option<Box<Obeying>>,
     /// Where the last statement went.
     pub(crate) route: Route,
     /// The rules that can concern it.
@@ -321,6 +324,7 @@ impl Session {
             warning_count: 0,
             level: Consistency::Session,
             level_given: entry.consistency.unwrap_or_default(),
+            obeying: None,
             route: Route::default(),
             selection: Rc::default(),
             address,
@@ -405,20 +409,25 @@ impl Session {
     /// The pool that serves this session on a server.
     pub(crate) fn pool(&mut self, server: ServerId) -> Rc<Pool> {
         let has_database = !self.state.database.is_empty();
-        let slot = &mut self.pools[server.index()][usize::from(has_database)];
-        if let Some(pool) = slot {
+        if let Some(pool) = &self.pools[server.index()][usize::from(has_database)] {
             return pool.clone();
         }
-        let key = PoolKey {
-            account: self.identity.account.clone(),
-            shape: self.capabilities & SHAPE,
-            tls: self.identity.tls,
-            has_database,
-            collation: self.identity.collation,
-        };
+        let key = self.pool_key();
+        let slot = &mut self.pools[server.index()][usize::from(has_database)];
         let pool = self.worker.servers[server.index()].pool(&key);
         *slot = Some(pool.clone());
         pool
+    }
+
+    /// What a server connection for this session must be like.
+    pub(crate) fn pool_key(&self) -> PoolKey {
+        PoolKey {
+            account: self.identity.account.clone(),
+            shape: self.capabilities & SHAPE,
+            tls: self.identity.tls,
+            has_database: !self.state.database.is_empty(),
+            collation: self.identity.collation,
+        }
     }
 
     /// Another account: other pools.

@@ -19,7 +19,7 @@ use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
 use millrace_topology::{GtidSet, ServerId};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
@@ -56,6 +56,8 @@ pub struct Shared {
     pub monitor: Arc<Monitor>,
     /// Rules for query routing.
     pub rules: Arc<Rules>,
+    /// How many statements may yet begin, for each rule that limits them.
+    pub limits: Arc<Vec<Option<Arc<Semaphore>>>>,
     /// Named sets of servers: a bit for each of them.
     pub sets: Arc<HashMap<String, u64>>,
     /// What was written through each worker, as positions: a new session begins with all of it.
@@ -151,6 +153,8 @@ pub(crate) struct Handle {
     pub(crate) on: Cell<Option<(ServerId, u32)>>,
     /// The connection on loan was named to a KILL: it is not to be lent to another.
     pub(crate) tainted: Cell<bool>,
+    /// The statement under way has run for longer than a rule allows.
+    pub(crate) timed_out: Cell<bool>,
     /// The statement under way was named to a KILL: it is not to be tried elsewhere.
     pub(crate) interrupted: Cell<bool>,
     /// That KILL is about to end the session as well.
@@ -200,6 +204,8 @@ pub struct Worker {
     pub(crate) verifiers: Verifiers,
     pub(crate) frontier: Frontier,
     pub(crate) remembered: Remembered,
+    /// Mirror images under way.
+    pub(crate) mirrors: Rc<Cell<u32>>,
     world: RefCell<Arc<World>>,
     catalogue: RefCell<Rc<Catalogue>>,
     catalogue_read: Cell<bool>,
@@ -277,6 +283,7 @@ impl Worker {
             verifiers: Verifiers::default(),
             frontier: Frontier::default(),
             remembered: Remembered::default(),
+            mirrors: Rc::default(),
             world: RefCell::new(world),
             catalogue: RefCell::default(),
             catalogue_read: Cell::new(false),
