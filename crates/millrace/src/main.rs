@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod drain;
+mod explain;
 mod listen;
 mod logging;
 mod serve;
@@ -27,6 +28,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Check a configuration file.
     Check(check::CheckArgs),
+    /// Say where a statement would go, and why.
+    Explain(explain::ExplainArgs),
     /// Show it: a private cluster, Millrace before it, and a workload that checks every answer.
     Demo(demo::DemoArgs),
     /// Run private clusters of real servers, to try things out.
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => exit(serve::run(&args)),
         Command::Check(args) => exit(check::run(&args)),
+        Command::Explain(args) => exit(explain::run(&args)),
         Command::Demo(args) => exit(demo::run(&args)),
         Command::Sandbox(args) => exit(sandbox(args)),
     }

@@ -73,7 +73,7 @@ pub fn explain(question: &Question<'_>) -> Vec<Line> {
         say("kept connection", question.pins.join(", "));
     }
     let session = &question.session;
-    say("level", level(session.consistency).to_owned());
+    say("level", session.consistency.name().to_owned());
     if session.consistency != Consistency::Eventual {
         say("must have", position(session.required));
         if let Some(seen) = session.seen {
@@ -116,16 +116,6 @@ pub fn explain(question: &Question<'_>) -> Vec<Line> {
         Decision::NoServer(why) => say("goes to", format!("nowhere: {why}")),
     }
     lines
-}
-
-/// A level's name.
-pub fn level(consistency: Consistency) -> &'static str {
-    match consistency {
-        Consistency::Eventual => "eventual",
-        Consistency::Session => "session",
-        Consistency::Instance => "instance",
-        Consistency::Global => "global",
-    }
 }
 
 fn kind(kind: Kind) -> String {
@@ -219,7 +209,7 @@ fn directions_in_words(directions: &Directions, world: &Snapshot) -> Vec<String>
         None => {}
     }
     if let Some(consistency) = directions.consistency {
-        words.push(format!("consistency {}", level(consistency)));
+        words.push(format!("consistency {}", consistency.name()));
     }
     if let Some(limit) = directions.time_limit {
         words.push(format!("at most {limit:?}"));

@@ -22,6 +22,33 @@ pub enum Consistency {
     Global,
 }
 
+impl Consistency {
+    /// All levels, the weakest first.
+    pub const ALL: [Consistency; 4] = [
+        Consistency::Eventual,
+        Consistency::Session,
+        Consistency::Instance,
+        Consistency::Global,
+    ];
+
+    /// Its name, in configurations, hints and variables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Consistency::Eventual => "eventual",
+            Consistency::Session => "session",
+            Consistency::Instance => "instance",
+            Consistency::Global => "global",
+        }
+    }
+
+    /// The level of a name, in whatever case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|level| level.name().eq_ignore_ascii_case(name))
+    }
+}
+
 /// What a listener is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Target {

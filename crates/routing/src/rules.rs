@@ -5,6 +5,7 @@
 //! [`Rules::select`]. The rest is matched per statement: [`Rules::directions`].
 
 mod index;
+mod statement;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,6 +18,7 @@ use regex::bytes::Regex;
 
 use crate::{Consistency, Wanted};
 use index::Index;
+pub use statement::{Sent, idle_item};
 
 /// A regular expression, over bytes. Two are the same where their texts are.
 #[derive(Debug, Clone)]

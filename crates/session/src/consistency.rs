@@ -158,7 +158,9 @@ impl Session {
         let value = assignment.value.of(text);
         let level = match assignment.kind {
             ValueKind::Default => Some(self.level_given),
-            _ => level(value),
+            _ => std::str::from_utf8(unquoted(value))
+                .ok()
+                .and_then(Consistency::from_name),
         };
         let Some(level) = level else {
             let value = String::from_utf8_lossy(unquoted(value)).into_owned();
@@ -199,7 +201,7 @@ impl Session {
             Family::MariaDb => 45,
         };
         let mut result = TextResult::new(vec![ColumnDef::text(&expression, collation)]);
-        result.row(&[Value::Bytes(name(self.level).as_bytes())]);
+        result.row(&[Value::Bytes(self.level.name().as_bytes())]);
         self.show(&result, 0).await
     }
 }
@@ -225,28 +227,6 @@ fn unquoted(value: &[u8]) -> &[u8] {
     match value {
         [b'\'', inner @ .., b'\''] | [b'"', inner @ .., b'"'] => inner,
         bare => bare,
-    }
-}
-
-/// Reads a level's name.
-pub(crate) fn level(value: &[u8]) -> Option<Consistency> {
-    [
-        Consistency::Eventual,
-        Consistency::Session,
-        Consistency::Instance,
-        Consistency::Global,
-    ]
-    .into_iter()
-    .find(|level| unquoted(value).eq_ignore_ascii_case(name(*level).as_bytes()))
-}
-
-/// A level's name.
-pub(crate) fn name(level: Consistency) -> &'static str {
-    match level {
-        Consistency::Eventual => "eventual",
-        Consistency::Session => "session",
-        Consistency::Instance => "instance",
-        Consistency::Global => "global",
     }
 }
 

@@ -4,11 +4,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use millrace_routing::rules::{Directions, Facts, Selection, TableName, Who};
-use millrace_routing::{Access, Wanted};
-use millrace_sql::{Hint, Statement, TableRef, digest, tags};
+use millrace_routing::Access;
+use millrace_routing::rules::{Directions, Selection, Sent, Who};
+use millrace_sql::{Hint, Statement};
 
-use crate::consistency;
 use crate::failure::{Answer, Failure};
 use crate::session::Session;
 
@@ -94,7 +93,16 @@ impl Session {
         let directions = match found {
             Some(directions) => directions,
             None => {
-                let directions = Rc::new(self.ask_rules(class, text, access));
+                let directions = Rc::new(self.worker.shared.rules.say(
+                    &self.selection,
+                    &Sent {
+                        text,
+                        class,
+                        access,
+                        mode: &self.lex,
+                        database: &self.state.database,
+                    },
+                ));
                 if known {
                     remembered.keep(Place {
                         class: class.clone(),
@@ -110,59 +118,13 @@ impl Session {
             self.worker.metrics().rule_matched(usize::from(*rule));
         }
         match Hint::of(class, text) {
-            Some(hint) => Some(Rc::new(self.with_hint(&directions, &hint))),
+            Some(hint) => {
+                let sets = &self.worker.shared.sets;
+                Some(Rc::new(directions.with_hint(&hint, sets)))
+            }
             None if directions.matched.is_empty() => None,
             None => Some(directions),
         }
-    }
-
-    fn ask_rules(&self, class: &Statement, text: &[u8], access: Access) -> Directions {
-        if self.selection.is_empty() {
-            return Directions::default();
-        }
-        let mut normalised = Vec::new();
-        let digest = match self.selection.needs_text {
-            true => digest(text, &self.lex, &mut normalised),
-            false => 0,
-        };
-        let tables: Vec<TableName> = class
-            .tables
-            .iter()
-            .map(|table| table_name(table, text))
-            .collect();
-        let tags = tags(class, text, &self.lex);
-        let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
-        let database = self.state.database.to_ascii_lowercase();
-        let facts = Facts {
-            kind: class.kind,
-            access,
-            tables: &tables,
-            database: &database,
-            digest,
-            normalised: &normalised,
-            tags: &tags,
-        };
-        self.worker.shared.rules.directions(&self.selection, &facts)
-    }
-
-    /// The client's own word counts more than a rule's about the same thing.
-    fn with_hint(&self, directions: &Directions, hint: &Hint<'_>) -> Directions {
-        let mut directions = directions.clone();
-        let set = hint
-            .servers
-            .and_then(|name| self.worker.shared.sets.get(name).copied());
-        let wanted = match (set, hint.primary) {
-            (Some(bits), _) => Some(Wanted::Servers(bits)),
-            (None, Some(true)) => Some(Wanted::Primary),
-            (None, Some(false)) => Some(Wanted::Replica),
-            (None, None) => None,
-        };
-        directions.wanted = wanted.or(directions.wanted);
-        let level = hint
-            .consistency
-            .and_then(|name| consistency::level(name.as_bytes()));
-        directions.consistency = level.or(directions.consistency);
-        directions
     }
 }
 
@@ -171,17 +133,5 @@ pub(crate) fn refusal(directions: Option<&Directions>) -> Result<(), Failure> {
     match directions.and_then(|directions| directions.refuse.as_deref()) {
         Some(text) => Err(Answer::client(1148, b"42000", text).into()),
         None => Ok(()),
-    }
-}
-
-fn table_name(table: &TableRef, text: &[u8]) -> TableName {
-    let lower = |span: millrace_sql::Span| {
-        let name = String::from_utf8_lossy(span.of(text)).to_lowercase();
-        let quotes = ['`', '"'];
-        name.trim_matches(quotes.as_slice()).as_bytes().into()
-    };
-    TableName {
-        schema: table.schema.map(lower),
-        name: lower(table.name),
     }
 }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult};
-use millrace_routing::explain::{Line, Question, explain, level};
-use millrace_routing::rules::Directions;
+use millrace_routing::explain::{Line, Question, explain};
+use millrace_routing::rules::{Directions, idle_item};
 use millrace_routing::{Consistency, Reason};
 use millrace_sql::{Family, Hint};
 use millrace_topology::ServerId;
@@ -87,7 +87,9 @@ impl Session {
                 class: &class,
                 access,
                 directions: request.directions.as_deref(),
-                unknown_hint: hint.as_ref().and_then(|hint| hint.unknown),
+                unknown_hint: hint
+                    .as_ref()
+                    .and_then(|hint| idle_item(hint, &self.worker.shared.sets)),
                 rules: &self.worker.shared.rules,
                 pins: &pins,
                 session: *session,
@@ -117,7 +119,7 @@ impl Session {
         if let Some(reason) = route.reason {
             say("because", reason.as_str().to_owned());
         }
-        say("level", level(route.level).to_owned());
+        say("level", route.level.name().to_owned());
         say(
             "waited for its position",
             if route.waited { "yes" } else { "no" }.to_owned(),

@@ -1,0 +1,305 @@
+//! `millrace explain`: where a statement would go, by a configuration and a described world. Asks no
+//! server.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use millrace_config::Config;
+use millrace_routing::explain::{Question, explain};
+use millrace_routing::rules::{Rules, Sent, Who, idle_item};
+use millrace_routing::{Consistency, Load, SessionView, Transaction};
+use millrace_sql::{Family, Hint, LexMode, Statement, classify};
+use millrace_topology::{
+    Cause, Family as Positions, GtidSet, Health, Role, ServerId, ServerView, Snapshot, Unfit,
+};
+use serde::Deserialize;
+
+/// What to explain.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The configuration file.
+    #[arg(long)]
+    config: PathBuf,
+    /// The statement.
+    #[arg(long)]
+    sql: String,
+    /// A file that describes the servers and the session; without it the first server is the primary,
+    /// the others have all that it has, and the session has written nothing.
+    #[arg(long)]
+    world: Option<PathBuf>,
+    /// The account that sends it.
+    #[arg(long, default_value = "")]
+    account: String,
+    /// Its default database.
+    #[arg(long, default_value = "")]
+    database: String,
+    /// The client's address.
+    #[arg(long)]
+    client: Option<IpAddr>,
+    /// The listener that it came in by, as the configuration has it; the first without this.
+    #[arg(long)]
+    listener: Option<String>,
+}
+
+/// A described world.
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct World {
+    /// `mysql` (default) or `mariadb`.
+    family: Option<String>,
+    /// In the order of the configuration; those left out are as without a description.
+    server: Vec<Described>,
+    session: DescribedSession,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Described {
+    address: String,
+    /// `primary` or `replica`.
+    role: Option<String>,
+    /// What it has executed, as GTIDs.
+    position: String,
+    /// Seconds behind; more than `max_lag` and it takes no reads.
+    lag: u64,
+    down: bool,
+    applier_stopped: bool,
+    /// Statements under way.
+    running: u32,
+    /// Response time in milliseconds.
+    response_ms: u32,
+}
+
+#[derive(Debug, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct DescribedSession {
+    /// What it must see, as GTIDs.
+    position: String,
+    consistency: Option<String>,
+    /// In a transaction that may write.
+    transaction: bool,
+    /// In a read-only transaction.
+    read_only: bool,
+    /// The server that it has read from last, by its address.
+    seen: Option<String>,
+}
+
+pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<i32> {
+    let Some(config) = crate::check::load(&args.config)? else {
+        return Ok(1);
+    };
+    let world: World = match &args.world {
+        Some(file) => {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("cannot read {}", file.display()))?;
+            toml::from_str(&text).with_context(|| format!("{}", file.display()))?
+        }
+        None => World::default(),
+    };
+    for (about, what) in explained(args, &config, &world)? {
+        println!("{about:<16} {what}");
+    }
+    Ok(0)
+}
+
+fn explained(
+    args: &ExplainArgs,
+    config: &Config,
+    world: &World,
+) -> anyhow::Result<Vec<(String, String)>> {
+    let family = match world.family.as_deref() {
+        None | Some("mysql") => Positions::MySql,
+        Some("mariadb") => Positions::MariaDb,
+        Some(other) => bail!("the family is mysql or mariadb, not `{other}`"),
+    };
+    let snapshot = snapshot(config, world, family)?;
+    let mode = match family {
+        Positions::MySql => LexMode::new(Family::MySql, 90_700),
+        Positions::MariaDb => LexMode::new(Family::MariaDb, 101_100),
+    };
+    let text = args.sql.as_bytes();
+    let mut class = Statement::default();
+    classify(text, &mode, &mut class);
+    let rules = Rules::new(config.rules.clone()).context("the rules' patterns")?;
+    let listener = match &args.listener {
+        Some(address) => config
+            .listeners
+            .iter()
+            .position(|listener| listener.address.to_string() == *address)
+            .with_context(|| format!("there is no listener {address}"))?,
+        None => 0,
+    };
+    let who = Who {
+        account: args.account.as_bytes(),
+        database: args.database.as_bytes(),
+        address: args.client,
+        listener: u16::try_from(listener).unwrap_or(u16::MAX),
+    };
+    let sent = Sent {
+        text,
+        class: &class,
+        access: class.access,
+        mode: &mode,
+        database: args.database.as_bytes(),
+    };
+    let hint = Hint::of(&class, text);
+    let mut directions = rules.say(&rules.select(&who), &sent);
+    if let Some(hint) = &hint {
+        directions = directions.with_hint(hint, &config.sets);
+    }
+    let required = position(family, &world.session.position)?;
+    let of_account = config
+        .accounts
+        .iter()
+        .find(|account| account.name == args.account)
+        .and_then(|account| account.consistency);
+    let of_listener = config.listeners.get(listener).and_then(|at| at.consistency);
+    let said = match &world.session.consistency {
+        Some(name) => Some(
+            Consistency::from_name(name)
+                .with_context(|| format!("there is no consistency `{name}`"))?,
+        ),
+        None => None,
+    };
+    let level = directions
+        .consistency
+        .or(said)
+        .or(of_account)
+        .or(of_listener)
+        .unwrap_or(config.routing.consistency);
+    let at = |address: &String| {
+        let found = snapshot.servers.iter().find(|view| *view.address == **address);
+        found
+            .map(|view| view.id)
+            .with_context(|| format!("there is no server {address}"))
+    };
+    let session = SessionView {
+        target: config
+            .listeners
+            .get(listener)
+            .map_or_else(Default::default, |listener| listener.target),
+        consistency: level,
+        transaction: match (world.session.transaction, world.session.read_only) {
+            (true, _) => Transaction::ReadWrite,
+            (false, true) => Transaction::ReadOnly,
+            (false, false) => Transaction::None,
+        },
+        seen: world.session.seen.as_ref().map(at).transpose()?,
+        wanted: directions.wanted,
+        ..SessionView::new(&required)
+    };
+    let described = |view: &ServerView| {
+        let mut described = world.server.iter();
+        described.find(|described| described.address == *view.address)
+    };
+    let outstanding: Vec<u32> = snapshot
+        .servers
+        .iter()
+        .map(|view| described(view).map_or(0, |described| described.running))
+        .collect();
+    let response_us: Vec<u32> = snapshot
+        .servers
+        .iter()
+        .map(|view| described(view).map_or(0, |described| described.response_ms.saturating_mul(1000)))
+        .collect();
+    Ok(explain(&Question {
+        text,
+        class: &class,
+        access: class.access,
+        directions: Some(&directions),
+        unknown_hint: hint
+            .as_ref()
+            .and_then(|hint| idle_item(hint, &config.sets)),
+        rules: &rules,
+        pins: &[],
+        session,
+        world: &snapshot,
+        options: &config.routing.options,
+        load: Load {
+            outstanding: &outstanding,
+            response_us: &response_us,
+            known: &[],
+            behind: 0,
+            rotation: 0,
+        },
+    }))
+}
+
+fn position(family: Positions, text: &str) -> anyhow::Result<GtidSet> {
+    GtidSet::parse(family, text.as_bytes()).with_context(|| format!("`{text}`"))
+}
+
+fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result<Snapshot> {
+    let described = |address: &str| world.server.iter().find(|one| one.address == address);
+    for one in &world.server {
+        let known = config
+            .servers
+            .iter()
+            .any(|server| server.address.to_string() == one.address);
+        anyhow::ensure!(known, "there is no server {} in the configuration", one.address);
+    }
+    let names: Vec<String> = config
+        .servers
+        .iter()
+        .map(|server| server.address.to_string())
+        .collect();
+    let says = |name: &String, role: &str| {
+        described(name).is_some_and(|one| one.role.as_deref() == Some(role))
+    };
+    let primary = names
+        .iter()
+        .position(|name| says(name, "primary"))
+        .or_else(|| names.iter().position(|name| !says(name, "replica")));
+    let of_primary = primary
+        .and_then(|at| described(&names[at]))
+        .map_or("", |one| &one.position);
+    let max_lag = config.routing.max_lag.as_secs();
+    let mut servers = Vec::new();
+    for (index, (server, name)) in config.servers.iter().zip(&names).enumerate() {
+        let one = described(name);
+        let is_primary = primary == Some(index);
+        let lag = one.map_or(0, |one| one.lag);
+        let unfit = match one {
+            Some(one) if one.down => Some(Unfit::Down(Cause::Refused)),
+            Some(one) if one.applier_stopped => Some(Unfit::ApplierStopped),
+            _ if !is_primary && server.weight == 0 => Some(Unfit::ZeroWeight),
+            _ if lag > max_lag => Some(Unfit::Lagging { seconds: lag }),
+            _ => None,
+        };
+        let executed = match one {
+            Some(one) if !one.position.is_empty() => &one.position,
+            _ => of_primary,
+        };
+        servers.push(ServerView {
+            id: ServerId(u16::try_from(index).unwrap_or(u16::MAX)),
+            address: Arc::from(name.as_str()),
+            zone: server.zone.as_str().into(),
+            weight: server.weight,
+            share: server.weight.saturating_mul(100),
+            role: if is_primary { Role::Primary } else { Role::Replica },
+            health: Health::Up,
+            unfit,
+            lag_seconds: (!is_primary).then_some(lag),
+            gtid: true,
+            executed: position(family, executed)?,
+            report: None,
+            probed_at: None,
+            incarnation: 0,
+        });
+    }
+    let down = primary.filter(|at| servers[*at].unfit.is_some());
+    Ok(Snapshot {
+        generation: 1,
+        epoch: 1,
+        primary: primary
+            .filter(|_| down.is_none())
+            .map(|at| ServerId(u16::try_from(at).unwrap_or(u16::MAX))),
+        servers,
+        conflict: Vec::new(),
+        family: Some(family),
+        version_number: 0,
+    })
+}
