@@ -1,0 +1,62 @@
+//! Query routing on real servers: levels, rules, hints, and what EXPLAIN ROUTE says of them.
+
+#[path = "../serving/ground.rs"]
+#[allow(dead_code, reason = "the suite needs but some of it")]
+mod ground;
+mod levels;
+mod rules;
+
+use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
+use millrace_tests::checks::Checks;
+
+use crate::ground::mark;
+
+async fn routing(family: Family) -> anyhow::Result<()> {
+    let cluster = Cluster::up(ClusterSpec::new(family)).await?;
+    let cluster = &cluster;
+    mark(cluster).await?;
+    let mut checks = Checks::new(format!("routing, {family}"));
+    checks.run("level's variable", levels::variable(cluster)).await;
+    checks
+        .run("levels of accounts and listeners", levels::configured(cluster))
+        .await;
+    checks
+        .run("sequential reads spread", levels::spread(cluster))
+        .await;
+    checks
+        .run("one replica late", levels::one_late(cluster))
+        .await;
+    checks
+        .run("both appliers stopped", levels::both_stopped(cluster))
+        .await;
+    checks.run("explain route", rules::explained(cluster)).await;
+    checks.run("hints", rules::hints(cluster)).await;
+    checks.run("where rules send", rules::sent(cluster)).await;
+    checks.run("refused", rules::refused(cluster)).await;
+    checks.run("time limit", rules::time_limit(cluster)).await;
+    checks.run("limited in number", rules::limited(cluster)).await;
+    checks.run("mirrored", rules::mirrored(cluster)).await;
+    checks.run("written anew", rules::rewritten(cluster)).await;
+    checks.finish()
+}
+
+fn test(family: Family) {
+    if skip_unless(family, "routing") {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(routing(family)).unwrap();
+}
+
+#[test]
+fn mysql() {
+    test(Family::MySql);
+}
+
+#[test]
+fn mariadb() {
+    test(Family::MariaDb);
+}

@@ -1,0 +1,231 @@
+//! Rules and hints: where statements run for them, and what else comes of them.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::{APP, Cluster};
+use millrace_tests::harness::Proxy;
+use millrace_tests::wire::Connection;
+
+use crate::ground::{QUICK, app, proxy, replica_ports};
+
+async fn ports(connection: &mut Connection, sql: &str, times: usize) -> anyhow::Result<BTreeSet<u16>> {
+    let mut ports = BTreeSet::new();
+    for _ in 0..times {
+        let reply = connection.expect(sql).await?;
+        ports.insert(reply.scalar().context("no port")?.parse()?);
+    }
+    Ok(ports)
+}
+
+/// The lines of an answer about a route, as `about: route`.
+async fn lines(connection: &mut Connection, sql: &str) -> anyhow::Result<String> {
+    let rows = connection.expect(sql).await?.rows();
+    let text = rows.into_iter().map(|row| {
+        let cell = |at: usize| row[at].clone().unwrap_or_default();
+        format!("{}: {}\n", cell(0), cell(1))
+    });
+    Ok(text.collect())
+}
+
+fn set_of(cluster: &Cluster, port: u16) -> String {
+    let _ = cluster;
+    format!("[[server_set]]\nname = \"chosen\"\nservers = \"127.0.0.1:{port}\"\n")
+}
+
+pub(crate) async fn explained(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[[rule]]\nname = \"places\"\ntable = \"place\"\nto = \"primary\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    let primary = cluster.primary().port;
+    let text = lines(&mut connection, "EXPLAIN ROUTE SELECT port FROM app.place").await?;
+    for expected in [
+        "needs: a server with the data: it only reads\n",
+        "tables: app.place\n",
+        "rule: places\n",
+        "level: session\n",
+        &format!("goes to: 127.0.0.1:{primary}\n"),
+        "because: wanted\n",
+    ] {
+        ensure!(text.contains(expected), "no `{}` in\n{text}", expected.trim());
+    }
+    let text = lines(&mut connection, "explain route DELETE FROM app.place;").await?;
+    ensure!(text.contains("needs: the primary: it may change something\n"), "{text}");
+    // It was not run.
+    connection.expect(QUICK).await?.scalar().context("no row left")?;
+    let text = lines(&mut connection, "SHOW ROUTE").await?;
+    ensure!(text.contains(&format!("went to: 127.0.0.1:{primary}\n")), "{text}");
+    ensure!(text.contains("rule: places\n"), "{text}");
+    connection.quit().await;
+    Ok(())
+}
+
+pub(crate) async fn hints(cluster: &Cluster) -> anyhow::Result<()> {
+    let chosen = cluster.replicas()[1].port;
+    let proxy = proxy(cluster, &set_of(cluster, chosen)).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    let primary = BTreeSet::from([cluster.primary().port]);
+    for sql in [
+        "/* millrace: primary */ SELECT port FROM app.place",
+        "SELECT port FROM app.place /*!999999 millrace: primary */",
+        "SELECT port -- millrace: primary\nFROM app.place",
+    ] {
+        ensure!(ports(&mut connection, sql, 4).await? == primary, "{sql}");
+    }
+    // The reads above bind the session to the primary for a moment.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    connection.expect("SELECT port FROM app.place").await?;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let sql = "SELECT /* millrace: servers=chosen, consistency=eventual */ port FROM app.place";
+    ensure!(ports(&mut connection, sql, 8).await? == BTreeSet::from([chosen]));
+    let sql = "SELECT /* millrace: replica consistency=eventual */ port FROM app.place";
+    ensure!(ports(&mut connection, sql, 8).await? == replica_ports(cluster));
+    // A hint sends no write where it must not go.
+    connection
+        .expect("/* millrace: replica */ CREATE TABLE IF NOT EXISTS app.hinted (a INT)")
+        .await?;
+    let text = lines(
+        &mut connection,
+        "EXPLAIN ROUTE SELECT /* millrace: servers=gone */ 1 FROM app.place",
+    )
+    .await?;
+    ensure!(text.contains("hint: `gone` is not known and does nothing\n"), "{text}");
+    connection.quit().await;
+    Ok(())
+}
+
+pub(crate) async fn sent(cluster: &Cluster) -> anyhow::Result<()> {
+    let chosen = cluster.replicas()[0].port;
+    let more = format!(
+        "{}[[rule]]\nname = \"counted\"\nkind = \"read\"\ncontinue = true\n\
+         [[rule]]\nname = \"set\"\nmatch = \"FROM `app` \\\\. `place`\"\ntag = \"set\"\nservers = \"chosen\"\nconsistency = \"eventual\"\n\
+         [[rule]]\nname = \"account\"\naccount = \"nobody\"\nto = \"primary\"\n\
+         [[rule]]\nname = \"database\"\ndatabase = \"test\"\nto = \"primary\"\n",
+        set_of(cluster, chosen)
+    );
+    let proxy = proxy(cluster, &more).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    let tagged = "SELECT port FROM app.place /* set */";
+    ensure!(ports(&mut connection, tagged, 8).await? == BTreeSet::from([chosen]));
+    ensure!(!ports(&mut connection, QUICK, 8).await?.contains(&cluster.primary().port));
+    connection.expect("USE test").await?;
+    let primary = BTreeSet::from([cluster.primary().port]);
+    ensure!(ports(&mut connection, QUICK, 8).await? == primary, "after USE");
+    let reply = connection.prepare(QUICK.as_bytes()).await;
+    let (id, _) = reply.statement_id().context("not prepared")?;
+    let reply = connection.execute(id, 0, &[], false).await;
+    ensure!(reply.scalar() == Some(cluster.primary().port.to_string()), "prepared");
+    ensure!(matches(&proxy, "counted").await? >= 25.0);
+    ensure!(matches(&proxy, "set").await? == 8.0);
+    ensure!(matches(&proxy, "account").await? == 0.0);
+    connection.quit().await;
+    Ok(())
+}
+
+async fn matches(proxy: &Proxy, rule: &str) -> anyhow::Result<f64> {
+    let metrics = proxy.metrics().await?;
+    let start = format!("millrace_rule_matches_total{{rule=\"{rule}\"}} ");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&start));
+    Ok(line.context("no such metric")?.parse()?)
+}
+
+pub(crate) async fn refused(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[[rule]]\nmatch = \"^SELECT \\\\*\"\nrefuse = \"name the columns\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    let reply = connection.query("SELECT * FROM app.place").await;
+    let error = reply.err().context("not refused")?;
+    ensure!((error.code, &error.message[..]) == (1148, &b"name the columns"[..]));
+    connection.expect(QUICK).await?;
+    connection.quit().await;
+    Ok(())
+}
+
+pub(crate) async fn time_limit(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[[rule]]\ntable = \"place\"\ntime_limit = \"300ms\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    for sql in [
+        "SELECT port, SLEEP(20) FROM app.place",
+        "SELECT port, SLEEP(20) FROM app.place FOR UPDATE",
+    ] {
+        let begun = Instant::now();
+        let reply = connection.query(sql).await;
+        ensure!(begun.elapsed() < Duration::from_secs(10), "{sql}: {:?}", begun.elapsed());
+        // A sleep that is killed may also end by itself, with 1.
+        let code = reply.err().map(|error| error.code);
+        ensure!(code == Some(3024) || code.is_none(), "{sql}: {code:?}");
+    }
+    let heavy = "SELECT COUNT(*) FROM app.place, information_schema.columns a, \
+                 information_schema.columns b, information_schema.columns c";
+    let code = connection.query(heavy).await.err().map(|error| error.code);
+    ensure!(code == Some(3024), "{code:?}");
+    // The next statement is not met by a late KILL.
+    for _ in 0..20 {
+        connection.expect(QUICK).await?;
+    }
+    connection.quit().await;
+    Ok(())
+}
+
+pub(crate) async fn limited(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[[rule]]\ntag = \"few\"\nmax_concurrent = 2\n";
+    let proxy = proxy(cluster, more).await?;
+    let login = app(proxy.address());
+    let begun = Instant::now();
+    let one = async || {
+        let mut connection = Connection::open(&login).await?;
+        connection
+            .expect("SELECT SLEEP(0.4) FROM app.place /* few */")
+            .await?;
+        connection.quit().await;
+        anyhow::Ok(())
+    };
+    tokio::try_join!(one(), one(), one(), one(), one(), one())?;
+    let took = begun.elapsed();
+    ensure!(took >= Duration::from_millis(1_200), "six by two took {took:?}");
+    Ok(())
+}
+
+pub(crate) async fn mirrored(cluster: &Cluster) -> anyhow::Result<()> {
+    let mirror = cluster.replicas()[1].clone();
+    let more = format!(
+        "{}[[rule]]\ntag = \"twice\"\nto = \"primary\"\nmirror = \"chosen\"\n",
+        set_of(cluster, mirror.port)
+    );
+    let proxy = proxy(cluster, &more).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    let mut control = cluster.control(&mirror.name).await?;
+    let counted = "SELECT VARIABLE_VALUE FROM performance_schema.global_status \
+                   WHERE VARIABLE_NAME = 'Com_select'";
+    let counted = match cluster.family() {
+        millrace_sandbox::Family::MySql => counted.to_owned(),
+        millrace_sandbox::Family::MariaDb => {
+            counted.replace("performance_schema.global_status", "information_schema.global_status")
+        }
+    };
+    let before: u64 = control.value(&counted).await?.context("no value")?.parse()?;
+    let primary = BTreeSet::from([cluster.primary().port]);
+    let sql = "SELECT port FROM app.place /* twice */";
+    ensure!(ports(&mut connection, sql, 100).await? == primary);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let after: u64 = control.value(&counted).await?.context("no value")?.parse()?;
+    ensure!(after - before >= 100, "{} of 100 reads were mirrored", after - before);
+    control.close().await;
+    connection.quit().await;
+    Ok(())
+}
+
+pub(crate) async fn rewritten(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[[rule]]\nrewrite = \"/\\\\* n=(\\\\d+) \\\\*/\"\nrewrite_to = \"+ $1\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    let reply = connection.expect("SELECT 1 /* n=41 */").await?;
+    ensure!(reply.scalar().as_deref() == Some("42"));
+    let reply = connection.expect("SELECT 1").await?;
+    ensure!(reply.scalar().as_deref() == Some("1"));
+    let _ = APP;
+    connection.quit().await;
+    Ok(())
+}
