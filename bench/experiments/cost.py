@@ -98,4 +98,18 @@ LATENCY = Experiment(
     notes=("Point selects on one connection to each system, 50 to each in turn.",),
 )
 
-EXPERIMENTS = (CPU, ROWS, LATENCY)
+LEVELS = Experiment(
+    id="LEVELS",
+    title="What consistency costs",
+    question="What does a read cost more for what it is guaranteed to see?",
+    points=(
+        Point("point selects, 64 clients", Sysbench()),
+        Point("prepared point selects, 64 clients", Sysbench(prepared=True), quick=False),
+    ),
+    columns=COLUMNS,
+    charts=(Chart("proxy_us"), Chart("p50_ms"), Chart("qps")),
+    by_name_only=True,
+    notes=("Replicas have caught up and nobody writes: what the promise costs when it is kept already.",),
+)
+
+EXPERIMENTS = (CPU, LEVELS, ROWS, LATENCY)

@@ -182,6 +182,12 @@ def _cpu():
                   ratio("CPU", f"{kind}, 64 clients", "proxy_us", "millrace", "haproxy"))  # fmt: skip
 
 
+    for point in ("point selects, 64 clients", "prepared point selects, 64 clients"):
+        for metric, what in (("proxy_us", "CPU"), ("mean_ms", "latency")):
+            yield Aim("LEVELS", f"{what} of {point}, session to eventual", "at most", 1.03,
+                      ratio("LEVELS", point, metric, "millrace-session", "millrace-eventual"))  # fmt: skip
+
+
 def _clients():
     yield Aim("ROWS", "CPU per result of 10,000 rows, to the bare relay's", "at most", 1.1,
               ratio("ROWS", "10,000 rows", "proxy_us", "millrace", "relay"))  # fmt: skip
@@ -242,14 +248,16 @@ def _scalearc():
     yield Aim("S1", "p50 above HAProxy's, one client", "at most", 0,
               difference("S1", "one client", "p50_us", "millrace", "haproxy"), "µs", 0,
               floor=("bare relay", difference("S1", "one client", "p50_us", "relay", "haproxy")))  # fmt: skip
-    yield from _straight("S2", {n: f"{n} server{'s' * (n > 1)}" for n in (1, 2, 3, 4)})
+    nodes = {n: f"{n} server{'s' * (n > 1)}" for n in (1, 2, 3, 4)}
+    yield from _straight("S2", nodes)
+    yield from _straight("S2", {n: nodes[n] for n in (1, 2, 4)}, "millrace-routed", "by table: ")
 
 
-def _straight(experiment, points):
+def _straight(experiment, points, system="millrace-all", how_routed=""):
     last = max(points)
     for corrected, limit, how in ((True, 0.95, "corrected for the servers' CPU"), (False, 0.87, "as it is")):
-        yield Aim(experiment, f"reads on up to {last} servers, of a straight line, {how}", "at least", limit,
-                  line(experiment, "millrace-all", points, corrected), "of ideal", needs_caps=True)  # fmt: skip
+        yield Aim(experiment, f"{how_routed}reads on up to {last} servers, of a straight line, {how}", "at least", limit,
+                  line(experiment, system, points, corrected), "of ideal", needs_caps=True)  # fmt: skip
 
 
 def _proxies_compared():

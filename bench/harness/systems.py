@@ -220,7 +220,14 @@ class Running:
     def _each(self):
         for number, server in enumerate(self._servers):
             host, _, port = server.address.rpartition(":")
-            yield {"n": str(number), "server": server.address, "server_host": host, "server_port": port}
+            tables = range(number + 1, cluster.TABLES + 1, len(self._servers))
+            yield {
+                "n": str(number),
+                "server": server.address,
+                "server_host": host,
+                "server_port": port,
+                "server_tables": ", ".join(f'"sbtest{table}"' for table in tables),
+            }
 
     def _fill(self, text, extra=None):
         return string.Template(text).substitute(self._names, **(extra or {}))
