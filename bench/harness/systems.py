@@ -15,7 +15,7 @@ import tempfile
 import time
 import tomllib
 
-from harness import procs
+from harness import cluster, procs
 
 READY_WITHIN_SECONDS = 15
 STOPPED_WITHIN_SECONDS = 5
