@@ -76,13 +76,30 @@ impl Session {
     /// was then; once it is known, any server that is as far will do.
     pub(crate) fn settle_seen(&mut self) -> Option<ServerId> {
         let seen = self.seen?;
-        let (primary, incarnation) = self.worker.with_world(|world| {
-            let view = world.snapshot.server(seen.server);
-            (world.snapshot.primary, view.map(|view| view.incarnation))
+        let (primary, incarnation, last) = self.worker.with_world(|world| {
+            let snapshot = &world.snapshot;
+            let view = snapshot.server(seen.server);
+            let gone = view.filter(|view| !view.health.is_usable());
+            (
+                snapshot.primary,
+                view.map(|view| view.incarnation),
+                gone.map(|view| view.executed.clone()),
+            )
         });
         if incarnation != Some(seen.incarnation) {
             // Other data is there now. Only the primary is sure to have what was seen.
             return Some(NOWHERE);
+        }
+        if let Some(last) = last {
+            if primary.is_some() {
+                return Some(NOWHERE);
+            }
+            // The primary itself is gone, and with it what it alone had. What it was last known to
+            // have is what can be asked for.
+            self.position.union(&last);
+            self.position.coalesce(8);
+            self.seen = None;
+            return None;
         }
         let positions = self.worker.shared.monitor.positions();
         let found = positions.since(seen.server, seen.mark);

@@ -638,7 +638,8 @@ impl Session {
         });
         match decision {
             Decision::Send { candidates, reason } => {
-                if Reason::is_balanced(reason) {
+                // Where there was no choice, it is nobody's turn that is over.
+                if reason.is_balanced() && seen.is_none() {
                     self.worker.rotate();
                 }
                 self.route.reason = Some(reason);
