@@ -40,6 +40,11 @@ async fn routing(family: Family) -> anyhow::Result<()> {
     checks.finish()
 }
 
+#[test]
+fn by_command() {
+    rules::explained_by_command().unwrap();
+}
+
 fn test(family: Family) {
     if skip_unless(family, "routing") {
         return;

@@ -229,3 +229,74 @@ pub(crate) async fn rewritten(cluster: &Cluster) -> anyhow::Result<()> {
     connection.quit().await;
     Ok(())
 }
+
+const CONFIG: &str = r#"
+[[listen]]
+address = "127.0.0.1:6033"
+[[server]]
+address = "db1:3306"
+[[server]]
+address = "db2:3306"
+tags = ["olap"]
+[[server]]
+address = "db3:3306"
+[[server_set]]
+name = "olap"
+tag = "olap"
+[[rule]]
+name = "reports"
+account = "bi"
+servers = "olap"
+consistency = "eventual"
+"#;
+
+const WORLD: &str = r#"
+[[server]]
+address = "db1:3306"
+position = "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-9"
+[[server]]
+address = "db2:3306"
+position = "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5"
+[[server]]
+address = "db3:3306"
+applier_stopped = true
+[session]
+position = "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-7"
+"#;
+
+/// `millrace explain` needs no server.
+pub(crate) fn explained_by_command() -> anyhow::Result<()> {
+    let folder = std::env::temp_dir().join(format!("millrace-explain-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let (config, world) = (folder.join("m.toml"), folder.join("world.toml"));
+    std::fs::write(&config, CONFIG)?;
+    std::fs::write(&world, WORLD)?;
+    let explain = |more: &[&str]| -> anyhow::Result<String> {
+        let mut command = std::process::Command::new(millrace_tests::harness::program()?);
+        command.args(["explain", "--sql", "SELECT * FROM shop.orders"]);
+        command.arg("--config").arg(&config).args(more);
+        let ran = command.output()?;
+        ensure!(
+            ran.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        Ok(String::from_utf8(ran.stdout)?)
+    };
+    let plain = explain(&[])?;
+    ensure!(plain.contains("goes to          db2:3306, then db3:3306, then db1:3306\n"), "{plain}");
+    let world = world.display().to_string();
+    let described = explain(&["--world", &world])?;
+    for expected in [
+        "goes to          db2:3306 (asked to wait), then db1:3306\n",
+        "takes no reads (applier stopped)",
+        "because          read_after_wait\n",
+    ] {
+        ensure!(described.contains(expected), "no `{}` in\n{described}", expected.trim());
+    }
+    let ruled = explain(&["--world", &world, "--account", "bi"])?;
+    ensure!(ruled.contains("rule             reports\n"), "{ruled}");
+    ensure!(ruled.contains("goes to          db2:3306, then db1:3306\n"), "{ruled}");
+    std::fs::remove_dir_all(&folder)?;
+    Ok(())
+}
