@@ -240,6 +240,9 @@ address = "db2:3306"
 tags = ["olap"]
 [[server]]
 address = "db3:3306"
+[monitor]
+user = "m"
+password_env = "MILLRACE_MONITOR_PASSWORD"
 [[server_set]]
 name = "olap"
 tag = "olap"
@@ -275,6 +278,7 @@ pub(crate) fn explained_by_command() -> anyhow::Result<()> {
         let mut command = std::process::Command::new(millrace_tests::harness::program()?);
         command.args(["explain", "--sql", "SELECT * FROM shop.orders"]);
         command.arg("--config").arg(&config).args(more);
+        command.env("MILLRACE_MONITOR_PASSWORD", "x");
         let ran = command.output()?;
         ensure!(
             ran.status.success(),
