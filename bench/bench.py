@@ -117,9 +117,13 @@ def begin(args, now):
         return Results(now)
     results = Results.read(args.resume / "run.json")
     before = results.about
-    for what in ("build", "versions", "cgroups"):
+    for what in ("versions", "cgroups"):
         if before[what] != now[what]:
             sys.exit(f"bench: {args.resume} was measured with another {what}: start a new run")
+    # Building the same again gives another file, as a training never runs quite the same.
+    for what in ("kind", "commit", "compiler"):
+        if before["build"].get(what) != now["build"].get(what):
+            sys.exit(f"bench: {args.resume} was measured with another build ({what}): start a new run")
     for what in ("cpu", "cores", "kernel"):
         if before["machine"][what] != now["machine"][what]:
             sys.exit(f"bench: {args.resume} was measured on another machine ({what}): start a new run")

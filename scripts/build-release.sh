@@ -144,9 +144,11 @@ train() {
     mv "$profile.new" "$profile"
 }
 
+# The last one that changed the program: documents may have followed.
 commit() {
     local found
-    found=$(git rev-parse --short HEAD 2>/dev/null) || { printf 'unknown'; return; }
+    found=$(git log -1 --format=%h -- crates Cargo.toml Cargo.lock 2>/dev/null)
+    [ -n "$found" ] || { printf 'unknown'; return; }
     [ -z "$(git status --porcelain -- crates Cargo.toml Cargo.lock)" ] || found+=', with changes'
     printf '%s' "$found"
 }
