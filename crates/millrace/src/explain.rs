@@ -171,7 +171,10 @@ fn explained(
         .or(of_listener)
         .unwrap_or(config.routing.consistency);
     let at = |address: &String| {
-        let found = snapshot.servers.iter().find(|view| *view.address == **address);
+        let found = snapshot
+            .servers
+            .iter()
+            .find(|view| *view.address == **address);
         found
             .map(|view| view.id)
             .with_context(|| format!("there is no server {address}"))
@@ -203,16 +206,16 @@ fn explained(
     let response_us: Vec<u32> = snapshot
         .servers
         .iter()
-        .map(|view| described(view).map_or(0, |described| described.response_ms.saturating_mul(1000)))
+        .map(|view| {
+            described(view).map_or(0, |described| described.response_ms.saturating_mul(1000))
+        })
         .collect();
     Ok(explain(&Question {
         text,
         class: &class,
         access: class.access,
         directions: Some(&directions),
-        unknown_hint: hint
-            .as_ref()
-            .and_then(|hint| idle_item(hint, &config.sets)),
+        unknown_hint: hint.as_ref().and_then(|hint| idle_item(hint, &config.sets)),
         rules: &rules,
         pins: &[],
         session,
@@ -239,7 +242,11 @@ fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result
             .servers
             .iter()
             .any(|server| server.address.to_string() == one.address);
-        anyhow::ensure!(known, "there is no server {} in the configuration", one.address);
+        anyhow::ensure!(
+            known,
+            "there is no server {} in the configuration",
+            one.address
+        );
     }
     let names: Vec<String> = config
         .servers
@@ -279,7 +286,11 @@ fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result
             zone: server.zone.as_str().into(),
             weight: server.weight,
             share: server.weight.saturating_mul(100),
-            role: if is_primary { Role::Primary } else { Role::Replica },
+            role: if is_primary {
+                Role::Primary
+            } else {
+                Role::Replica
+            },
             health: Health::Up,
             unfit,
             lag_seconds: (!is_primary).then_some(lag),

@@ -127,7 +127,10 @@ fn to_readers(
     let mut candidates = Candidates::new();
     for reader in &readers {
         let asks = reader.lacks > 0;
-        if candidates.len() == room || (asks && waits == 0) {
+        // It is not worth a wait where nobody can tell how long it would be: nothing from that source
+        // has ever come to it.
+        let hopeless = reader.lacks == u64::MAX && world.primary.is_some();
+        if candidates.len() == room || (asks && (waits == 0 || hopeless)) {
             continue;
         }
         waits -= usize::from(asks);
@@ -268,9 +271,8 @@ fn readers(
             Some(set) if !is_primary => lacks(view, set, load),
             _ => 0,
         };
-        // Without GTIDs a server cannot be asked to wait; and it is not worth it where nobody can tell
-        // how long that would be, because nothing from that source has ever come to it.
-        if lacks > 0 && (!view.gtid || lacks == u64::MAX) {
+        // Without GTIDs a server cannot be asked to wait.
+        if lacks > 0 && !view.gtid {
             continue;
         }
         readers.push(reader(view, lacks, options, session, load));

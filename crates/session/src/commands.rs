@@ -452,6 +452,7 @@ impl Session {
                 };
                 lease.last_user = 0;
                 lease.give_back();
+                self.level = self.level_given;
                 let state = self.worker.states.share(state);
                 self.set_state(state);
             }

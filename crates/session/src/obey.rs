@@ -168,7 +168,11 @@ impl Session {
     }
 
     /// The statement's text as a rule wants it; none where it stays as it is.
-    pub(crate) fn rewritten(&self, directions: Option<&Directions>, text: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn rewritten(
+        &self,
+        directions: Option<&Directions>,
+        text: &[u8],
+    ) -> Option<Vec<u8>> {
         let rule = self.worker.shared.rules.get(directions?.rewritten_by?)?;
         let rewrite = rule.then.rewrite.as_ref()?;
         match rewrite.pattern.replace_all(text, &rewrite.template[..]) {
@@ -243,12 +247,7 @@ async fn clear(lease: &mut Lease) -> Result<(), BackendError> {
 }
 
 /// Has a server run a KILL, on a connection of the session's account.
-pub(crate) async fn tell_server(
-    pool: Rc<Pool>,
-    uid: u64,
-    state: Rc<SessionState>,
-    kill: String,
-) {
+pub(crate) async fn tell_server(pool: Rc<Pool>, uid: u64, state: Rc<SessionState>, kill: String) {
     let Ok(mut other) = pool.take(uid, &state).await else {
         return;
     };

@@ -20,8 +20,8 @@ use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::rules::Directions;
 use millrace_routing::{
-    Balance, Candidates, Consistency, Decision, Load, Options as RoutingOptions, Reason,
-    SessionView, Transaction as TxView, decide,
+    Balance, Candidates, Consistency, Decision, Load, Options as RoutingOptions, SessionView,
+    Transaction as TxView, decide,
 };
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify};
 use millrace_topology::{ServerId, Snapshot};
@@ -29,8 +29,8 @@ use millrace_topology::{ServerId, Snapshot};
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
 use crate::lease::{Attempt, Main, Request};
-use crate::obey::demands;
 use crate::login::error_packet;
+use crate::obey::demands;
 use crate::questions::with_connection_id;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;

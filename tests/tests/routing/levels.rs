@@ -21,7 +21,10 @@ pub(crate) async fn variable(cluster: &Cluster) -> anyhow::Result<()> {
     ensure!(level(&mut connection).await? == "session");
     for (set, now) in [
         ("SET @@millrace_consistency = 'global'", "global"),
-        ("SET @@SESSION.Millrace_Consistency = \"INSTANCE\"", "instance"),
+        (
+            "SET @@SESSION.Millrace_Consistency = \"INSTANCE\"",
+            "instance",
+        ),
         ("SET millrace_consistency = eventual", "eventual"),
         ("SET SESSION millrace_consistency = DEFAULT", "session"),
     ] {
@@ -40,15 +43,22 @@ pub(crate) async fn variable(cluster: &Cluster) -> anyhow::Result<()> {
         let found = reply.err().map(|error| error.code);
         ensure!(found == Some(code), "{wrong}: {found:?}");
     }
-    ensure!(level(&mut connection).await? == "session", "an error changed it");
-    connection.expect("SET @@millrace_consistency = 'global'").await?;
+    ensure!(
+        level(&mut connection).await? == "session",
+        "an error changed it"
+    );
+    connection
+        .expect("SET @@millrace_consistency = 'global'")
+        .await?;
     let reset = connection
-        .command(0x1f, b"", millrace_tests::wire::Expect::Simple)
+        .command(0x1f, b"", millrace_tests::wire::Expect::Single)
         .await;
     ensure!(reset.err().is_none());
     ensure!(level(&mut connection).await? == "session", "after a reset");
     // The column is named as the servers name theirs.
-    let reply = connection.expect("SELECT @@millrace_consistency AS level;").await;
+    let reply = connection
+        .expect("SELECT @@millrace_consistency AS level;")
+        .await;
     ensure!(reply.is_err() || !reply?.rows().is_empty());
     connection.quit().await;
     Ok(())
@@ -126,14 +136,20 @@ async fn write_and_read(login: &Login, turns: u32) -> anyhow::Result<Seen> {
         seen.micros.push(begun.elapsed().as_micros());
         let row = rows.first().context("no row")?;
         let value: u32 = row[0].as_deref().context("NULL")?.parse()?;
-        ensure!(value == turn, "a stale row: {value} after {turn} was written");
+        ensure!(
+            value == turn,
+            "a stale row: {value} after {turn} was written"
+        );
         let port = row[1].as_deref().context("NULL")?.parse()?;
         *seen.ports.entry(port).or_default() += 1;
         // A while without writes, so that a replica that is on time has caught up.
         if turn % 4 == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
             for _ in 0..4 {
-                *seen.ports.entry(port_of(&mut connection).await?).or_default() += 1;
+                *seen
+                    .ports
+                    .entry(port_of(&mut connection).await?)
+                    .or_default() += 1;
             }
         }
     }
@@ -182,7 +198,10 @@ pub(crate) async fn one_late(cluster: &Cluster) -> anyhow::Result<()> {
     let seen = seen?;
     let all: u32 = seen.ports.values().sum();
     let share = f64::from(seen.ports.get(&on_time).copied().unwrap_or(0)) / f64::from(all);
-    ensure!(share > 0.3, "but {share:.2} of the reads on the replica that is on time");
+    ensure!(
+        share > 0.3,
+        "but {share:.2} of the reads on the replica that is on time"
+    );
     Ok(())
 }
 

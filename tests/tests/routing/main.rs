@@ -16,9 +16,14 @@ async fn routing(family: Family) -> anyhow::Result<()> {
     let cluster = &cluster;
     mark(cluster).await?;
     let mut checks = Checks::new(format!("routing, {family}"));
-    checks.run("level's variable", levels::variable(cluster)).await;
     checks
-        .run("levels of accounts and listeners", levels::configured(cluster))
+        .run("level's variable", levels::variable(cluster))
+        .await;
+    checks
+        .run(
+            "levels of accounts and listeners",
+            levels::configured(cluster),
+        )
         .await;
     checks
         .run("sequential reads spread", levels::spread(cluster))
@@ -34,7 +39,9 @@ async fn routing(family: Family) -> anyhow::Result<()> {
     checks.run("where rules send", rules::sent(cluster)).await;
     checks.run("refused", rules::refused(cluster)).await;
     checks.run("time limit", rules::time_limit(cluster)).await;
-    checks.run("limited in number", rules::limited(cluster)).await;
+    checks
+        .run("limited in number", rules::limited(cluster))
+        .await;
     checks.run("mirrored", rules::mirrored(cluster)).await;
     checks.run("written anew", rules::rewritten(cluster)).await;
     checks.finish()
@@ -46,7 +53,7 @@ fn by_command() {
 }
 
 fn test(family: Family) {
-    if skip_unless(family, "routing") {
+    if !skip_unless(family, "routing") {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()

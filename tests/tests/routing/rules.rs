@@ -10,7 +10,11 @@ use millrace_tests::wire::Connection;
 
 use crate::ground::{QUICK, app, proxy, replica_ports};
 
-async fn ports(connection: &mut Connection, sql: &str, times: usize) -> anyhow::Result<BTreeSet<u16>> {
+async fn ports(
+    connection: &mut Connection,
+    sql: &str,
+    times: usize,
+) -> anyhow::Result<BTreeSet<u16>> {
     let mut ports = BTreeSet::new();
     for _ in 0..times {
         let reply = connection.expect(sql).await?;
@@ -48,14 +52,28 @@ pub(crate) async fn explained(cluster: &Cluster) -> anyhow::Result<()> {
         &format!("goes to: 127.0.0.1:{primary}\n"),
         "because: wanted\n",
     ] {
-        ensure!(text.contains(expected), "no `{}` in\n{text}", expected.trim());
+        ensure!(
+            text.contains(expected),
+            "no `{}` in\n{text}",
+            expected.trim()
+        );
     }
     let text = lines(&mut connection, "explain route DELETE FROM app.place;").await?;
-    ensure!(text.contains("needs: the primary: it may change something\n"), "{text}");
+    ensure!(
+        text.contains("needs: the primary: it may change something\n"),
+        "{text}"
+    );
     // It was not run.
-    connection.expect(QUICK).await?.scalar().context("no row left")?;
+    connection
+        .expect(QUICK)
+        .await?
+        .scalar()
+        .context("no row left")?;
     let text = lines(&mut connection, "SHOW ROUTE").await?;
-    ensure!(text.contains(&format!("went to: 127.0.0.1:{primary}\n")), "{text}");
+    ensure!(
+        text.contains(&format!("went to: 127.0.0.1:{primary}\n")),
+        "{text}"
+    );
     ensure!(text.contains("rule: places\n"), "{text}");
     connection.quit().await;
     Ok(())
@@ -90,7 +108,10 @@ pub(crate) async fn hints(cluster: &Cluster) -> anyhow::Result<()> {
         "EXPLAIN ROUTE SELECT /* millrace: servers=gone */ 1 FROM app.place",
     )
     .await?;
-    ensure!(text.contains("hint: `gone` is not known and does nothing\n"), "{text}");
+    ensure!(
+        text.contains("hint: `gone` is not known and does nothing\n"),
+        "{text}"
+    );
     connection.quit().await;
     Ok(())
 }
@@ -108,14 +129,24 @@ pub(crate) async fn sent(cluster: &Cluster) -> anyhow::Result<()> {
     let mut connection = Connection::open(&app(proxy.address())).await?;
     let tagged = "SELECT port FROM app.place /* set */";
     ensure!(ports(&mut connection, tagged, 8).await? == BTreeSet::from([chosen]));
-    ensure!(!ports(&mut connection, QUICK, 8).await?.contains(&cluster.primary().port));
+    ensure!(
+        !ports(&mut connection, QUICK, 8)
+            .await?
+            .contains(&cluster.primary().port)
+    );
     connection.expect("USE test").await?;
     let primary = BTreeSet::from([cluster.primary().port]);
-    ensure!(ports(&mut connection, QUICK, 8).await? == primary, "after USE");
+    ensure!(
+        ports(&mut connection, QUICK, 8).await? == primary,
+        "after USE"
+    );
     let reply = connection.prepare(QUICK.as_bytes()).await;
     let (id, _) = reply.statement_id().context("not prepared")?;
     let reply = connection.execute(id, 0, &[], false).await;
-    ensure!(reply.scalar() == Some(cluster.primary().port.to_string()), "prepared");
+    ensure!(
+        reply.scalar() == Some(cluster.primary().port.to_string()),
+        "prepared"
+    );
     ensure!(matches(&proxy, "counted").await? >= 25.0);
     ensure!(matches(&proxy, "set").await? == 8.0);
     ensure!(matches(&proxy, "account").await? == 0.0);
@@ -136,7 +167,7 @@ pub(crate) async fn refused(cluster: &Cluster) -> anyhow::Result<()> {
     let mut connection = Connection::open(&app(proxy.address())).await?;
     let reply = connection.query("SELECT * FROM app.place").await;
     let error = reply.err().context("not refused")?;
-    ensure!((error.code, &error.message[..]) == (1148, &b"name the columns"[..]));
+    ensure!((error.code, &error.message[..]) == (1148, "name the columns"));
     connection.expect(QUICK).await?;
     connection.quit().await;
     Ok(())
@@ -152,7 +183,11 @@ pub(crate) async fn time_limit(cluster: &Cluster) -> anyhow::Result<()> {
     ] {
         let begun = Instant::now();
         let reply = connection.query(sql).await;
-        ensure!(begun.elapsed() < Duration::from_secs(10), "{sql}: {:?}", begun.elapsed());
+        ensure!(
+            begun.elapsed() < Duration::from_secs(10),
+            "{sql}: {:?}",
+            begun.elapsed()
+        );
         // A sleep that is killed may also end by itself, with 1.
         let code = reply.err().map(|error| error.code);
         ensure!(code == Some(3024) || code.is_none(), "{sql}: {code:?}");
@@ -184,7 +219,10 @@ pub(crate) async fn limited(cluster: &Cluster) -> anyhow::Result<()> {
     };
     tokio::try_join!(one(), one(), one(), one(), one(), one())?;
     let took = begun.elapsed();
-    ensure!(took >= Duration::from_millis(1_200), "six by two took {took:?}");
+    ensure!(
+        took >= Duration::from_millis(1_200),
+        "six by two took {took:?}"
+    );
     Ok(())
 }
 
@@ -201,17 +239,30 @@ pub(crate) async fn mirrored(cluster: &Cluster) -> anyhow::Result<()> {
                    WHERE VARIABLE_NAME = 'Com_select'";
     let counted = match cluster.family() {
         millrace_sandbox::Family::MySql => counted.to_owned(),
-        millrace_sandbox::Family::MariaDb => {
-            counted.replace("performance_schema.global_status", "information_schema.global_status")
-        }
+        millrace_sandbox::Family::MariaDb => counted.replace(
+            "performance_schema.global_status",
+            "information_schema.global_status",
+        ),
     };
-    let before: u64 = control.value(&counted).await?.context("no value")?.parse()?;
+    let before: u64 = control
+        .value(&counted)
+        .await?
+        .context("no value")?
+        .parse()?;
     let primary = BTreeSet::from([cluster.primary().port]);
     let sql = "SELECT port FROM app.place /* twice */";
     ensure!(ports(&mut connection, sql, 100).await? == primary);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let after: u64 = control.value(&counted).await?.context("no value")?.parse()?;
-    ensure!(after - before >= 100, "{} of 100 reads were mirrored", after - before);
+    let after: u64 = control
+        .value(&counted)
+        .await?
+        .context("no value")?
+        .parse()?;
+    ensure!(
+        after - before >= 100,
+        "{} of 100 reads were mirrored",
+        after - before
+    );
     control.close().await;
     connection.quit().await;
     Ok(())
@@ -288,7 +339,10 @@ pub(crate) fn explained_by_command() -> anyhow::Result<()> {
         Ok(String::from_utf8(ran.stdout)?)
     };
     let plain = explain(&[])?;
-    ensure!(plain.contains("goes to          db2:3306, then db3:3306, then db1:3306\n"), "{plain}");
+    ensure!(
+        plain.contains("goes to          db2:3306, then db3:3306, then db1:3306\n"),
+        "{plain}"
+    );
     let world = world.display().to_string();
     let described = explain(&["--world", &world])?;
     for expected in [
@@ -296,11 +350,18 @@ pub(crate) fn explained_by_command() -> anyhow::Result<()> {
         "takes no reads (applier stopped)",
         "because          read_after_wait\n",
     ] {
-        ensure!(described.contains(expected), "no `{}` in\n{described}", expected.trim());
+        ensure!(
+            described.contains(expected),
+            "no `{}` in\n{described}",
+            expected.trim()
+        );
     }
     let ruled = explain(&["--world", &world, "--account", "bi"])?;
     ensure!(ruled.contains("rule             reports\n"), "{ruled}");
-    ensure!(ruled.contains("goes to          db2:3306, then db1:3306\n"), "{ruled}");
+    ensure!(
+        ruled.contains("goes to          db2:3306, then db1:3306\n"),
+        "{ruled}"
+    );
     std::fs::remove_dir_all(&folder)?;
     Ok(())
 }
