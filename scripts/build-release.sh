@@ -147,7 +147,7 @@ train() {
 # The last one that changed the program: documents may have followed.
 commit() {
     local found
-    found=$(git log -1 --format=%h -- crates Cargo.toml Cargo.lock 2>/dev/null)
+    found=$(git log -1 --format=%h -- crates Cargo.toml Cargo.lock 2>/dev/null) || true
     [ -n "$found" ] || { printf 'unknown'; return; }
     [ -z "$(git status --porcelain -- crates Cargo.toml Cargo.lock)" ] || found+=', with changes'
     printf '%s' "$found"

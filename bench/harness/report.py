@@ -70,8 +70,8 @@ def _facts(results):
     )
     yield (
         f"Servers: {about.get('servers', 'none')}, {settings['tables']} tables of {settings['rows']:,} rows. "
-        f"{settings['rounds']} round{'s' * (settings['rounds'] > 1)}, {settings['seconds']:g} s for each load, more where its clients need that; "
-        "medians (least to most), ratios taken within a round."
+        f"{settings['rounds']} round{'s' * (settings['rounds'] > 1)}, {settings['seconds']:g} s for each load, "
+        "more where its clients need that; medians (least to most), ratios taken within a round."
     )
     yield (
         f"No CPU caps: {cgroups['missing']}. What needs them is not judged."
@@ -89,6 +89,11 @@ def _facts(results):
         yield f"Left out: {name} ({why})"
     for failure in about["failures"]:
         yield f"Failed: {failure}"
+
+
+def _commands(results):
+    """All that the results come from: a run may have been had in pieces."""
+    return [results.about["command"], *(one["command"] for one in results.about.get("resumed", []))]
 
 
 def _aims_table(aims):
@@ -243,7 +248,8 @@ def _series(results, experiment, chart, points):
 
 
 def _markdown(results, experiments, aims, charts):
-    parts = [f"# {TITLE}", *(f"- {fact}" for fact in _facts(results)), f"\n    {results.about['command']}\n"]
+    parts = [f"# {TITLE}", *(f"- {fact}" for fact in _facts(results)), ""]
+    parts += [*(f"    {command}" for command in _commands(results)), ""]
     parts.append(_markdown_table(_aims_table(aims)))
     for one in experiments:
         parts.append(f"## {one.id}: {one.title}\n\n{one.question} " + " ".join(_notes(results, one)) + "\n")
@@ -261,11 +267,12 @@ def _markdown_table(table):
 
 def _html(results, experiments, aims, charts):
     facts = "".join(f"<li>{escape(fact)}</li>" for fact in _facts(results))
+    commands = "<br>".join(escape(command) for command in _commands(results))
     parts = [
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{TITLE}</title>',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<style>{STYLE}</style></head><body><h1>{TITLE}</h1>",
-        f"<ul>{facts}</ul><p><code>{escape(results.about['command'])}</code></p>",
+        f"<ul>{facts}</ul><p><code>{commands}</code></p>",
         _html_table(_aims_table(aims)),
     ]
     for one in experiments:

@@ -38,6 +38,8 @@ pub struct Login {
     /// Collation id of the handshake.
     pub charset: u8,
     pub tls: bool,
+    /// Sends the first of TLS in the same write as the request for it.
+    pub tls_at_once: bool,
     /// The plugin to begin with; the server's own choice where `None`.
     pub plugin: Option<String>,
     /// Whether the client sends its password when a server asks for it on a plain connection;
@@ -59,6 +61,7 @@ impl Login {
             capabilities: cap::MODERN,
             charset: 45,
             tls: false,
+            tls_at_once: false,
             plugin: None,
             shows_password: true,
             attributes: Vec::new(),
@@ -180,9 +183,13 @@ impl Connection {
                 return Err(protocol_error("the server offers no TLS"));
             }
             let request = response_head(login, capabilities);
-            frames.write(&request).await?;
+            let mut ahead = Vec::new();
+            frames.frame(&request, &mut ahead);
+            if !login.tls_at_once {
+                frames.write_framed(&std::mem::take(&mut ahead)).await?;
+            }
             let seq = frames.seq;
-            frames = Frames::new(tls::upgrade(frames.into_io()).await?);
+            frames = Frames::new(tls::upgrade(frames.into_io(), ahead).await?);
             frames.seq = seq;
         }
         let mut connection = Self {

@@ -1,12 +1,15 @@
 //! TLS as a client that accepts any certificate: what is tested is the channel, not the name.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 
 use super::frame::Io;
@@ -59,8 +62,60 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// Upgrades a stream on which an SSL request was just sent.
-pub(crate) async fn upgrade(io: Box<dyn Io>) -> io::Result<Box<dyn Io>> {
+/// A stream whose first write takes bytes along that go ahead of it.
+struct Ahead {
+    io: Box<dyn Io>,
+    bytes: Vec<u8>,
+    joined: bool,
+}
+
+impl AsyncRead for Ahead {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Ahead {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.bytes.is_empty() {
+            return Pin::new(&mut this.io).poll_write(cx, buf);
+        }
+        if !std::mem::replace(&mut this.joined, true) {
+            this.bytes.extend_from_slice(buf);
+        }
+        while !this.bytes.is_empty() {
+            let written = ready!(Pin::new(&mut this.io).poll_write(cx, &this.bytes))?;
+            this.bytes.drain(..written);
+        }
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+}
+
+/// Upgrades a stream on which an SSL request was just sent, or is sent now: `ahead` goes out in one
+/// write with the first of TLS.
+pub(crate) async fn upgrade(io: Box<dyn Io>, ahead: Vec<u8>) -> io::Result<Box<dyn Io>> {
+    let io = Ahead {
+        io,
+        bytes: ahead,
+        joined: false,
+    };
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()

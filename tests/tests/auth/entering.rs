@@ -47,6 +47,21 @@ pub(crate) async fn warm_server(ground: &Ground) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// TLS begins in the write that asks for it: whoever reads more than the request must not lose it.
+pub(crate) async fn tls_at_once(ground: &Ground) -> anyhow::Result<()> {
+    let plugin = ground.plugins()[0];
+    ground.account("at_once", plugin, "at-once-77c").await?;
+    let mut login = ground.through("at_once", "at-once-77c", Way::Tls);
+    login.tls_at_once = true;
+    for _ in 0..3 {
+        let mut connection = Connection::open(&login).await?;
+        let shown = connection.expect("SELECT 7").await?;
+        ensure!(shown.scalar().as_deref() == Some("7"));
+        connection.quit().await;
+    }
+    Ok(())
+}
+
 pub(crate) async fn empty_passwords(ground: &Ground) -> anyhow::Result<()> {
     for plugin in ground.plugins() {
         let name = format!("empty_{}", &plugin[..6]);

@@ -14,7 +14,7 @@ use millrace_tests::checks::Checks;
 
 use crate::entering::{
     auth_switch, character_sets, database_at_login, empty_passwords, every_plugin, late_replicas,
-    no_plugin_support, strange_passwords, warm_server,
+    no_plugin_support, strange_passwords, tls_at_once, warm_server,
 };
 use crate::ground::Ground;
 use crate::other_user::change_user;
@@ -31,6 +31,7 @@ async fn accounts(family: Family) -> anyhow::Result<()> {
     let mut checks = Checks::new(format!("auth, {family}"));
     checks.run("every plugin", every_plugin(&ground)).await;
     checks.run("a warm server", warm_server(&ground)).await;
+    checks.run("TLS at once", tls_at_once(&ground)).await;
     checks
         .run("empty passwords", empty_passwords(&ground))
         .await;
