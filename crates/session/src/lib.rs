@@ -9,6 +9,7 @@ mod directions;
 mod effects;
 mod epilogue;
 mod failure;
+mod held;
 mod kill;
 mod lease;
 mod local;
@@ -30,6 +31,7 @@ mod verify;
 mod worker;
 
 pub use accounts::Accounts;
-pub use options::{Options, ServerKey};
+pub use held::{Held, HeldStatement, Lane};
+pub use options::{FailoverOptions, Options, ServerKey};
 pub use registry::Registry;
 pub use worker::{Entry, ListenerTls, Message, Shared, Worker};

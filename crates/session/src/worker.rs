@@ -25,6 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::accounts::Accounts;
 use crate::consistency::Frontier;
 use crate::directions::Remembered;
+use crate::held::Held;
 use crate::options::{Options, ServerKey};
 use crate::prepared::Likeness;
 use crate::registry::Registry;
@@ -62,6 +63,8 @@ pub struct Shared {
     pub sets: Arc<HashMap<String, u64>>,
     /// What was written through each worker, as positions: a new session begins with all of it.
     pub written: Arc<Vec<Mutex<Option<GtidSet>>>>,
+    /// Statements that wait for a server.
+    pub held: Arc<Held>,
     /// Every worker's mailbox.
     pub mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
 }
