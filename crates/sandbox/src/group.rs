@@ -104,7 +104,7 @@ fn galera_options(server: &Server, members: &[Server]) -> Vec<(&'static str, Str
                 port(1)
             ),
         ),
-        ("wsrep-sst-method", "rsync".into()),
+        ("wsrep-sst-method", "sandbox".into()),
         (
             "wsrep-sst-receive-address",
             format!("127.0.0.1:{}", port(2)),
@@ -115,6 +115,33 @@ fn galera_options(server: &Server, members: &[Server]) -> Vec<(&'static str, Str
         ("wsrep-slave-threads", "2".into()),
     ]
 }
+
+/// The server puts its own folder before our path, so a copying method of our own is what brings
+/// [`RSYNC`] into play; it is the server's `wsrep_sst_rsync` otherwise.
+pub(crate) const SST: (&str, &str) = (
+    "wsrep_sst_sandbox",
+    r#"#!/bin/sh
+script=$(command -v wsrep_sst_rsync) || exit 127
+PATH=$(dirname "$0"):$PATH exec "$script" "$@"
+"#,
+);
+
+/// An rsync that keeps its user: as a daemon of root's it becomes nobody, who may not write into
+/// our folders, and the script by which Galera copies data does not tell it otherwise.
+pub(crate) const RSYNC: (&str, &str) = (
+    "rsync",
+    r#"#!/bin/sh
+real=$(PATH=${PATH#*:} command -v rsync) || exit 127
+for word in "$@"; do
+    [ "$before" != --config ] || config=$word
+    before=$word
+done
+if [ -n "$config" ] && [ "$(id -u)" -eq 0 ]; then
+    sed -i '1i uid = root\ngid = root' "$config"
+fi
+exec "$real" "$@"
+"#,
+);
 
 /// What a member's recovery logs in to its donor with.
 pub(crate) fn recovery_account() -> String {

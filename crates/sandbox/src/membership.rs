@@ -3,7 +3,9 @@
 //! `failover`.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -37,10 +39,23 @@ impl Cluster {
 
     /// One after the other: each copies the data of one that is there.
     pub(crate) async fn start_galera(&self, servers: &[Server]) -> Result<()> {
+        self.write_tools()?;
         for (index, server) in servers.iter().enumerate() {
             self.spawn_as(server, index == 0)?;
             server.wait_ready().await?;
             wait_online(self.topology(), server, servers).await?;
+        }
+        Ok(())
+    }
+
+    /// See [`group::SST`].
+    fn write_tools(&self) -> Result<()> {
+        let folder = tools(&self.dir());
+        fs::create_dir(&folder)?;
+        for (name, text) in [group::SST, group::RSYNC] {
+            let tool = folder.join(name);
+            fs::write(&tool, text)?;
+            fs::set_permissions(&tool, Permissions::from_mode(0o755))?;
         }
         Ok(())
     }
@@ -226,6 +241,11 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// Programs of the cluster's own, before those of the machine on its servers' path.
+pub(crate) fn tools(cluster: &Path) -> PathBuf {
+    cluster.join("tools")
 }
 
 /// Galera bootstraps only from the node that was the last to stop; a sandbox is told which.

@@ -1,5 +1,6 @@
 //! One server: its files, its options, its start. It asks no other server anything.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::binaries::Binaries;
 use crate::control::Control;
 use crate::group;
+use crate::membership::tools;
 use crate::process;
 use crate::spec::{ClusterSpec, Family, Role, Topology};
 use crate::state::ServerInfo;
@@ -120,6 +122,7 @@ impl Server {
         self.forget_last_run();
         let log = self.open_log()?;
         let child = Command::new(&binaries.server)
+            .env("PATH", path(spec))
             .arg(self.defaults_argument())
             .args(run.new_cluster.then_some("--wsrep-new-cluster"))
             .args(&spec.extra_args)
@@ -245,6 +248,14 @@ impl Server {
         }
         file
     }
+}
+
+/// The cluster's own tools come first, where it has any.
+fn path(spec: &ClusterSpec) -> OsString {
+    let mut path = tools(&spec.dir).into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    path
 }
 
 fn set_tls(cluster: &Path, set: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
