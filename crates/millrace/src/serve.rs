@@ -11,7 +11,7 @@ use clap::Args;
 use millrace_admin::{HttpListener, Readiness};
 use millrace_backend::connect::{Address, SharedTls};
 use millrace_backend::monitor::{Monitor, MonitorOptions, World};
-use millrace_backend::pool::{PoolOptions, ServerCount};
+use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
 use millrace_config::{Config, Environment, Failover, Flags};
 use millrace_metrics::{Metrics, ServerState};
@@ -20,7 +20,7 @@ use millrace_routing::rules::Rules;
 use millrace_session::{
     Accounts, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
 };
-use millrace_topology::Health;
+use millrace_topology::{Health, PerServer};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
@@ -169,12 +169,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         held: Arc::new(Held::new(&options.failover)),
         options,
         pool: Arc::new(pool_options(&config)),
-        counts: Arc::new(
-            addresses
-                .iter()
-                .map(|_| Arc::new(ServerCount::default()))
-                .collect(),
-        ),
+        counts: Arc::new(PerServer::new(addresses.len())),
         accounts,
         registry: registry.clone(),
         key: Arc::new(ServerKey::generate().context("cannot make an RSA key")?),
@@ -390,6 +385,8 @@ async fn publish_servers(
                     up: view.health.is_usable(),
                     fit: view.is_fit(),
                     primary: snapshot.primary == Some(view.id),
+                    draining: view.draining,
+                    gone: view.gone,
                     lag_seconds: view.lag_seconds,
                 })
                 .collect()

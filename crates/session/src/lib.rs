@@ -19,6 +19,7 @@ mod login;
 mod obey;
 mod options;
 mod pins;
+mod pools;
 mod prelude;
 mod prepared;
 mod questions;
