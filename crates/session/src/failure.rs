@@ -53,6 +53,11 @@ impl Answer {
         }))
     }
 
+    /// The connection to the server broke.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.side == Side::Proxy && self.error.code == 2013
+    }
+
     fn passing(mut self) -> Self {
         self.0.passing = true;
         self

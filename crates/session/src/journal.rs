@@ -2,9 +2,10 @@
 //! run it again on another server and to see whether it comes out the same. Sends nothing.
 
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use millrace_backend::state::SessionState;
+use millrace_metrics::ReplayFailure;
 use millrace_protocol::response::Expect;
 use millrace_sql::{Flags, Kind, Statement};
 
@@ -22,8 +23,6 @@ pub(crate) enum Spoilt {
     Begin,
     /// It has done what cannot be done again, or not with the same effect.
     Statement,
-    /// It holds what lives on its connection only.
-    Pinned,
     /// It has written to a table without transactions.
     NonTransactional,
     /// Run again, a statement was answered differently.
@@ -42,10 +41,24 @@ impl Spoilt {
             Spoilt::TooOld => "it has been open for longer than failover.max_replay_time",
             Spoilt::Begin => "it depends on the moment of its begin",
             Spoilt::Statement => "it contains a statement that cannot be run again",
-            Spoilt::Pinned => "it holds something that lives on its connection only",
             Spoilt::NonTransactional => "it writes to a table without transactions",
             Spoilt::Differs => "its statements are answered differently there",
             Spoilt::NoServer => "no server could run it in time",
+        }
+    }
+}
+
+impl Spoilt {
+    /// For the metrics.
+    pub(crate) fn label(self) -> ReplayFailure {
+        match self {
+            Spoilt::TooLarge => ReplayFailure::TooLarge,
+            Spoilt::TooOld => ReplayFailure::TooOld,
+            Spoilt::Begin | Spoilt::Statement | Spoilt::NonTransactional => {
+                ReplayFailure::NotReplayable
+            }
+            Spoilt::Differs => ReplayFailure::Differs,
+            Spoilt::NoServer => ReplayFailure::NoServer,
         }
     }
 }
@@ -135,6 +148,8 @@ pub(crate) struct Journal {
     spoilt: Option<Spoilt>,
     /// It may have written something.
     pub(crate) wrote: bool,
+    /// An error may have ended it.
+    pub(crate) uncertain: bool,
 }
 
 impl Journal {
@@ -147,6 +162,7 @@ impl Journal {
             entries: Vec::new(),
             spoilt: None,
             wrote: false,
+            uncertain: false,
         }
     }
 
@@ -206,12 +222,6 @@ impl Journal {
     /// Bytes kept.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
-    }
-
-    /// How long it may still be run again.
-    pub(crate) fn time_left(&self, now: Instant, options: &FailoverOptions) -> Duration {
-        let age = now.saturating_duration_since(self.since);
-        options.replay_time_max.saturating_sub(age)
     }
 }
 
@@ -292,6 +302,8 @@ pub(crate) fn may_commit(class: &Statement, command: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use millrace_sql::{Family, LexMode, classify};
 
     use super::*;

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backend::conn::Keeper;
 use millrace_backend::connect::SharedTls;
@@ -18,7 +18,7 @@ use millrace_metrics::{Metrics, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
-use millrace_topology::{GtidSet, PerServer, ServerId};
+use millrace_topology::{GtidSet, Health, PerServer, ServerId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
@@ -169,6 +169,8 @@ pub(crate) struct Handle {
     pub(crate) draining: Cell<bool>,
     /// The client's socket is to be looked at: the statement has run for a while.
     pub(crate) check_client: Cell<bool>,
+    /// The server of the kept connection may have to be left.
+    pub(crate) uproot: Cell<bool>,
     /// A statement runs since this tick; 0: none.
     pub(crate) busy_since: Cell<u64>,
     /// When the client last sent something, in ticks.
@@ -192,7 +194,7 @@ impl Handle {
         }
     }
 
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
@@ -216,6 +218,8 @@ pub struct Worker {
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
+    /// Since when servers have been drained, by index.
+    drained: RefCell<Vec<Option<Instant>>>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
@@ -293,6 +297,7 @@ impl Worker {
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
             taken: RefCell::default(),
+            drained: RefCell::default(),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
             rotation: Cell::new(0),
@@ -372,6 +377,7 @@ impl Worker {
             Message::Interrupt(uid) => {
                 if let Some(handle) = self.session(uid) {
                     handle.interrupted.set(handle.busy_since.get() != 0);
+                    handle.wake();
                 }
             }
             Message::End(uid) => {
@@ -398,6 +404,12 @@ impl Worker {
         let late = late.iter().enumerate().filter(|(_, until)| **until > tick);
         self.late.set(late.fold(0, |bits, (at, _)| bits | 1 << at));
         self.servers.each(|_, server| server.sweep(tick));
+        for index in 0..self.servers.len() {
+            let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+            if self.is_drained(server) {
+                self.uproot(server);
+            }
+        }
         for handle in self.sessions.borrow().values() {
             let busy = handle.busy_since.get();
             let idle_max = handle.idle_max.get();
@@ -425,13 +437,23 @@ impl Worker {
             let fell =
                 before.is_some_and(|before| before.health.is_usable()) && !view.health.is_usable();
             let other = before.is_some_and(|before| before.incarnation != view.incarnation);
+            let now_primary = world.snapshot.primary == Some(view.id);
+            let demoted = old.snapshot.primary == Some(view.id) && !now_primary;
+            // An only server is used whatever is known of it.
+            server.set_down(matches!(view.health, Health::Down { .. }) && !now_primary);
             if fell || other {
                 server.drop_idle();
                 if let Some(known) = self.known.borrow_mut().get_mut(view.id.index()) {
                     known.clear();
                 }
             }
+            if fell || demoted {
+                server.send_away();
+                self.uproot(view.id);
+            }
+            self.note_draining(view.id, view.draining);
         }
+        self.shared.held.look_again();
         if !Arc::ptr_eq(&old.catalogue, &world.catalogue) || !self.catalogue_read.replace(true) {
             let rows = &world.catalogue;
             if let Some(family) = rows.family {
@@ -440,6 +462,32 @@ impl Worker {
                 *self.catalogue.borrow_mut() = Rc::new(catalogue);
             }
         }
+    }
+
+    /// Has the sessions that keep a connection to the server look whether they may.
+    fn uproot(&self, server: ServerId) {
+        for handle in self.sessions.borrow().values() {
+            if handle.on.get().is_some_and(|(on, _)| on == server) {
+                handle.uproot.set(true);
+                handle.wake();
+            }
+        }
+    }
+
+    fn note_draining(&self, server: ServerId, draining: bool) {
+        let mut drained = self.drained.borrow_mut();
+        if drained.len() <= server.index() {
+            drained.resize(server.index() + 1, None);
+        }
+        let since = &mut drained[server.index()];
+        *since = draining.then(|| since.unwrap_or_else(Instant::now));
+    }
+
+    /// Whether the server has been drained for longer than transactions may go on there.
+    pub(crate) fn is_drained(&self, server: ServerId) -> bool {
+        let limit = self.options().failover.drain_time_max;
+        let since = self.drained.borrow().get(server.index()).copied().flatten();
+        since.is_some_and(|since| since.elapsed() >= limit)
     }
 
     /// The servers as known now.
