@@ -228,6 +228,11 @@ impl Journal {
 /// Whether a statement of a transaction may be run again with it. What it does besides changing rows
 /// of tables, on its connection or outside of the server, may not.
 pub(crate) fn is_replayable(class: &Statement) -> bool {
+    // A BEGIN commits what was open before it; that is no part of the transaction.
+    let commits = match class.kind {
+        Kind::Begin => Flags::empty(),
+        _ => Flags::IMPLICIT_COMMIT,
+    };
     let effects = Flags::ACQUIRES_USER_LOCK
         | Flags::RELEASES_USER_LOCK
         | Flags::RELEASES_ALL_USER_LOCKS
@@ -239,7 +244,7 @@ pub(crate) fn is_replayable(class: &Statement) -> bool {
         | Flags::INTO_VARIABLE
         | Flags::INTO_OUTFILE
         | Flags::CONSISTENT_SNAPSHOT
-        | Flags::IMPLICIT_COMMIT
+        | commits
         | Flags::SETS_GLOBAL
         | Flags::USES_CONNECTION_ID
         | Flags::WAITS;

@@ -8,7 +8,7 @@ use millrace_tests::harness::Proxy;
 use millrace_tests::wire::{Connection, Param};
 
 use crate::ground::{
-    ask, both, client, ensure_error, fail_over, kill, metric, proxy, proxy_with_cutter, run,
+    ask, both, client, cut_for_a_moment, ensure_error, fail_over, kill, metric, proxy, proxy_with_cutter, run,
     scalar, soon, table,
 };
 
@@ -336,8 +336,8 @@ pub(crate) async fn commit_of_nothing_cut(cluster: &Cluster) -> anyhow::Result<(
     let mut session = client(&proxy).await?;
     all(&mut session, &["BEGIN", "SELECT * FROM nothing"]).await?;
     cutter.set(Mode::CutAfter(1));
-    let reply = session.query("COMMIT").await;
-    cutter.set(Mode::Forward);
+    let ending = async { Ok(session.query("COMMIT").await) };
+    let (reply, ()) = both(ending, cut_for_a_moment(&cutter)).await?;
     ensure!(reply.err().is_none() && reply.broken().is_none(), "{:?}", reply.render());
     Ok(())
 }
@@ -348,8 +348,8 @@ pub(crate) async fn rollback_cut(cluster: &Cluster) -> anyhow::Result<()> {
     let mut session = client(&proxy).await?;
     all(&mut session, &["BEGIN", "INSERT INTO rolled_back VALUES (1, 1)"]).await?;
     cutter.set(Mode::CutAfter(1));
-    let reply = session.query("ROLLBACK").await;
-    cutter.set(Mode::Forward);
+    let ending = async { Ok(session.query("ROLLBACK").await) };
+    let (reply, ()) = both(ending, cut_for_a_moment(&cutter)).await?;
     ensure!(reply.err().is_none() && reply.broken().is_none(), "{:?}", reply.render());
     session.expect("INSERT INTO rolled_back VALUES (1, 2)").await?;
     let rows = ask(cluster, &format!("{ROWS}rolled_back")).await?;
