@@ -2,7 +2,7 @@
 //! standard error where not, and nothing half done either way.
 
 use anyhow::ensure;
-use millrace_sandbox::Cluster;
+use millrace_sandbox::{Cluster, Family};
 use millrace_tests::cutter::Mode;
 use millrace_tests::harness::Proxy;
 use millrace_tests::wire::{Connection, Param};
@@ -245,19 +245,22 @@ pub(crate) async fn not_replayable(cluster: &Cluster) -> anyhow::Result<()> {
     run(cluster, "CREATE TABLE app.flat (n INT) ENGINE=MyISAM").await?;
     cluster.wait_replicas_caught_up(std::time::Duration::from_secs(20)).await?;
     let proxy = proxy(cluster, "").await?;
-    let cases: &[&[&str]] = &[
+    let mut cases: Vec<&[&str]> = vec![
         &["BEGIN", "INSERT INTO once VALUES (1, 1)", "SET @a = 5"],
-        &["BEGIN", "INSERT INTO once VALUES (2, 2)", "INSERT INTO flat VALUES (1)"],
         &["START TRANSACTION WITH CONSISTENT SNAPSHOT", "SELECT * FROM once"],
     ];
+    if cluster.family() == Family::MariaDb {
+        // MySQL does not let that into its binary log.
+        cases.push(&["BEGIN", "INSERT INTO once VALUES (2, 2)", "INSERT INTO flat VALUES (1)"]);
+    }
     let mut sessions = Vec::new();
-    for case in cases {
+    for case in &cases {
         let mut session = client(&proxy).await?;
         all(&mut session, case).await?;
         sessions.push(session);
     }
     fail_over(cluster).await?;
-    for (session, case) in sessions.iter_mut().zip(cases) {
+    for (session, case) in sessions.iter_mut().zip(&cases) {
         let reply = session.query("INSERT INTO once VALUES (9, 9)").await;
         ensure_error(&reply, 1213, "40001").map_err(|error| error.context(format!("{case:?}")))?;
         let one = scalar(session, "SELECT 1").await?;
@@ -265,7 +268,8 @@ pub(crate) async fn not_replayable(cluster: &Cluster) -> anyhow::Result<()> {
     }
     let rows = ask(cluster, &format!("{ROWS}once")).await?;
     ensure!(rows.is_empty(), "{rows}");
-    ensure!(failures(&proxy, "not_replayable").await? == 3.0, "counted otherwise");
+    let counted = failures(&proxy, "not_replayable").await?;
+    ensure!(counted == cases.len() as f64, "{counted} counted");
     run(cluster, "DROP TABLE app.flat").await
 }
 
