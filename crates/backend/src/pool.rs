@@ -137,6 +137,11 @@ pub struct Pool {
     idle: RefCell<Vec<Box<Conn>>>,
     /// Connections of this kind that are being opened.
     opening: Cell<usize>,
+    /// Opened so far.
+    opened: Cell<u64>,
+    /// Lent so far, and taken back.
+    lent: Cell<u64>,
+    returned: Cell<u64>,
     server: Weak<ServerPool>,
 }
 
@@ -293,6 +298,24 @@ impl ServerPool {
         self.connects.get()
     }
 
+    /// Shows every pool, and how many sessions wait for a connection of its kind.
+    pub fn each_pool(&self, mut see: impl FnMut(&Pool, usize)) {
+        let mut waiting: HashMap<*const Pool, usize> = HashMap::new();
+        for waiter in self.waiters.borrow().iter() {
+            *waiting.entry(Rc::as_ptr(&waiter.pool)).or_default() += 1;
+        }
+        for pool in self.pools.borrow().values() {
+            see(pool, waiting.remove(&Rc::as_ptr(pool)).unwrap_or(0));
+        }
+    }
+
+    /// Some pool of an account.
+    pub fn pool_of(&self, user: &[u8]) -> Option<Rc<Pool>> {
+        let pools = self.pools.borrow();
+        let found = pools.values().find(|pool| *pool.key.account.user == *user);
+        found.cloned()
+    }
+
     /// The pool for a key; kept by sessions so that it is looked up once.
     pub fn pool(&self, key: &PoolKey) -> Rc<Pool> {
         if let Some(pool) = self.pools.borrow().get(key) {
@@ -302,6 +325,9 @@ impl ServerPool {
             key: key.clone(),
             idle: RefCell::default(),
             opening: Cell::new(0),
+            opened: Cell::new(0),
+            lent: Cell::new(0),
+            returned: Cell::new(0),
             server: self.me.clone(),
         });
         self.pools.borrow_mut().insert(key.clone(), pool.clone());
@@ -496,6 +522,7 @@ impl ServerPool {
                 Ok(conn) => {
                     let (metrics, server) = me.metrics();
                     metrics.connection_opened(server);
+                    pool.opened.set(pool.opened.get() + 1);
                     me.deliver(conn, &pool);
                 }
                 Err(error) => me.failed(&pool, error),
@@ -610,6 +637,32 @@ impl Pool {
     /// The key.
     pub fn key(&self) -> &PoolKey {
         &self.key
+    }
+
+    /// Connections in no use.
+    pub fn idle(&self) -> usize {
+        self.idle.borrow().len()
+    }
+
+    /// Connections that are being opened.
+    pub fn opening(&self) -> usize {
+        self.opening.get()
+    }
+
+    /// Connections on loan.
+    pub fn leased(&self) -> u64 {
+        self.lent.get() - self.returned.get()
+    }
+
+    /// Connections opened since the pool was made. One that nobody uses is dropped with its
+    /// counts.
+    pub fn opened(&self) -> u64 {
+        self.opened.get()
+    }
+
+    /// Connections lent since then.
+    pub fn lent(&self) -> u64 {
+        self.lent.get()
     }
 
     /// An idle connection, at once: the one that can run the session's statement with the least
@@ -772,6 +825,7 @@ impl Drop for Leaving {
 impl ServerPool {
     fn lease(self: &Rc<Self>, conn: Box<Conn>, pool: &Rc<Pool>) -> Lease {
         self.leased.set(self.leased.get() + 1);
+        pool.lent.set(pool.lent.get() + 1);
         let (metrics, server) = self.metrics();
         metrics.leased(server);
         Lease {
@@ -852,6 +906,7 @@ impl DerefMut for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.server.leased.set(self.server.leased.get() - 1);
+        self.pool.returned.set(self.pool.returned.get() + 1);
         let (metrics, server) = self.server.metrics();
         metrics.lease_ended(server);
         if self.conn.take().is_some() {

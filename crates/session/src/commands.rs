@@ -452,7 +452,7 @@ impl Session {
                 };
                 lease.last_user = 0;
                 lease.give_back();
-                self.level = self.level_given;
+                self.set_level(self.level_given);
                 let state = self.worker.states.share(state);
                 self.set_state(state);
             }
@@ -477,6 +477,7 @@ impl Session {
         self.statements.clear();
         self.private.clear();
         self.transaction = Transaction::None;
+        self.handle.begun.set(false);
         self.one_shot.clear();
         self.one_shot_waits = false;
         self.one_shot_read_only = None;

@@ -22,6 +22,7 @@ mod questions;
 mod registry;
 mod relay;
 mod relayed;
+mod roster;
 mod route;
 mod run;
 mod session;
@@ -30,6 +31,9 @@ mod verify;
 mod worker;
 
 pub use accounts::Accounts;
+pub use kill::Killed;
 pub use options::{Options, ServerKey};
-pub use registry::Registry;
+pub use login::random_nonce;
+pub use registry::{Client, Registry};
+pub use roster::{Doing, PoolLine, ServerLine, SessionLine};
 pub use worker::{Entry, ListenerTls, Message, Shared, Worker};

@@ -51,6 +51,7 @@ impl Session {
             let rest = self.inbuf.split_off(length);
             let command = std::mem::replace(&mut self.inbuf, rest);
             self.handle.busy_since.set(self.worker.tick());
+            self.handle.counts.command();
             self.handle.interrupted.set(false);
             if self.handle.saved.is_saving() {
                 Box::pin(self.wait_until_saved()).await;
@@ -164,6 +165,7 @@ impl Session {
             }
             if let Poll::Ready(Ok(read)) = read {
                 self.worker.metrics().received(read as u64);
+                self.handle.counts.received(read);
             }
             read.map_err(Failure::Client)
         })
