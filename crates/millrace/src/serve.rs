@@ -30,7 +30,7 @@ use crate::{check, listen, logging, tls};
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// The configuration file; takes the place of the flags for listeners and servers.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server", "monitor_user", "monitor_password_file", "http"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server", "monitor_user", "monitor_password_file", "http", "admin", "admin_password_file"])]
     config: Option<PathBuf>,
     /// Where to listen: HOST:PORT, [V6]:PORT, *:PORT or the path of a Unix socket. Repeatable.
     #[arg(long, value_name = "ADDR")]
@@ -48,6 +48,13 @@ pub(crate) struct ServeArgs {
     /// Where to serve metrics and health over HTTP.
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Where operators ask and act, in the MySQL protocol, as the account `admin`. Its password is
+    /// taken from MILLRACE_ADMIN_PASSWORD or a file.
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// A file that holds the operators' password.
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    admin_password_file: Option<PathBuf>,
     /// Threads that serve clients; as many as CPUs where not given.
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
@@ -86,6 +93,8 @@ fn configuration(args: &ServeArgs) -> anyhow::Result<Option<Config>> {
                 monitor_user: args.monitor_user.clone(),
                 monitor_password_file: args.monitor_password_file.clone(),
                 http: args.http.clone(),
+                admin: args.admin.clone(),
+                admin_password_file: args.admin_password_file.clone(),
             };
             match Config::from_flags(&flags, &Environment::process()) {
                 Ok(config) => config,
