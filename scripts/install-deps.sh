@@ -3,9 +3,10 @@
 #
 #   scripts/install-deps.sh [servers|test|bench]...      (default: servers)
 #
-#   servers  MariaDB from the machine's own Debian suite (needs root or sudo; its
-#            service is kept from starting), and MySQL unpacked from Debian sid into
-#            a private folder (needs no root and touches none of the host's packages)
+#   servers  MariaDB from the machine's own Debian suite, with Galera (needs root or
+#            sudo; its service is kept from starting), and MySQL unpacked from Debian
+#            sid into a private folder (needs no root and touches none of the host's
+#            packages)
 #   test     servers, and what the tests use beside them
 #   bench    servers, the load generator and proxies that we measure against, and the
 #            toolchain's llvm-tools (by rustup) for the profile-guided build
@@ -23,6 +24,8 @@ cache=${MILLRACE_CACHE:-${HOME:?HOME is not set: set MILLRACE_CACHE}/.cache/mill
 mysql_dir=${MILLRACE_MYSQL_DIR:-$cache/mysql}
 
 apt_servers=(mariadb-server mariadb-client openssl)
+# Without these no Galera cluster can be started; all else goes on.
+apt_servers_optional=(galera-4 rsync)
 apt_test=(ca-certificates python3)
 # Without these a check is skipped, and no suite is.
 apt_test_optional=(valgrind)
@@ -281,7 +284,7 @@ add_llvm_tools() {
 # --- What was asked for -------------------------------------------------------
 
 apt_packages=("${apt_servers[@]}")
-apt_optional=()
+apt_optional=("${apt_servers_optional[@]}")
 sid_packages=("${sid_servers[@]}")
 llvm_tools=no
 mysql_missing=no

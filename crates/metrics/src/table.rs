@@ -97,6 +97,8 @@ table! {
     SERVER_FIT = Gauge "millrace_server_fit" ["server"] "1 where the server takes reads, else 0";
     SERVER_PRIMARY = Gauge "millrace_server_primary" ["server"]
         "1 where the server takes writes, else 0";
+    SERVER_DRAINING = Gauge "millrace_server_draining" ["server"]
+        "1 where an operator took the server out of use, else 0";
     SERVER_LAG = Gauge "millrace_server_lag_seconds" ["server"]
         "A replica's lag as last reported; missing while it is not known";
 }

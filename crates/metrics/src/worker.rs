@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use millrace_topology::PerServer;
+
 use crate::labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Side, StatementKind,
 };
@@ -23,7 +25,7 @@ pub struct WorkerMetrics {
     pub(crate) logins: [AtomicU64; LoginOutcome::COUNT],
     /// Statements that Millrace answers itself.
     pub(crate) local: [Histogram; StatementKind::COUNT],
-    pub(crate) servers: Box<[ServerMetrics]>,
+    pub(crate) servers: PerServer<ServerMetrics>,
     pub(crate) rules: Box<[AtomicU64]>,
 }
 
@@ -74,7 +76,7 @@ impl WorkerMetrics {
             errors: Default::default(),
             logins: Default::default(),
             local: Default::default(),
-            servers: (0..servers).map(|_| ServerMetrics::default()).collect(),
+            servers: PerServer::new(servers),
             rules: (0..rules).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -207,6 +209,39 @@ impl Sum<'_> {
         let ended = self.counter(|worker| &of(worker).ended);
         self.counter(|worker| &of(worker).begun)
             .saturating_sub(ended)
+    }
+
+    pub(crate) fn counter_of(
+        &self,
+        server: usize,
+        of: impl Fn(&ServerMetrics) -> &AtomicU64,
+    ) -> u64 {
+        self.of(server)
+            .fold(0, |sum, server| sum.wrapping_add(of(server).load(Relaxed)))
+    }
+
+    /// As [`Sum::gauge`].
+    pub(crate) fn gauge_of(&self, server: usize, of: impl Fn(&ServerMetrics) -> &Pair) -> u64 {
+        let ended = self.counter_of(server, |server| &of(server).ended);
+        self.counter_of(server, |server| &of(server).begun)
+            .saturating_sub(ended)
+    }
+
+    pub(crate) fn histogram_of(
+        &self,
+        server: usize,
+        of: impl Fn(&ServerMetrics) -> &Histogram,
+    ) -> HistogramSum {
+        let mut sum = HistogramSum::default();
+        self.of(server).for_each(|server| sum.add(of(server)));
+        sum
+    }
+
+    /// What the workers have counted of one server.
+    fn of(&self, server: usize) -> impl Iterator<Item = &ServerMetrics> {
+        self.0
+            .iter()
+            .filter_map(move |worker| worker.servers.peek(server))
     }
 
     pub(crate) fn histogram(&self, of: impl Fn(&WorkerMetrics) -> &Histogram) -> HistogramSum {

@@ -11,14 +11,14 @@ use clap::Args;
 use millrace_admin::{HttpListener, Readiness};
 use millrace_backend::connect::{Address, SharedTls};
 use millrace_backend::monitor::{Monitor, MonitorOptions, World};
-use millrace_backend::pool::{PoolOptions, ServerCount};
+use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
 use millrace_config::{Config, Environment, Flags};
 use millrace_metrics::{Metrics, ServerState};
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
 use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
-use millrace_topology::Health;
+use millrace_topology::{Health, PerServer};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
@@ -174,12 +174,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let shared = Shared {
         options: Arc::new(options(&config)),
         pool: Arc::new(pool_options(&config)),
-        counts: Arc::new(
-            addresses
-                .iter()
-                .map(|_| Arc::new(ServerCount::default()))
-                .collect(),
-        ),
+        counts: Arc::new(PerServer::new(addresses.len())),
         accounts,
         registry: registry.clone(),
         key: Arc::new(ServerKey::generate().context("cannot make an RSA key")?),
@@ -381,6 +376,8 @@ async fn publish_servers(
                     up: view.health.is_usable(),
                     fit: view.is_fit(),
                     primary: snapshot.primary == Some(view.id),
+                    draining: view.draining,
+                    gone: view.gone,
                     lag_seconds: view.lag_seconds,
                 })
                 .collect()

@@ -4,7 +4,8 @@ use std::env;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::Family;
+use crate::group::galera_provider;
+use crate::{Family, Topology};
 
 /// Programs of one family.
 #[derive(Clone, Debug)]
@@ -41,6 +42,40 @@ impl Binaries {
             Family::MySql => find_mysql(),
         }
     }
+}
+
+/// What a Galera cluster needs beside MariaDB: the provider, and rsync, by which its nodes copy
+/// their data.
+///
+/// # Errors
+/// [`NotInstalled`] for the first that is missing.
+pub(crate) fn galera_needs() -> Result<(), NotInstalled> {
+    let missing = |program| NotInstalled {
+        program,
+        variable: "MILLRACE_GALERA",
+    };
+    galera_provider().ok_or_else(|| missing("libgalera_smm.so"))?;
+    on_path("rsync").ok_or_else(|| missing("rsync"))?;
+    Ok(())
+}
+
+/// As [`skip_unless`], for a topology.
+pub fn skip_unless_topology(family: Family, topology: Topology, what: &str) -> bool {
+    if !skip_unless(family, what) {
+        return false;
+    }
+    let missing = match topology {
+        Topology::Galera => galera_needs().err(),
+        Topology::Async | Topology::Group => None,
+    };
+    if let Some(missing) = &missing {
+        // A closed stderr leaves nobody to tell.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: {what} on {topology}: {missing}"
+        );
+    }
+    missing.is_none()
 }
 
 /// For tests: true when the family is there; otherwise says loudly, past the test harness's

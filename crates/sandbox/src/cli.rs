@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cluster::Cluster;
-use crate::spec::{ClusterSpec, Family};
+use crate::spec::{ClusterSpec, Family, Topology};
 use crate::state::ClusterInfo;
 use crate::status::{ProcessState, ServerStatus};
 
@@ -37,8 +37,28 @@ enum SandboxCommand {
     Pause(ServerArgs),
     /// Let a paused server go on.
     Resume(ServerArgs),
-    /// Make a replica the primary and let the others replicate from it.
+    /// Make a replica the primary and let the others replicate from it; a group hands over.
     Promote(ServerArgs),
+    /// Make a former primary a replica of the present one.
+    Demote(ServerArgs),
+    /// Throw a replica's data away and let it fetch everything anew.
+    Rebuild(ServerArgs),
+    /// Make a server read-only, as an operator would.
+    ReadOnly(ServerArgs),
+    /// Let a server take writes, whatever the others do.
+    Writable(ServerArgs),
+    /// Hold a member until its group has expelled it (group).
+    Expel(ServerArgs),
+    /// Bring a member that has left or was expelled back (group).
+    Rejoin(ServerArgs),
+    /// Cut a node off from the others (galera).
+    Isolate(ServerArgs),
+    /// Connect a node with the others again (galera).
+    Reconnect(ServerArgs),
+    /// Fill a server's disk (with --disk-mib).
+    FillDisk(ServerArgs),
+    /// Make the room again.
+    FreeDisk(ServerArgs),
     /// Let a replica apply each transaction some seconds after the primary.
     DelayApplier(DelayArgs),
     /// Stop applying on a replica; it goes on receiving.
@@ -66,7 +86,13 @@ struct UpArgs {
     /// Which servers to run.
     #[arg(long, value_enum, default_value_t = Family::MariaDb)]
     family: Family,
-    /// Replicas beside the primary.
+    /// How they keep the same data: async (both families), group (mysql), galera (mariadb).
+    #[arg(long, value_enum, default_value_t = Topology::Async)]
+    topology: Topology,
+    /// Acknowledge a commit only once a replica has it (with --topology async).
+    #[arg(long)]
+    semi_sync: bool,
+    /// Replicas beside the primary, or members beside the first.
     #[arg(long, value_name = "N", default_value_t = 2)]
     replicas: usize,
     #[command(flatten)]
@@ -89,6 +115,9 @@ struct UpArgs {
     /// Connections that each server takes.
     #[arg(long, value_name = "N", default_value_t = 500)]
     max_connections: u32,
+    /// Put each server's data on a disk of so many MiB, a tmpfs, which only root can mount.
+    #[arg(long, value_name = "MIB")]
+    disk_mib: Option<u32>,
     /// InnoDB's buffer pool in MiB, for each server.
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     buffer_pool_mib: u32,
@@ -101,6 +130,8 @@ impl UpArgs {
     fn spec(&self) -> ClusterSpec {
         ClusterSpec {
             family: self.family,
+            topology: self.topology,
+            semi_sync: self.semi_sync,
             replicas: self.replicas,
             dir: self.at.dir.clone(),
             base_port: self.base_port,
@@ -109,6 +140,7 @@ impl UpArgs {
             extra_args: self.server_args.clone(),
             performance_schema: self.performance_schema,
             buffer_pool_mib: self.buffer_pool_mib,
+            disk_mib: self.disk_mib,
             max_connections: self.max_connections,
         }
     }
@@ -146,6 +178,16 @@ pub async fn run(args: SandboxArgs) -> Result<i32> {
         C::Pause(on) => on.done(on.cluster()?.pause(&on.server).await)?,
         C::Resume(on) => on.done(on.cluster()?.resume(&on.server).await)?,
         C::Promote(on) => on.done(on.cluster()?.promote(&on.server).await)?,
+        C::Demote(on) => on.done(on.cluster()?.demote(&on.server).await)?,
+        C::Rebuild(on) => on.done(on.cluster()?.rebuild(&on.server).await)?,
+        C::ReadOnly(on) => on.done(on.cluster()?.set_read_only(&on.server, true).await)?,
+        C::Writable(on) => on.done(on.cluster()?.set_read_only(&on.server, false).await)?,
+        C::Expel(on) => on.done(on.cluster()?.expel(&on.server).await)?,
+        C::Rejoin(on) => on.done(on.cluster()?.rejoin_group(&on.server).await)?,
+        C::Isolate(on) => on.done(on.cluster()?.isolate(&on.server).await)?,
+        C::Reconnect(on) => on.done(on.cluster()?.reconnect(&on.server).await)?,
+        C::FillDisk(on) => on.done(on.cluster()?.fill_disk(&on.server))?,
+        C::FreeDisk(on) => on.done(on.cluster()?.free_disk(&on.server))?,
         C::StopApplier(on) => on.done(on.cluster()?.stop_applier(&on.server).await)?,
         C::StartApplier(on) => on.done(on.cluster()?.start_applier(&on.server).await)?,
         C::DelayApplier(DelayArgs { on, seconds }) => {
@@ -191,7 +233,10 @@ async fn up(args: UpArgs) -> Result<i32> {
     };
     tokio::pin!(asked_to_end);
     if !args.at.json {
-        eprintln!("starting {} with {} replicas …", args.family, args.replicas);
+        eprintln!(
+            "starting {} ({}) with {} replicas …",
+            args.family, args.topology, args.replicas
+        );
     }
     let cluster = tokio::select! {
         cluster = Cluster::up(args.spec()) => cluster?,
@@ -238,9 +283,10 @@ fn announce(args: &UpArgs, cluster: &Cluster, next: &str) -> Result<()> {
 
 fn describe(info: &ClusterInfo) -> String {
     let mut lines = vec![format!(
-        "{} {} in {}",
+        "{} {} ({}) in {}",
         info.family,
         info.version,
+        info.topology,
         info.dir.display()
     )];
     for server in &info.servers {
@@ -314,6 +360,9 @@ fn status_line(status: &ServerStatus) -> String {
         if r.delay_s > 0 {
             line += &format!(", delay {} s", r.delay_s);
         }
+    }
+    if let Some(group) = &status.group {
+        line += &format!("  {}, {} members", group.state, group.members);
     }
     let errors = [
         &status.error,

@@ -8,16 +8,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::Signal;
+use rustix::process::{Signal, geteuid};
 
-use crate::binaries::Binaries;
+use crate::binaries::{Binaries, galera_needs};
 use crate::control::Control;
+use crate::disk;
 use crate::failover::wait_replicating;
+use crate::group::extra_ports;
 use crate::guardian::Guardian;
 use crate::ports;
 use crate::process;
-use crate::server::Server;
-use crate::spec::{ClusterSpec, Family, Role};
+use crate::server::{Run, Server};
+use crate::spec::{ClusterSpec, Family, Role, Topology};
 use crate::state::{ClusterInfo, ServerInfo, State, claim_dir};
 use crate::status::ServerStatus;
 use crate::template::Template;
@@ -49,6 +51,7 @@ impl Cluster {
     /// what went wrong, with the end of the server's log. Nothing is left behind.
     pub async fn up(mut spec: ClusterSpec) -> Result<Cluster> {
         let binaries = Binaries::find(spec.family)?;
+        possible(&spec)?;
         spec.dir = std::path::absolute(&spec.dir)?;
         let template = Template::ensure(spec.family, &binaries).await?;
         let servers = lay_out(&spec)?;
@@ -115,10 +118,24 @@ impl Cluster {
         }
         for server in &servers {
             fs::create_dir(&server.dir)?;
+            fs::create_dir(server.disk())?;
+            if let Some(mib) = spec.disk_mib {
+                disk::mount(&server.disk(), mib)?;
+            }
             template.copy_to(&server.datadir()).await?;
+        }
+        match spec.topology {
+            Topology::Async => self.start_replication(&servers).await,
+            Topology::Group => self.start_group(&servers).await,
+            Topology::Galera => self.start_galera(&servers).await,
+        }
+    }
+
+    async fn start_replication(&self, servers: &[Server]) -> Result<()> {
+        for server in servers {
             self.spawn(server)?;
         }
-        for server in &servers {
+        for server in servers {
             server.wait_ready().await?;
         }
         let replicas = || servers.iter().filter(|server| server.role == Role::Replica);
@@ -132,16 +149,38 @@ impl Cluster {
     }
 
     pub(crate) fn spawn(&self, server: &Server) -> Result<()> {
-        let spec = self.state().spec.clone();
-        let child = server.spawn(&spec, &self.binaries)?;
+        self.spawn_as(server, false)
+    }
+
+    /// `new_cluster` for a Galera node that is to be the first.
+    pub(crate) fn spawn_as(&self, server: &Server, new_cluster: bool) -> Result<()> {
+        let State { spec, servers, .. } = self.state().clone();
+        let child = server.spawn(&Run {
+            spec: &spec,
+            binaries: &self.binaries,
+            members: &servers,
+            new_cluster,
+        })?;
         lock(&self.children).push(child);
         Ok(())
+    }
+
+    pub(crate) fn binaries(&self) -> &Binaries {
+        &self.binaries
     }
 
     // --- What there is ---
 
     pub fn family(&self) -> Family {
         self.state().spec.family
+    }
+
+    pub fn topology(&self) -> Topology {
+        self.state().spec.topology
+    }
+
+    pub(crate) fn semi_sync(&self) -> bool {
+        self.state().spec.semi_sync
     }
 
     /// The cluster's folder.
@@ -188,12 +227,14 @@ impl Cluster {
     /// Asks every server, all at once.
     pub async fn status(&self) -> Vec<ServerStatus> {
         self.reap();
-        let family = self.family();
-        let asked: Vec<_> = self
-            .layout()
-            .into_iter()
-            .map(|server| tokio::spawn(async move { ServerStatus::ask(family, &server).await }))
-            .collect();
+        let (family, topology) = (self.family(), self.topology());
+        let ask = |server: Server| {
+            let members = self.layout();
+            tokio::spawn(
+                async move { ServerStatus::ask(family, topology, &server, &members).await },
+            )
+        };
+        let asked: Vec<_> = self.layout().into_iter().map(ask).collect();
         let mut statuses = Vec::new();
         for task in asked {
             statuses.extend(task.await);
@@ -223,6 +264,10 @@ impl Cluster {
 
     fn remove(&self) -> Result<()> {
         self.kill_all();
+        for server in self.layout() {
+            disk::unmount(&server.disk());
+            disk::forget_throttle(&server);
+        }
         remove_dir(&self.dir())?;
         self.release_guardian();
         Ok(())
@@ -291,9 +336,32 @@ impl Drop for Cluster {
     }
 }
 
-/// Names, ports and folders of the servers to be.
+/// What the machine cannot run is said before anything is made.
+fn possible(spec: &ClusterSpec) -> Result<()> {
+    let ClusterSpec {
+        family, topology, ..
+    } = spec;
+    if !topology.fits(*family) {
+        bail!("{topology} is not for {family}: group is MySQL's, galera MariaDB's");
+    }
+    if spec.semi_sync && *topology != Topology::Async {
+        bail!("semi-synchronous replication is for the asynchronous topology only");
+    }
+    if *topology == Topology::Galera {
+        galera_needs()?;
+    }
+    if spec.disk_mib.is_some() && !geteuid().is_root() {
+        bail!("only root can put servers on a disk of limited size");
+    }
+    Ok(())
+}
+
+/// Names, ports and folders of the servers to be. The group's ports follow the clients'.
 fn lay_out(spec: &ClusterSpec) -> Result<Vec<Server>> {
-    let ports = ports::choose(spec.base_port, spec.replicas + 1)?;
+    let count = spec.replicas + 1;
+    let extra = extra_ports(spec.topology);
+    let mut ports = ports::choose(spec.base_port, count * (1 + extra))?;
+    let group_ports = ports.split_off(count);
     let server = |(index, port): (usize, u16)| Server {
         name: format!("s{}", index + 1),
         role: if index == 0 {
@@ -303,6 +371,7 @@ fn lay_out(spec: &ClusterSpec) -> Result<Vec<Server>> {
         },
         port,
         server_id: index as u32 + 1,
+        group_ports: group_ports[index * extra..(index + 1) * extra].to_vec(),
         dir: spec.dir.join(format!("s{}", index + 1)),
     };
     Ok(ports.into_iter().enumerate().map(server).collect())

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use crate::Cluster;
 use crate::process;
 use crate::replication::{self, StatusRow};
-use crate::server::Server;
-use crate::spec::{Family, Role};
+use crate::server::{Server, semi_sync_source};
+use crate::spec::{Family, Role, Topology};
 use crate::status::replication_status;
 
 /// How long a promotion waits for the new primary to apply what it has, in seconds.
@@ -23,6 +23,9 @@ impl Cluster {
     /// When the primary does not answer or a replica takes longer than `limit` (rounded up to
     /// seconds).
     pub async fn wait_replicas_caught_up(&self, limit: Duration) -> Result<()> {
+        if self.topology() == Topology::Galera {
+            return self.wait_applied_everywhere(limit).await;
+        }
         let family = self.family();
         let primary = self.server(&self.primary().name)?;
         let position = ask(&primary, replication::position(family)).await?;
@@ -35,14 +38,35 @@ impl Cluster {
         Ok(())
     }
 
+    /// A causal wait on every node (`wsrep_sync_wait`).
+    async fn wait_applied_everywhere(&self, limit: Duration) -> Result<()> {
+        for node in self.layout() {
+            if !is_up(&node) {
+                continue;
+            }
+            let mut control = node.control().await?;
+            control.run("SET SESSION wsrep_sync_wait = 1").await?;
+            control.value_within("SELECT 1", limit).await?;
+            control.close().await;
+        }
+        Ok(())
+    }
+
     /// Makes a replica the primary, as an orchestrator does. A primary that answers is made read
     /// only first and its last writes are waited for; without one, the replica applies all that
     /// it has received. Then it may write, and the others replicate from it. A paused primary
-    /// counts as dead: resumed, it still takes writes.
+    /// counts as dead: resumed, it still takes writes ([`Cluster::demote`]). A group is told to
+    /// hand the role over.
     ///
     /// # Errors
-    /// When the replica does not run, cannot catch up within 15 seconds, or a server refuses.
+    /// When the replica does not run, cannot catch up within 15 seconds, or a server refuses; in
+    /// Galera, where every node is a primary.
     pub async fn promote(&self, name: &str) -> Result<()> {
+        match self.topology() {
+            Topology::Async => {}
+            Topology::Group => return self.set_as_primary(name).await,
+            Topology::Galera => bail!("every node of a Galera cluster takes writes"),
+        }
         let family = self.family();
         let new = self.replica(name)?;
         let old = self.state().primary().cloned().filter(is_up);
@@ -51,6 +75,9 @@ impl Cluster {
             None => self.apply_received(&new).await?,
         }
         run_all(&new, &replication::DETACH).await?;
+        if self.semi_sync() {
+            run_all(&new, &[wait_for_replicas(family, true)]).await?;
+        }
         run_all(&new, replication::allow_writes(family)).await?;
         self.state().set_primary(name);
         self.state().save()?;
@@ -106,15 +133,109 @@ impl Cluster {
         }
     }
 
+    /// Promotes the replica that has received the most, as an orchestrator does when the primary
+    /// is gone: with semi-synchronous replication it has every acknowledged transaction. Gives its
+    /// name.
+    ///
+    /// # Errors
+    /// As for [`Cluster::promote`]; when no replica runs.
+    pub async fn promote_best(&self) -> Result<String> {
+        let best = self.most_advanced().await?;
+        self.promote(&best).await?;
+        Ok(best)
+    }
+
+    async fn most_advanced(&self) -> Result<String> {
+        let family = self.family();
+        let mut best: Option<(String, String)> = None;
+        for replica in self.layout() {
+            if replica.role == Role::Primary || !is_up(&replica) {
+                continue;
+            }
+            run_all(&replica, &[replication::STOP_RECEIVER]).await?;
+            let mut control = replica.control().await?;
+            let row = control.row(replication::STATUS).await?.unwrap_or_default();
+            let executed = control.value(replication::position(family)).await?;
+            control.close().await;
+            let has = StatusRow(&row).received() + "," + &executed.unwrap_or_default();
+            let ahead = match &best {
+                None => true,
+                Some((_, other)) => !covers(family, &replica, other, &has).await?,
+            };
+            if ahead {
+                best = Some((replica.name, has));
+            }
+        }
+        best.map(|(name, _)| name).context("no replica runs")
+    }
+
+    /// Makes a server that was a primary once a replica of the present one.
+    ///
+    /// # Errors
+    /// When one of them does not run or refuses.
+    pub async fn demote(&self, name: &str) -> Result<()> {
+        let primary = self.primary();
+        if primary.name == name {
+            bail!("{name} is the primary: promote another first");
+        }
+        let server = self.server(name)?;
+        self.replicate_from(&server, primary.port).await?;
+        wait_replicating(&server).await
+    }
+
+    /// Lets a replica fetch from its source at another port of this machine: a forwarder's.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn replicate_via(&self, name: &str, port: u16) -> Result<()> {
+        self.replicate_from(&self.replica(name)?, port).await
+    }
+
+    /// Flips `read_only` (MySQL: `super_read_only` too), as an operator does.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn set_read_only(&self, name: &str, on: bool) -> Result<()> {
+        let statements = match on {
+            true => replication::forbid_writes(self.family()),
+            false => replication::allow_writes(self.family()),
+        };
+        run_all(&self.server(name)?, statements).await
+    }
+
     pub(crate) async fn replicate_from(&self, replica: &Server, primary_port: u16) -> Result<()> {
         let family = self.family();
         run_all(replica, replication::forbid_writes(family)).await?;
+        if self.semi_sync() {
+            run_all(replica, &[wait_for_replicas(family, false)]).await?;
+        }
         run_all(replica, &replication::attach(family, primary_port)).await
     }
 }
 
+/// Whether `one` has all that `other` has. MariaDB's positions of servers that follow one primary
+/// differ in their sequence numbers only.
+async fn covers(family: Family, ask_at: &Server, one: &str, other: &str) -> Result<bool> {
+    if family == Family::MySql {
+        let question = format!("SELECT GTID_SUBSET('{other}', '{one}')");
+        return Ok(ask(ask_at, &question).await? == "1");
+    }
+    let last = |text: &str| {
+        let numbers = text.split([',', '\n']).filter_map(|gtid| {
+            let (_, sequence) = gtid.trim().rsplit_once('-')?;
+            sequence.parse::<u64>().ok()
+        });
+        numbers.max()
+    };
+    Ok(last(other) <= last(one))
+}
+
+fn wait_for_replicas(family: Family, on: bool) -> String {
+    format!("SET GLOBAL {} = {on}", semi_sync_source(family))
+}
+
 /// Runs and is not paused.
-fn is_up(server: &Server) -> bool {
+pub(crate) fn is_up(server: &Server) -> bool {
     server.pid().is_some_and(|pid| !process::is_paused(pid))
 }
 

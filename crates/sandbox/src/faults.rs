@@ -1,5 +1,6 @@
 //! Breaking a cluster and mending it: the methods that end, hold, start and delay single servers.
 
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -11,8 +12,9 @@ use crate::failover::run_all;
 use crate::process;
 use crate::replication;
 use crate::server::Server;
-use crate::spec::Role;
+use crate::spec::{Role, Topology};
 use crate::status::replication_status;
+use crate::template::Template;
 
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
@@ -57,12 +59,32 @@ impl Cluster {
         if let Some(pid) = server.pid() {
             bail!("{name} runs already (process {pid})");
         }
+        if self.topology() != Topology::Async {
+            return self.start_member(&server).await;
+        }
         self.spawn(&server)?;
         server.wait_ready().await?;
         if server.role == Role::Replica {
             self.rejoin(&server).await?;
         }
         Ok(())
+    }
+
+    /// Throws a server's data away and lets it begin anew as a replica, which fetches all there
+    /// ever was; as a group's member it fetches it from the group. So a former primary comes back
+    /// that has what nobody else has.
+    ///
+    /// # Errors
+    /// When it is the primary, or does not start or catch up.
+    pub async fn rebuild(&self, name: &str) -> Result<()> {
+        let server = self.replica(name)?;
+        if server.pid().is_some() {
+            self.kill(name).await?;
+        }
+        fs::remove_dir_all(server.datadir())?;
+        let template = Template::ensure(self.family(), self.binaries()).await?;
+        template.copy_to(&server.datadir()).await?;
+        self.start(name).await
     }
 
     /// A replica that knows its source has gone on by itself.

@@ -26,6 +26,11 @@ servers_left() {
     done
     [ $left = yes ]
 }
+unmount() {
+    for disk in "$dir"/*/disk; do
+        grep -qF " $disk " /proc/mounts 2>/dev/null && umount -l "$disk" 2>/dev/null
+    done
+}
 tries=0
 quiet=0
 while [ $tries -lt 200 ]; do
@@ -35,6 +40,7 @@ while [ $tries -lt 200 ]; do
     else
         quiet=$((quiet + 1))
     fi
+    [ $quiet -ge 3 ] && unmount
     [ $quiet -ge 3 ] && rm -rf "$dir" 2>/dev/null && break
     sleep 0.05
 done

@@ -1,5 +1,6 @@
-//! One server: its files, its options, its start. It knows its role, but of other servers nothing.
+//! One server: its files, its options, its start. It asks no other server anything.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -13,8 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::binaries::Binaries;
 use crate::control::Control;
+use crate::group;
+use crate::membership::tools;
 use crate::process;
-use crate::spec::{ClusterSpec, Family, Role};
+use crate::spec::{ClusterSpec, Family, Role, Topology};
 use crate::state::ServerInfo;
 use crate::template::MARIADB_REDO_MIB;
 use crate::tls::TlsFiles;
@@ -23,19 +26,42 @@ use crate::tls::TlsFiles;
 const START_LIMIT: Duration = Duration::from_secs(60);
 const READY_POLL: Duration = Duration::from_millis(15);
 
+/// What one start of a server goes by.
+pub(crate) struct Run<'a> {
+    pub(crate) spec: &'a ClusterSpec,
+    pub(crate) binaries: &'a Binaries,
+    /// All servers of the cluster.
+    pub(crate) members: &'a [Server],
+    /// The server is the first of its Galera cluster.
+    pub(crate) new_cluster: bool,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) port: u16,
     pub(crate) server_id: u32,
+    /// For the group's traffic ([`crate::group::extra_ports`]).
+    pub(crate) group_ports: Vec<u16>,
     /// The server's own folder in the cluster's.
     pub(crate) dir: PathBuf,
 }
 
 impl Server {
+    /// In a folder of its own, so that a disk can be put there.
     pub(crate) fn datadir(&self) -> PathBuf {
-        self.dir.join("data")
+        self.disk().join("data")
+    }
+
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.dir.join("disk")
+    }
+
+    /// Where the group's members reach this one.
+    pub(crate) fn group_address(&self) -> String {
+        let port = self.group_ports.first().copied().unwrap_or(0);
+        format!("127.0.0.1:{port}")
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -87,15 +113,18 @@ impl Server {
     ///
     /// # Errors
     /// When its files cannot be written or the program does not start.
-    pub(crate) fn spawn(&self, spec: &ClusterSpec, binaries: &Binaries) -> Result<Child> {
+    pub(crate) fn spawn(&self, run: &Run<'_>) -> Result<Child> {
+        let Run { spec, binaries, .. } = run;
         for folder in ["tmp", "files"] {
             fs::create_dir_all(self.dir.join(folder))?;
         }
-        fs::write(self.config(), self.options(spec, binaries))?;
+        fs::write(self.config(), self.options(run))?;
         self.forget_last_run();
         let log = self.open_log()?;
         let child = Command::new(&binaries.server)
+            .env("PATH", path(spec))
             .arg(self.defaults_argument())
+            .args(run.new_cluster.then_some("--wsrep-new-cluster"))
             .args(&spec.extra_args)
             .current_dir("/")
             .stdin(Stdio::null())
@@ -160,14 +189,15 @@ impl Server {
     }
 
     /// The option file. Durability is given up: a cluster does not outlive the machine.
-    fn options(&self, spec: &ClusterSpec, binaries: &Binaries) -> String {
+    fn options(&self, run: &Run<'_>) -> String {
+        let Run { spec, binaries, .. } = run;
         let mut file = String::from("[mysqld]\n");
         let mut set = |name: &str, value: &dyn std::fmt::Display| {
             // Writing to a String cannot fail.
             let _ = writeln!(file, "{name}={value}");
         };
         let folder = |name: &str| self.dir.join(name).display().to_string();
-        set("datadir", &folder("data"));
+        set("datadir", &self.datadir().display());
         set("socket", &folder("sock"));
         set("pid-file", &folder("server.pid"));
         set("tmpdir", &folder("tmp"));
@@ -182,7 +212,10 @@ impl Server {
             "innodb-buffer-pool-size",
             &format!("{}M", spec.buffer_pool_mib),
         );
-        set("performance-schema", &on_off(spec.performance_schema));
+        set(
+            "performance-schema",
+            &on_off(spec.performance_schema || spec.topology == Topology::Group),
+        );
         for (name, value) in COMMON_OPTIONS.iter().chain(family_options(spec.family)) {
             set(name, value);
         }
@@ -195,14 +228,34 @@ impl Server {
         if let Some(dir) = &binaries.messages_dir {
             set("lc-messages-dir", &dir.display());
         }
-        if self.role == Role::Replica {
+        if spec.topology == Topology::Async && self.role == Role::Replica {
             set(read_only_option(spec.family), &"ON");
+        }
+        if spec.semi_sync {
+            for (name, value) in semi_sync_options(spec.family) {
+                set(name, value);
+            }
+            set(
+                semi_sync_source(spec.family),
+                &on_off(self.role == Role::Primary),
+            );
+        }
+        for (name, value) in group::options(spec, self, run.members) {
+            set(name, &value);
         }
         if spec.tls {
             set_tls(&spec.dir, &mut set);
         }
         file
     }
+}
+
+/// The cluster's own tools come first, where it has any.
+fn path(spec: &ClusterSpec) -> OsString {
+    let mut path = tools(&spec.dir).into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    path
 }
 
 fn set_tls(cluster: &Path, set: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
@@ -214,6 +267,33 @@ fn set_tls(cluster: &Path, set: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
 
 fn on_off(on: bool) -> &'static str {
     if on { "ON" } else { "OFF" }
+}
+
+/// A replica that were to wait for replicas of its own would wait for ever, so only the primary
+/// is told to.
+pub(crate) fn semi_sync_source(family: Family) -> &'static str {
+    match family {
+        Family::MySql => "rpl_semi_sync_source_enabled",
+        Family::MariaDb => "rpl_semi_sync_master_enabled",
+    }
+}
+
+/// No commit is ever acknowledged that no replica has: the time after which a primary would go
+/// on alone is a day, in milliseconds. The acknowledgement comes before others can see it.
+fn semi_sync_options(family: Family) -> &'static [(&'static str, &'static str)] {
+    match family {
+        Family::MySql => &[
+            ("plugin-load-add", "semisync_source.so"),
+            ("plugin-load-add", "semisync_replica.so"),
+            ("rpl-semi-sync-replica-enabled", "ON"),
+            ("rpl-semi-sync-source-timeout", "86400000"),
+        ],
+        Family::MariaDb => &[
+            ("rpl-semi-sync-slave-enabled", "ON"),
+            ("rpl-semi-sync-master-timeout", "86400000"),
+            ("rpl-semi-sync-master-wait-point", "AFTER_SYNC"),
+        ],
+    }
 }
 
 fn read_only_option(family: Family) -> &'static str {

@@ -35,6 +35,47 @@ impl fmt::Display for Family {
     }
 }
 
+/// How the servers of a cluster keep the same data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Topology {
+    /// A primary whose binary log its replicas follow.
+    #[value(name = "async")]
+    Async,
+    /// MySQL's Group Replication with a single primary, which the group elects.
+    #[value(name = "group")]
+    Group,
+    /// MariaDB with Galera: every node takes writes, all nodes certify them.
+    #[value(name = "galera")]
+    Galera,
+}
+
+impl Topology {
+    /// The name as on the command line and in `cluster.json`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Topology::Async => "async",
+            Topology::Group => "group",
+            Topology::Galera => "galera",
+        }
+    }
+
+    /// Whether servers of this family can be in it.
+    pub fn fits(self, family: Family) -> bool {
+        match self {
+            Topology::Async => true,
+            Topology::Group => family == Family::MySql,
+            Topology::Galera => family == Family::MariaDb,
+        }
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// What a server is meant to be. The server itself is asked by [`crate::Cluster::status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -57,7 +98,12 @@ impl fmt::Display for Role {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterSpec {
     pub family: Family,
-    /// Servers beside the primary; 0 is a primary alone.
+    /// [`Topology::Group`] turns the performance schema on, which it needs.
+    pub topology: Topology,
+    /// With [`Topology::Async`]: the primary acknowledges a commit once a replica has it, however
+    /// long that takes.
+    pub semi_sync: bool,
+    /// Servers beside the first; 0 is a primary alone.
     pub replicas: usize,
     /// The cluster's folder. It must not exist, or be empty; it is removed with the cluster.
     /// Short: a Unix socket's path inside it has at most 107 bytes.
@@ -78,6 +124,9 @@ pub struct ClusterSpec {
     /// InnoDB's buffer pool, in MiB for each server.
     pub buffer_pool_mib: u32,
     pub max_connections: u32,
+    /// Put each server's data on a disk of this many MiB ([`crate::Cluster::fill_disk`]). It is a
+    /// tmpfs, which only root can mount.
+    pub disk_mib: Option<u32>,
 }
 
 impl ClusterSpec {
@@ -90,6 +139,8 @@ impl ClusterSpec {
             std::env::temp_dir().join(format!("millrace-sandbox-{}-{count}", std::process::id()));
         ClusterSpec {
             family,
+            topology: Topology::Async,
+            semi_sync: false,
             replicas: 2,
             dir,
             base_port: 0,
@@ -99,6 +150,7 @@ impl ClusterSpec {
             performance_schema: false,
             buffer_pool_mib: 64,
             max_connections: 500,
+            disk_mib: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::accounts::{ACCOUNTS, Account};
 use crate::server::Server;
-use crate::spec::{ClusterSpec, Family, Role};
+use crate::spec::{ClusterSpec, Family, Role, Topology};
 
 /// `sun_path` has 108 bytes with the closing zero (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
@@ -147,6 +147,7 @@ impl ServerInfo {
 #[derive(Clone, Debug, Serialize)]
 pub struct ClusterInfo {
     pub family: Family,
+    pub topology: Topology,
     pub version: String,
     pub dir: PathBuf,
     pub servers: Vec<ServerInfo>,
@@ -160,6 +161,7 @@ impl ClusterInfo {
     pub(crate) fn new(state: &State, tls_ca: Option<PathBuf>) -> ClusterInfo {
         ClusterInfo {
             family: state.spec.family,
+            topology: state.spec.topology,
             version: state.version.clone(),
             dir: state.spec.dir.clone(),
             servers: state.servers.iter().map(Server::info).collect(),

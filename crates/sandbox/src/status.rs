@@ -3,10 +3,12 @@
 use serde::Serialize;
 
 use crate::Control;
+use crate::group::GroupStatus;
+use crate::membership::group_status;
 use crate::process;
 use crate::replication::{self, StatusRow};
 use crate::server::Server;
-use crate::spec::{Family, Role};
+use crate::spec::{Family, Role, Topology};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -21,7 +23,7 @@ pub enum ProcessState {
 #[derive(Clone, Debug, Serialize)]
 pub struct ServerStatus {
     pub name: String,
-    /// What the cluster's last `up` or `promote` made of it.
+    /// What the cluster's last `up` or `promote` made of it, or what its group says.
     pub role: Role,
     pub host: &'static str,
     pub port: u16,
@@ -33,6 +35,8 @@ pub struct ServerStatus {
     pub position: Option<String>,
     /// None also when it does not replicate.
     pub replication: Option<ReplicationStatus>,
+    /// None also when it is in no group.
+    pub group: Option<GroupStatus>,
     /// Why a running server could not be asked.
     pub error: Option<String>,
 }
@@ -53,10 +57,15 @@ pub struct ReplicationStatus {
 }
 
 impl ServerStatus {
-    pub(crate) async fn ask(family: Family, server: &Server) -> ServerStatus {
+    pub(crate) async fn ask(
+        family: Family,
+        topology: Topology,
+        server: &Server,
+        members: &[Server],
+    ) -> ServerStatus {
         let mut status = ServerStatus::unasked(server);
         if status.process == ProcessState::Running
-            && let Err(error) = status.fill(family, server).await
+            && let Err(error) = status.fill(family, topology, server, members).await
         {
             status.error = Some(format!("{error:#}"));
         }
@@ -80,16 +89,36 @@ impl ServerStatus {
             read_only: None,
             position: None,
             replication: None,
+            group: None,
             error: None,
         }
     }
 
-    async fn fill(&mut self, family: Family, server: &Server) -> anyhow::Result<()> {
+    /// The group comes first: a node without a quorum answers little else.
+    async fn fill(
+        &mut self,
+        family: Family,
+        topology: Topology,
+        server: &Server,
+        members: &[Server],
+    ) -> anyhow::Result<()> {
         let mut control = server.control().await?;
+        if topology != Topology::Async {
+            let group = group_status(topology, &mut control, members).await?;
+            if let Some(primary) = &group.primary {
+                self.role = match *primary == server.name {
+                    true => Role::Primary,
+                    false => Role::Replica,
+                };
+            }
+            self.group = Some(group);
+        }
         let read_only = control.value("SELECT @@GLOBAL.read_only").await?;
         self.read_only = read_only.map(|value| value != "0");
         self.position = control.value(replication::position(family)).await?;
-        self.replication = replication_status(&mut control).await?;
+        if topology == Topology::Async {
+            self.replication = replication_status(&mut control).await?;
+        }
         control.close().await;
         Ok(())
     }

@@ -107,10 +107,7 @@ impl Worker {
         query: bool,
     ) -> Result<(), BackendError> {
         let user = handle.user.borrow().clone();
-        let pool = self
-            .servers
-            .get(server.index())
-            .and_then(|server| server.pool_of(&user));
+        let pool = self.servers.of(server).pool_of(&user);
         let pool = pool.ok_or(BackendError::Protocol("its account has no pool"))?;
         let what = if query { "QUERY" } else { "CONNECTION" };
         tell_server(pool, 0, Rc::default(), format!("KILL {what} {thread}")).await

@@ -16,6 +16,7 @@ mod login;
 mod obey;
 mod options;
 mod pins;
+mod pools;
 mod prelude;
 mod prepared;
 mod questions;

@@ -183,21 +183,24 @@ impl Worker {
 
     /// The servers' connections, in the order of the servers.
     pub(crate) fn server_lines(&self) -> Vec<ServerLine> {
-        let line = |server: &std::rc::Rc<millrace_backend::pool::ServerPool>| ServerLine {
-            open: server.open_here(),
-            leased: server.leased(),
-            idle: server.idle_here(),
-            waiting: server.waiting_here(),
-            opened: server.connects(),
-            response_us: server.response_us(),
-        };
-        self.servers.iter().map(line).collect()
+        let mut lines = Vec::with_capacity(self.servers.len());
+        self.servers.each(|_, server| {
+            lines.push(ServerLine {
+                open: server.open_here(),
+                leased: server.leased(),
+                idle: server.idle_here(),
+                waiting: server.waiting_here(),
+                opened: server.connects(),
+                response_us: server.response_us(),
+            });
+        });
+        lines
     }
 
     /// The pools, `max` at most.
     pub(crate) fn pool_lines(&self, max: usize) -> Vec<PoolLine> {
         let mut lines = Vec::new();
-        for server in &self.servers {
+        self.servers.each(|_, server| {
             let id = server.facts().id;
             server.each_pool(|pool, waiting| {
                 if lines.len() < max {
@@ -213,7 +216,7 @@ impl Worker {
                     });
                 }
             });
-        }
+        });
         lines
     }
 }

@@ -436,7 +436,7 @@ impl Session {
             .metrics()
             .statement(Some(server.index()), kind, elapsed);
         if request.access == Access::Read {
-            self.worker.servers[server.index()].responded(elapsed);
+            self.worker.servers.of(server).responded(elapsed);
         }
         Ok(())
     }
@@ -698,12 +698,14 @@ impl Session {
         };
         let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
         let measures = self.worker.options().routing.balance == Balance::Latency;
-        for (at, server) in self.worker.servers.iter().enumerate().take(SERVERS) {
-            outstanding[at] = server.leased();
-            if measures {
-                response_us[at] = server.response_us();
+        self.worker.servers.each(|at, server| {
+            if at < SERVERS {
+                outstanding[at] = server.leased();
+                if measures {
+                    response_us[at] = server.response_us();
+                }
             }
-        }
+        });
         let behind = self.worker.behind();
         self.worker.with_known(|known| {
             let load = Load {

@@ -416,12 +416,16 @@ impl Session {
     /// The pool that serves this session on a server.
     pub(crate) fn pool(&mut self, server: ServerId) -> Rc<Pool> {
         let has_database = !self.state.database.is_empty();
+        if self.pools.len() <= server.index() {
+            // It was found after the session began.
+            self.pools.resize(server.index() + 1, [None, None]);
+        }
         if let Some(pool) = &self.pools[server.index()][usize::from(has_database)] {
             return pool.clone();
         }
         let key = self.pool_key();
         let slot = &mut self.pools[server.index()][usize::from(has_database)];
-        let pool = self.worker.servers[server.index()].pool(&key);
+        let pool = self.worker.servers.of(server).pool(&key);
         *slot = Some(pool.clone());
         pool
     }

@@ -12,14 +12,14 @@ use std::time::Duration;
 use millrace_backend::conn::Keeper;
 use millrace_backend::connect::SharedTls;
 use millrace_backend::monitor::{Monitor, World};
-use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerPool};
+use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
 use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
 use millrace_metrics::{Metrics, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
-use millrace_topology::{GtidSet, ServerId};
+use millrace_topology::{GtidSet, PerServer, ServerId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
@@ -29,6 +29,7 @@ use crate::directions::Remembered;
 use crate::kill::Killed;
 use crate::options::{Options, ServerKey};
 use crate::pins::Pins;
+use crate::pools::Pools;
 use crate::prepared::Likeness;
 use crate::registry::Registry;
 use crate::relay::Outcome;
@@ -43,7 +44,7 @@ pub struct Shared {
     /// The pools' limits.
     pub pool: Arc<PoolOptions>,
     /// Connections per server, over all workers.
-    pub counts: Arc<Vec<Arc<ServerCount>>>,
+    pub counts: Arc<PerServer<Arc<ServerCount>>>,
     /// Known passwords.
     pub accounts: Arc<Accounts>,
     /// All clients.
@@ -239,7 +240,7 @@ impl Handle {
 pub struct Worker {
     pub(crate) index: usize,
     pub(crate) shared: Shared,
-    pub(crate) servers: Vec<Rc<ServerPool>>,
+    pub(crate) servers: Pools,
     pub(crate) states: Rc<States>,
     pub(crate) verifiers: Verifiers,
     pub(crate) frontier: Frontier,
@@ -297,24 +298,24 @@ impl Worker {
                 }
             }
         });
-        let servers = world
-            .facts
-            .iter()
-            .zip(shared.counts.iter())
-            .map(|(facts, count)| {
-                ServerPool::new(
-                    facts.clone(),
-                    shared.pool.clone(),
-                    shared.server_tls.clone(),
-                    count.clone(),
-                    index,
-                    workers,
-                    nudge.clone(),
-                    states.clone(),
-                    shared.metrics.clone(),
-                )
-            })
-            .collect();
+        let pools = (shared.clone(), states.clone());
+        let make = move |facts: &Arc<ServerFacts>| {
+            let (shared, states) = &pools;
+            let count = shared.counts.get(facts.id.index());
+            ServerPool::new(
+                facts.clone(),
+                shared.pool.clone(),
+                shared.server_tls.clone(),
+                count.cloned().unwrap_or_default(),
+                index,
+                workers,
+                nudge.clone(),
+                states.clone(),
+                shared.metrics.clone(),
+            )
+        };
+        let servers = Pools::new(make);
+        servers.grow(&world.facts);
         Rc::new(Worker {
             index,
             shared,
@@ -385,7 +386,9 @@ impl Worker {
             }
             Message::Second => self.sweep(),
             Message::Room(server) => {
-                if let Some(pool) = self.servers.get(server.index()) {
+                // Another worker may know of it first.
+                if server.index() < self.servers.len() {
+                    let pool = self.servers.of(server);
                     pool.give_room();
                     pool.pump();
                 }
@@ -436,9 +439,7 @@ impl Worker {
         let late = self.late_until.get();
         let late = late.iter().enumerate().filter(|(_, until)| **until > tick);
         self.late.set(late.fold(0, |bits, (at, _)| bits | 1 << at));
-        for server in &self.servers {
-            server.sweep(tick);
-        }
+        self.servers.each(|_, server| server.sweep(tick));
         for handle in self.sessions.borrow().values() {
             let busy = handle.busy_since.get();
             let idle_max = handle.idle_max.get();
@@ -456,13 +457,11 @@ impl Worker {
     }
 
     fn set_world(&self, world: Arc<World>) {
+        // Before anybody can choose among them.
+        self.servers.grow(&world.facts);
         let old = self.world.replace(world.clone());
-        for ((server, facts), view) in self
-            .servers
-            .iter()
-            .zip(&world.facts)
-            .zip(&world.snapshot.servers)
-        {
+        for (facts, view) in world.facts.iter().zip(&world.snapshot.servers) {
+            let server = self.servers.of(view.id);
             server.set_facts(facts.clone());
             let before = old.snapshot.server(view.id);
             let fell =
@@ -550,9 +549,7 @@ impl Worker {
 
     fn drop_account(&self, user: &[u8]) {
         self.verifiers.rest(user);
-        for server in &self.servers {
-            server.drop_account(user);
-        }
+        self.servers.each(|_, server| server.drop_account(user));
     }
 
     /// An account may have no more connections than it has: those that nobody uses are closed.

@@ -111,6 +111,8 @@ fn shows_the_servers_as_they_were_last_set() {
         up: true,
         fit: false,
         primary: false,
+        draining: false,
+        gone: false,
         lag_seconds: Some(7),
     };
     metrics.set_servers(vec![state.clone()]);
