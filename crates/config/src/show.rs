@@ -10,7 +10,7 @@ use millrace_routing::{AllLag, Balance, Options as RoutingOptions, Reads, Target
 use millrace_topology::ConfiguredRole;
 
 use crate::{
-    Account, Address, Admin, Auth, ClientTls, Config, Limits, Listener, ListenerTls, Log,
+    Account, Address, Admin, Auth, ClientTls, Config, Failover, Limits, Listener, ListenerTls, Log,
     LogFormat, Monitor, Pool, Routing, Secret, Server, ServerTls, ServerTlsMode,
 };
 
@@ -65,6 +65,7 @@ impl Config {
             pool,
             limits,
             routing,
+            failover,
             auth,
             accounts,
             sets: _,
@@ -94,6 +95,7 @@ impl Config {
         lines.pool(pool);
         lines.limits(limits);
         lines.routing(routing);
+        lines.failover(failover);
         lines.auth(auth);
         lines.put("http.listen", some(http.as_ref()));
         lines.admin(admin.as_ref());
@@ -411,6 +413,27 @@ impl Lines {
         let wait_limit = Duration::from_millis((*wait_limit_ms).into());
         self.put("routing.wait_limit", time(wait_limit));
         self.put("routing.max_lag", time(*max_lag));
+    }
+
+    fn failover(&mut self, failover: &Failover) {
+        let Failover {
+            hold_time,
+            max_held,
+            max_held_bytes,
+            retries,
+            max_replay_statements,
+            max_replay_bytes,
+            max_replay_time,
+            drain_time,
+        } = failover;
+        self.put("failover.hold_time", time(*hold_time));
+        self.put("failover.max_held", max_held);
+        self.put("failover.max_held_bytes", size(*max_held_bytes));
+        self.put("failover.retries", retries);
+        self.put("failover.max_replay_statements", max_replay_statements);
+        self.put("failover.max_replay_bytes", size(*max_replay_bytes));
+        self.put("failover.max_replay_time", time(*max_replay_time));
+        self.put("failover.drain_time", time(*drain_time));
     }
 
     fn auth(&mut self, auth: &Auth) {

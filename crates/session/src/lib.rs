@@ -9,6 +9,7 @@ mod directions;
 mod effects;
 mod epilogue;
 mod failure;
+mod held;
 mod kill;
 mod lease;
 mod local;
@@ -33,8 +34,9 @@ mod worker;
 
 pub use accounts::Accounts;
 pub use kill::Killed;
-pub use options::{Options, ServerKey};
 pub use login::random_nonce;
 pub use registry::{Client, Registry};
 pub use roster::{Doing, PoolLine, ServerLine, SessionLine};
+pub use held::{Held, HeldStatement, Lane};
+pub use options::{FailoverOptions, Options, ServerKey};
 pub use worker::{Entry, ListenerTls, Message, Shared, Worker};

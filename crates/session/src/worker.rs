@@ -26,6 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::accounts::Accounts;
 use crate::consistency::Frontier;
 use crate::directions::Remembered;
+use crate::held::Held;
 use crate::kill::Killed;
 use crate::options::{Options, ServerKey};
 use crate::pins::Pins;
@@ -67,6 +68,8 @@ pub struct Shared {
     pub sets: Arc<HashMap<String, u64>>,
     /// What was written through each worker, as positions: a new session begins with all of it.
     pub written: Arc<Vec<Mutex<Option<GtidSet>>>>,
+    /// Statements that wait for a server.
+    pub held: Arc<Held>,
     /// Every worker's mailbox.
     pub mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
 }
