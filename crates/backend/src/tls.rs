@@ -230,4 +230,3 @@ pub fn take_in(tls: &mut rustls::ServerConnection, mut bytes: &[u8]) {
         }
     }
 }
-

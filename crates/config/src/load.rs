@@ -12,8 +12,8 @@ use crate::section::{Section, Source};
 use crate::value::{Wrong, choice, duration, flag, number, size, text, texts};
 use crate::{
     Account, Address, Admin, Auth, ClientTls, Config, ConfigError, Environment, Failover, Limits,
-    Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Secret, Server, ServerTls,
-    ServerTlsMode,
+    Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Secret, Server,
+    ServerTls, ServerTlsMode,
 };
 
 const GIB: u64 = 1 << 30;
@@ -397,18 +397,18 @@ impl Failover {
         let any = || duration(Duration::ZERO);
         section.read("hold_time", &mut self.hold_time, any());
         section.read("max_held", &mut self.max_held, number(0, 10_000_000));
-        section.read("max_held_bytes", &mut self.max_held_bytes, size(0, 64 * GIB));
+        section.read(
+            "max_held_bytes",
+            &mut self.max_held_bytes,
+            size(0, 64 * GIB),
+        );
         section.read("retries", &mut self.retries, number(0, 100));
         section.read(
             "max_replay_statements",
             &mut self.max_replay_statements,
             number(0, 1_000_000),
         );
-        section.read(
-            "max_replay_bytes",
-            &mut self.max_replay_bytes,
-            size(0, GIB),
-        );
+        section.read("max_replay_bytes", &mut self.max_replay_bytes, size(0, GIB));
         section.read("max_replay_time", &mut self.max_replay_time, any());
         section.read("drain_time", &mut self.drain_time, any());
     }

@@ -10,7 +10,7 @@ use millrace_routing::{AllLag, Balance, Options as RoutingOptions, Reads, Target
 use millrace_topology::ConfiguredRole;
 
 use crate::{
-    Account, Address, Admin, Auth, ClientTls, Config, Failover, Limits, Listener, ListenerTls, Log,
+    Account, Admin, Auth, ClientTls, Config, Failover, Limits, Listener, ListenerTls, Log,
     LogFormat, Monitor, Pool, Routing, Secret, Server, ServerTls, ServerTlsMode,
 };
 
@@ -152,9 +152,15 @@ impl Config {
         };
         put("listener", listeners.iter().map(address).collect());
         put("kind", kinds.iter().map(|kind| kind_name(*kind)).collect());
-        put("digest", digests.iter().map(|it| format!("0x{it:016x}")).collect());
+        put(
+            "digest",
+            digests.iter().map(|it| format!("0x{it:016x}")).collect(),
+        );
         put("table", tables.iter().map(table_name).collect());
-        put("match", pattern.iter().map(|it| it.as_str().to_owned()).collect());
+        put(
+            "match",
+            pattern.iter().map(|it| it.as_str().to_owned()).collect(),
+        );
         put("tag", tags.iter().map(ToString::to_string).collect());
         parts
     }
@@ -173,7 +179,9 @@ impl Config {
         match wanted {
             Some(Wanted::Primary) => parts.push("to = primary".to_owned()),
             Some(Wanted::Replica) => parts.push("to = replicas".to_owned()),
-            Some(Wanted::Servers(bits)) => parts.push(format!("servers = {}", self.set_name(*bits))),
+            Some(Wanted::Servers(bits)) => {
+                parts.push(format!("servers = {}", self.set_name(*bits)))
+            }
             None => {}
         }
         if let Some(level) = consistency {
@@ -237,7 +245,10 @@ impl Lines {
             },
         );
         self.put(at("tls"), listener_tls(*tls));
-        self.put(at("consistency"), consistency.map_or("", |level| level.name()));
+        self.put(
+            at("consistency"),
+            consistency.map_or("", |level| level.name()),
+        );
     }
 
     fn server(&mut self, number: usize, server: &Server) {
@@ -272,7 +283,10 @@ impl Lines {
         let at = |key: &str| format!("account[{number}].{key}");
         self.put(at("name"), name);
         self.put(at("password"), password.as_ref().map_or("", secret));
-        self.put(at("consistency"), consistency.map_or("", |level| level.name()));
+        self.put(
+            at("consistency"),
+            consistency.map_or("", |level| level.name()),
+        );
     }
 
     fn monitor(&mut self, monitor: &Monitor) {
@@ -503,7 +517,12 @@ fn listener_tls(tls: ListenerTls) -> &'static str {
 /// In the largest unit that needs no fraction.
 fn time(time: Duration) -> String {
     let ms = time.as_millis();
-    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let units = [
+        (86_400_000, "d"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1_000, "s"),
+    ];
     match units.iter().find(|(unit, _)| ms >= *unit && ms % unit == 0) {
         _ if ms == 0 => "0s".to_owned(),
         Some((unit, name)) => format!("{}{name}", ms / unit),

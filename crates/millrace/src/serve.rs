@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use millrace_admin::{HttpListener, Readiness};
+use millrace_admin::{Listener, Readiness};
 use millrace_backend::connect::{Address, SharedTls};
 use millrace_backend::monitor::{Monitor, MonitorOptions, World};
 use millrace_backend::pool::PoolOptions;
@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::drain::{Signals, drain};
-use crate::{check, listen, logging, tls};
+use crate::{admin, check, listen, logging, tls};
 
 /// How to serve: a file, or flags alone.
 #[derive(Debug, Args)]
@@ -202,6 +202,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     for (number, listener) in (0..).zip(&config.listeners) {
         listeners.push(listen::bind(number, listener).await?);
     }
+    admin::start(&config, &shared).await?;
     start_monitor(&monitor, monitor_options, server_tls)?;
     let (stop, stopping) = oneshot::channel();
     let (accepting, stopped) = oneshot::channel::<()>();
@@ -216,7 +217,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(tell_time(mailboxes.clone()));
     tokio::spawn(publish_servers(monitor.watch().clone(), metrics.clone()));
     if let Some(http) = &config.http {
-        let listener = HttpListener::bind(&http.to_string())
+        let listener = Listener::bind(&http.to_string())
             .await
             .with_context(|| format!("cannot listen on {http} for HTTP"))?;
         info!(address = %http, "serving metrics and health");

@@ -201,7 +201,11 @@ impl Place {
             // Also for who is first: it may find that there is nothing for it yet.
             waiting.waker = Some(cx.waker().clone());
         }
-        if first { Poll::Ready(()) } else { Poll::Pending }
+        if first {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     /// It tries; the next may try as well.
@@ -239,7 +243,9 @@ impl Drop for Place {
         if queue.waiting.is_empty() {
             queue.failing = [false; 2];
         }
-        self.held.count.store(queue.waiting.len(), Ordering::Relaxed);
+        self.held
+            .count
+            .store(queue.waiting.len(), Ordering::Relaxed);
         queue.wake_first(self.lane);
     }
 }

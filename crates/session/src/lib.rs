@@ -33,10 +33,10 @@ mod verify;
 mod worker;
 
 pub use accounts::Accounts;
+pub use held::{Held, HeldStatement, Lane};
 pub use kill::Killed;
 pub use login::random_nonce;
+pub use options::{FailoverOptions, Options, ServerKey};
 pub use registry::{Client, Registry};
 pub use roster::{Doing, PoolLine, ServerLine, SessionLine};
-pub use held::{Held, HeldStatement, Lane};
-pub use options::{FailoverOptions, Options, ServerKey};
 pub use worker::{Entry, ListenerTls, Message, Shared, Worker};

@@ -142,7 +142,10 @@ impl Handle {
         let pins = self.pins.list();
         let (doing, since) = if self.ended.get() {
             (Doing::Ending, self.heard.get())
-        } else if pins.iter().any(|(reason, _)| *reason == PinReason::RelayedLogin) {
+        } else if pins
+            .iter()
+            .any(|(reason, _)| *reason == PinReason::RelayedLogin)
+        {
             (Doing::Relayed, self.connected.get())
         } else if busy == 0 {
             (Doing::Idle, self.heard.get())
@@ -243,9 +246,15 @@ mod tests {
         handle.busy_since.set(8);
         assert_eq!(handle.line(9).doing, Doing::Waiting);
         handle.on.set(Some((ServerId(0), 7)));
-        assert_eq!((handle.line(9).doing, handle.line(9).seconds), (Doing::Running, 1));
+        assert_eq!(
+            (handle.line(9).doing, handle.line(9).seconds),
+            (Doing::Running, 1)
+        );
         handle.pins.add(PinReason::RelayedLogin);
-        assert_eq!((handle.line(9).doing, handle.line(9).seconds), (Doing::Relayed, 6));
+        assert_eq!(
+            (handle.line(9).doing, handle.line(9).seconds),
+            (Doing::Relayed, 6)
+        );
         handle.ended.set(true);
         assert_eq!(handle.line(9).doing, Doing::Ending);
     }

@@ -12,6 +12,7 @@ use millrace_protocol::types::column_type;
 use millrace_protocol::{Capabilities, Status};
 
 use crate::operators::filter::Filter;
+use crate::operators::tables::Listing;
 
 /// Bytes of an answer that are kept before they are sent.
 const PIECE: usize = 32 * 1024;
@@ -28,7 +29,10 @@ pub(crate) struct Column {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     /// What it says, for the documentation; without a full stop.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the documentation is checked against it"))]
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the documentation is checked against it")
+    )]
     pub(crate) help: &'static str,
 }
 
@@ -220,8 +224,19 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Begins a result set; rows that `filter` does not want are left out.
-    pub(crate) fn begin(&mut self, columns: Vec<ColumnDef>, filter: Filter) {
+    /// Begins a listing; rows that `filter` does not want are left out.
+    pub(crate) fn begin_listing(&mut self, listing: &Listing, filter: Filter) {
+        let columns = listing.columns.iter();
+        let columns: Vec<_> = columns.map(|column| (column.name, column.kind)).collect();
+        self.begin(&columns, filter);
+    }
+
+    /// Begins a result set with these columns.
+    pub(crate) fn begin(&mut self, columns: &[(&str, Kind)], filter: Filter) {
+        let columns = columns.iter();
+        let columns = columns
+            .map(|(name, kind)| definition(name, *kind))
+            .collect();
         self.result = TextResult::new(columns);
         self.filter = filter;
         let end = fields();
@@ -247,6 +262,11 @@ impl<'a> Answer<'a> {
             self.flush().await?;
         }
         Ok(())
+    }
+
+    /// Whether the client is gone, as far as its socket has said so.
+    pub(crate) async fn client_left(&mut self) -> bool {
+        self.stream.peer_closed().await
     }
 
     /// Ends the result set.

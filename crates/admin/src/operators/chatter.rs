@@ -96,14 +96,10 @@ fn item(parser: &mut Parser) -> Result<Item, Refusal> {
 
 fn value(parser: &mut Parser) -> Result<(String, Value), Refusal> {
     if parser.take_symbol("@@") {
-        let Some(Token::Word(mut name)) = parser.peek().cloned() else {
+        let Some(Token::Word(name)) = parser.peek().cloned() else {
             return Err(parser.unexpected());
         };
         parser.next();
-        // `@@session . x` and @@session.`x` are written by nobody; `@@session.x` is one word.
-        if let (Some(Token::Symbol(".")), true) = (parser.peek(), name.is_empty()) {
-            name.push('.');
-        }
         let lower = name.to_ascii_lowercase();
         let bare = ["session.", "global.", "local."]
             .iter()
@@ -198,7 +194,9 @@ pub(crate) fn variables() -> impl Iterator<Item = (&'static str, Cell)> {
         ("wait_timeout", IDLE_MAX_S as i64),
     ];
     let texts = TEXTS.iter().map(|(name, text)| (*name, Cell::from(*text)));
-    let numbers = NUMBERS.iter().map(|(name, number)| (*name, Cell::Int(*number)));
+    let numbers = NUMBERS
+        .iter()
+        .map(|(name, number)| (*name, Cell::Int(*number)));
     texts.chain(numbers)
 }
 
@@ -254,7 +252,10 @@ mod tests {
         assert_eq!(cells("SELECT 1"), one("1", Cell::Int(1)));
         assert_eq!(cells("SELECT 'x' AS y;"), one("y", "x".into()));
         assert_eq!(cells("SELECT DATABASE()"), one("DATABASE()", Cell::Null));
-        assert_eq!(cells("SELECT CONNECTION_ID()"), one("CONNECTION_ID()", Cell::Int(7)));
+        assert_eq!(
+            cells("SELECT CONNECTION_ID()"),
+            one("CONNECTION_ID()", Cell::Int(7))
+        );
         let of_a_driver = cells(
             "/* driver-j */SELECT  @@session.auto_increment_increment AS auto_increment_increment, \
              @@character_set_client AS character_set_client, @@session.transaction_isolation AS \

@@ -74,7 +74,9 @@ impl Test {
             Test::NotNull => true,
             Test::Like(pattern) => like(&text, pattern),
             Test::NotLike(pattern) => !like(&text, pattern),
-            Test::In(list) => list.iter().any(|one| compare(&text, one) == Ordering::Equal),
+            Test::In(list) => list
+                .iter()
+                .any(|one| compare(&text, one) == Ordering::Equal),
             Test::Compare {
                 with,
                 less,

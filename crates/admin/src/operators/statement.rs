@@ -87,7 +87,9 @@ impl Parser {
             None => "its end".to_owned(),
             Some(Token::Symbol(symbol)) => format!("'{symbol}'"),
             Some(Token::Other(other)) => format!("'{other}'"),
-            Some(Token::Word(text) | Token::Name(text) | Token::Text(text) | Token::Number(text)) => {
+            Some(
+                Token::Word(text) | Token::Name(text) | Token::Text(text) | Token::Number(text),
+            ) => {
                 format!("'{}'", text.chars().take(40).collect::<String>())
             }
         };
@@ -174,8 +176,10 @@ impl Parser {
                 _ => return false,
             };
             let scope = word.split('.').next().unwrap_or_default();
-            matches!(scope, "global" | "persist" | "persist_only" | "password" | "role")
-                || word.contains("millrace")
+            matches!(
+                scope,
+                "global" | "persist" | "persist_only" | "password" | "role"
+            ) || word.contains("millrace")
         });
         let names_a_setting = rest.iter().any(|token| {
             let Token::Word(word) = token else {
@@ -258,7 +262,9 @@ impl Parser {
 
     fn name(&mut self) -> Result<String, Refusal> {
         match self.peek() {
-            Some(Token::Word(text) | Token::Name(text) | Token::Text(text) | Token::Number(text)) => {
+            Some(
+                Token::Word(text) | Token::Name(text) | Token::Text(text) | Token::Number(text),
+            ) => {
                 let text = text.clone();
                 self.at += 1;
                 Ok(text)
@@ -442,7 +448,10 @@ mod tests {
 
     #[test]
     fn acts_are_read() {
-        for text in ["DRAIN SERVER 'db1:3306' WAIT 30", "drain server db1:3306 wait 30;"] {
+        for text in [
+            "DRAIN SERVER 'db1:3306' WAIT 30",
+            "drain server db1:3306 wait 30;",
+        ] {
             let drain = Statement::Drain {
                 server: "db1:3306".into(),
                 wait_s: 30,
@@ -460,7 +469,14 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap(), Statement::Kill { id, query });
         }
-        for text in ["KILL", "KILL 'x'", "KILL QUERY", "DRAIN 'a'", "DRAIN SERVER", "RESUME"] {
+        for text in [
+            "KILL",
+            "KILL 'x'",
+            "KILL QUERY",
+            "DRAIN 'a'",
+            "DRAIN SERVER",
+            "RESUME",
+        ] {
             assert_eq!(code(text), 1064, "{text}");
         }
     }
@@ -477,7 +493,10 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap(), Statement::Accepted, "{text}");
         }
-        assert!(matches!(parse("SHOW WARNINGS LIMIT 5"), Ok(Statement::Nothing(_))));
+        assert!(matches!(
+            parse("SHOW WARNINGS LIMIT 5"),
+            Ok(Statement::Nothing(_))
+        ));
         assert_eq!(parse("use `x`").unwrap(), Statement::Use("x".into()));
         assert_eq!(code("SET GLOBAL max_connections = 5"), 1238);
         assert_eq!(code("SET @@global.max_connections = 5"), 1238);
@@ -489,9 +508,21 @@ mod tests {
     #[test]
     fn what_there_is_not_is_told_what_there_is() {
         let refusal = parse("SHOW SERVRES").unwrap_err();
-        assert!(refusal.message.contains("near 'SERVRES'"), "{}", refusal.message);
-        assert!(refusal.message.contains("SHOW SERVERS, "), "{}", refusal.message);
-        for text in ["INSERT INTO t VALUES (1)", "SHOW SERVERS; SHOW POOLS", "KILL 1 2"] {
+        assert!(
+            refusal.message.contains("near 'SERVRES'"),
+            "{}",
+            refusal.message
+        );
+        assert!(
+            refusal.message.contains("SHOW SERVERS, "),
+            "{}",
+            refusal.message
+        );
+        for text in [
+            "INSERT INTO t VALUES (1)",
+            "SHOW SERVERS; SHOW POOLS",
+            "KILL 1 2",
+        ] {
             assert_eq!(code(text), 1064, "{text}");
         }
     }

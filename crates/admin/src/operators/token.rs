@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn splits() {
-        let text = "/* c */ Drain SERVER 'db1:3306' wait 30; -- end\n# and\n@@a.b<=`x``y` \"q\"\"\\n\"";
+        let text =
+            "/* c */ Drain SERVER 'db1:3306' wait 30; -- end\n# and\n@@a.b<=`x``y` \"q\"\"\\n\"";
         let expected = [
             word("Drain"),
             word("SERVER"),

@@ -803,7 +803,11 @@ fn the_settings_tell_all_but_the_secrets() {
     assert_eq!(find("pool.max_connections"), ("100", true));
     assert_eq!(find("limits.max_packet"), ("1536KiB", false));
     assert_eq!(find("routing.wait_limit"), ("100ms", true));
-    assert!(settings.iter().all(|setting| !setting.value.contains("hush")));
+    assert!(
+        settings
+            .iter()
+            .all(|setting| !setting.value.contains("hush"))
+    );
     // What the example names, the list names.
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/millrace.toml");
     let example = std::fs::read_to_string(example).unwrap();
@@ -814,7 +818,10 @@ fn the_settings_tell_all_but_the_secrets() {
             section = name.trim_matches(['[', ']']).to_owned();
         } else if let Some((key, _)) = line.split_once(" = ")
             && !key.contains(' ')
-            && ["pool", "limits", "routing", "failover", "auth", "log", "drain"].contains(&&*section)
+            && [
+                "pool", "limits", "routing", "failover", "auth", "log", "drain",
+            ]
+            .contains(&&*section)
         {
             find(&format!("{section}.{key}"));
         }
@@ -828,8 +835,14 @@ fn rules_are_told_as_they_are_written() {
                 table = \"shop.orders\"\nservers = \"r\"\ntime_limit = \"60s\"\ncontinue = true\n";
     let rules = load(&format!("{SMALL}{text}")).unwrap().rule_texts();
     assert_eq!(rules[0].name, "n");
-    assert_eq!(rules[0].when, "account = [bi, etl], kind = read, table = shop.orders");
-    assert_eq!(rules[0].then, "servers = r, time_limit = 1m, continue = true");
+    assert_eq!(
+        rules[0].when,
+        "account = [bi, etl], kind = read, table = shop.orders"
+    );
+    assert_eq!(
+        rules[0].then,
+        "servers = r, time_limit = 1m, continue = true"
+    );
 }
 
 #[test]
