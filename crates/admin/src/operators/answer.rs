@@ -29,10 +29,6 @@ pub(crate) struct Column {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     /// What it says, for the documentation; without a full stop.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the documentation is checked against it")
-    )]
     pub(crate) help: &'static str,
 }
 

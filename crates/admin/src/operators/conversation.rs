@@ -8,6 +8,7 @@ use millrace_backend::packet_io::read_packet;
 use millrace_protocol::command::Command;
 use millrace_protocol::packet;
 use millrace_protocol::resultset::TextResult;
+use tracing::debug;
 
 use crate::operators::acts;
 use crate::operators::answer::{Answer, Kind, Refusal, Trouble, definition, fields};
@@ -59,7 +60,11 @@ impl<'a> Conversation<'a> {
             let sequence = sequence.wrapping_add(1);
             match self.command(&payload, sequence).await {
                 Ok(true) => {}
-                Ok(false) | Err(Trouble::Client(_)) => break,
+                Ok(false) => break,
+                Err(Trouble::Client(error)) => {
+                    debug!(user = self.entered.own.user, %error, "an operator's client is gone");
+                    break;
+                }
                 Err(Trouble::Error(refusal)) => {
                     let told = self.answer(sequence, false).refuse(&refusal).await;
                     if told.is_err() {
