@@ -516,7 +516,7 @@ impl ServerPool {
         self.connects.set(self.connects.get() + 1);
         let Some(me) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
-            let opened = me.open_one(&pool, permit).await;
+            let opened = me.open_one(&pool, Some(permit)).await;
             pool.opening.set(pool.opening.get() - 1);
             match opened {
                 Ok(conn) => {
@@ -530,7 +530,11 @@ impl ServerPool {
         });
     }
 
-    async fn open_one(&self, pool: &Pool, permit: Permit) -> Result<Box<Conn>, BackendError> {
+    async fn open_one(
+        &self,
+        pool: &Pool,
+        permit: Option<Permit>,
+    ) -> Result<Box<Conn>, BackendError> {
         let facts = self.facts();
         let key = &pool.key;
         let login = Login {
@@ -543,7 +547,7 @@ impl ServerPool {
         };
         let timeout = self.options.connect_timeout;
         let opened = open(&facts.address, &login, &self.tls, timeout).await?;
-        let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, Some(permit)));
+        let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
         let state = tokio::time::timeout(timeout, conn.set_up(&facts.track))
             .await
             .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
@@ -684,6 +688,14 @@ impl Pool {
             drop(conn);
             server.closed(1);
         }
+    }
+
+    /// A connection like the pool's that is none of them: no limit counts it, nobody else is lent it,
+    /// and it is closed when it is dropped.
+    pub async fn open_apart(&self) -> Result<Box<Conn>, BackendError> {
+        let server = self.server.upgrade();
+        let server = server.ok_or(BackendError::Protocol("the server was removed"))?;
+        server.open_one(self, None).await
     }
 
     /// Whether [`Pool::try_take_own`] would find one. Taking it and giving it back is no way to ask:

@@ -16,7 +16,6 @@ use tokio::sync::oneshot;
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Attempt, Main, Request};
-use crate::obey::tell_server;
 use crate::registry::{Entry, FIRST_ID};
 use crate::session::Session;
 use crate::worker::{Handle, Message, Running, Worker};
@@ -57,7 +56,7 @@ pub enum Killed {
     NotTold(String),
 }
 
-/// How long an operator's KILL may take to reach the server, a wait for a connection included.
+/// How long an operator's KILL may take to reach the server, login included.
 const TELLING: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Worker {
@@ -110,7 +109,15 @@ impl Worker {
         let pool = self.servers.of(server).pool_of(&user);
         let pool = pool.ok_or(BackendError::Protocol("its account has no pool"))?;
         let what = if query { "QUERY" } else { "CONNECTION" };
-        tell_server(pool, 0, Rc::default(), format!("KILL {what} {thread}")).await
+        // On a connection that counts with no limit: where sessions wait for others to end, none of
+        // the pool's would be free.
+        let mut conn = pool.open_apart().await?;
+        match conn.query(&format!("KILL {what} {thread}")).await {
+            Ok(_) => Ok(()),
+            // It has ended by itself.
+            Err(BackendError::Server(error)) if error.code == 1094 => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 

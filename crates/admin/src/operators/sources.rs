@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 
 use crate::operators::answer::{Cell, Refusal};
 
-/// How long a worker may take for its part of an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a worker may take for its part of an answer, or a server to be told of a KILL.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Sessions that a worker is asked for at once: it serves nobody while it answers.
 pub(crate) const SESSIONS_AT_ONCE: usize = 256;
