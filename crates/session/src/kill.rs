@@ -89,8 +89,8 @@ impl Worker {
                 handle.interrupted.set(handle.busy_since.get() != 0);
             } else {
                 handle.ended.set(true);
-                handle.wake();
             }
+            handle.wake();
             let _ = reply.send(match told {
                 Ok(()) => Killed::Done,
                 Err(error) => Killed::NotTold(error.to_string()),

@@ -417,6 +417,7 @@ impl Worker {
             Message::Interrupt(uid) => {
                 if let Some(handle) = self.session(uid) {
                     handle.interrupted.set(handle.busy_since.get() != 0);
+                    handle.wake();
                 }
             }
             Message::End(uid) => {

@@ -70,10 +70,11 @@ pub(crate) async fn kill(cluster: &Cluster) -> anyhow::Result<()> {
         operator.0.expect(&format!("KILL {id}")).await?;
     }
     for (what, mut client) in [("idle", idle), ("busy", busy)] {
-        client.login.timeout = Duration::from_secs(10);
+        let begun = Instant::now();
         let reply = client.read_reply(Expect::Results { binary: false }).await;
         let ended = reply.broken().is_some() || reply.err().is_some();
-        ensure!(ended, "{what}: {:?}", reply.render());
+        let soon = begun.elapsed() < Duration::from_secs(3);
+        ensure!(ended && soon, "{what}: {:?}", reply.render());
     }
     operator
         .wait_for("SHOW STATUS", SOON, |row| {
@@ -120,13 +121,31 @@ pub(crate) async fn kill(cluster: &Cluster) -> anyhow::Result<()> {
         .0
         .expect(&format!("KILL {}", value(&row, "id")?))
         .await?;
-    waiting.login.timeout = Duration::from_secs(10);
+    let begun = Instant::now();
     let reply = waiting.read_reply(Expect::Results { binary: false }).await;
     ensure!(
         reply.broken().is_some() || reply.err().is_some(),
         "{:?}",
         reply.render()
     );
+    ensure!(
+        begun.elapsed() < Duration::from_secs(3),
+        "it waited on: {:?}",
+        begun.elapsed()
+    );
+    // Nor does one that waits keep its statement after a KILL QUERY; its session goes on.
+    let mut waiting = Connection::open(&login).await?;
+    waiting
+        .send(com::QUERY, b"DELETE FROM app.place WHERE 0")
+        .await?;
+    let row = operator.wait_for(sql, SOON, |_| true).await?;
+    operator
+        .0
+        .expect(&format!("KILL QUERY {}", value(&row, "id")?))
+        .await?;
+    let reply = waiting.read_reply(Expect::Results { binary: false }).await;
+    let code = reply.err().map(|error| error.code);
+    ensure!(code == Some(1317), "{:?}", reply.render());
     let open = operator
         .rows("SHOW SESSIONS WHERE transaction = 'open'")
         .await?;

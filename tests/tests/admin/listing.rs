@@ -95,6 +95,8 @@ pub(crate) async fn servers(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+const SET: &str = "SET @@millrace_consistency = 'global'";
+
 pub(crate) async fn sessions(cluster: &Cluster) -> anyhow::Result<()> {
     let more = "[pool]\nmax_connections = 4\nwait_timeout = \"30s\"\n";
     let ground = Ground::start(cluster, "", more).await?;
@@ -108,7 +110,7 @@ pub(crate) async fn sessions(cluster: &Cluster) -> anyhow::Result<()> {
     })
     .await?;
     let idle_id = idle.greeting.connection_id;
-    idle.expect("SET @@millrace_consistency = 'global'").await?;
+    idle.expect(SET).await?;
     let sql = format!("SHOW SESSIONS WHERE id = {idle_id}");
     let row = operator.row(&sql).await?;
     expect(
@@ -127,7 +129,10 @@ pub(crate) async fn sessions(cluster: &Cluster) -> anyhow::Result<()> {
         "{row:#?}"
     );
     ensure!(value(&row, "client")?.starts_with("127.0.0.1:"), "{row:#?}");
-    ensure!(number(&row, "sent_bytes")? > 30.0 && number(&row, "received_bytes")? > 30.0);
+    // The statement and its OK, each with its four bytes of header; nothing else was counted.
+    let received = (4 + 1 + SET.len()) as f64;
+    ensure!(number(&row, "received_bytes")? == received, "{row:#?}");
+    ensure!(number(&row, "sent_bytes")? == 11.0, "{row:#?}");
 
     // A transaction that is only begun, then open; a temporary table; another database.
     let mut writing = Connection::open(&login).await?;
@@ -303,7 +308,8 @@ pub(crate) async fn pins(cluster: &Cluster) -> anyhow::Result<()> {
     let row = operator.row("SHOW PINS").await?;
     expect(&row, &[("reason", "user_lock")])?;
     pinned.expect("SELECT RELEASE_LOCK('listed')").await?;
-    ensure!(operator.rows("SHOW PINS").await?.is_empty());
+    let rows = operator.rows("SHOW PINS").await?;
+    ensure!(rows.is_empty(), "{rows:#?}");
     Ok(())
 }
 
