@@ -436,7 +436,7 @@ impl Session {
             multi_statements: self.state.multi_statements,
             ..self.state_of_new().await?
         };
-        self.level = self.level_given;
+        self.set_level(self.level_given);
         let state = self.worker.states.share(state);
         self.set_state(state);
         self.ok(OkFields::default()).await
@@ -482,6 +482,7 @@ impl Session {
         self.private.clear();
         self.transaction = Transaction::None;
         (self.journal, self.rerun) = (None, None);
+        self.handle.begun.set(false);
         self.one_shot.clear();
         self.one_shot_waits = false;
         self.one_shot_read_only = None;

@@ -214,7 +214,11 @@ impl Place {
             // Also for who is first: it may find that there is nothing for it yet.
             waiting.waker = Some(cx.waker().clone());
         }
-        if first { Poll::Ready(()) } else { Poll::Pending }
+        if first {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     /// It tries; the next may try as well.

@@ -309,6 +309,7 @@ impl Session {
     pub(crate) fn end_transaction(&mut self) {
         (self.journal, self.rerun) = (None, None);
         self.transaction = Transaction::None;
+        self.handle.begun.set(false);
         self.unpin(PinReason::Transaction);
         self.one_shot.clear();
         (self.one_shot_waits, self.one_shot_read_only) = (false, None);
