@@ -24,7 +24,8 @@ pub(crate) enum Meaning {
 /// - 3032: `@@offline_mode`, said to logins.
 /// - 1047 with `WSREP`: a Galera node without its cluster ("WSREP has not yet prepared node for
 ///   application use"), said before the statement; otherwise it is an unknown command.
-/// - 1053, and MariaDB's 1927 for a connection that was killed: to statements under way, too.
+/// - 1053: to statements under way, too. MySQL says it when it shuts down, not to one that was killed;
+///   MariaDB's 1927 is for those, and whoever killed a statement does not want it to run again.
 ///
 /// Group Replication's 3100 and 3101 come before and after the transaction has been sent to the
 /// group with the same words, so that they prove nothing; 1180 as well.
@@ -33,7 +34,7 @@ pub(crate) fn meaning(error: &ServerError) -> Meaning {
         1290 if says(error, b"read-only") || says(error, b"read_only") => Meaning::NotRun,
         1836 | 3032 => Meaning::NotRun,
         1047 if says(error, b"WSREP") => Meaning::NotRun,
-        1053 | 1927 => Meaning::Ending,
+        1053 => Meaning::Ending,
         _ => Meaning::Own,
     }
 }
@@ -85,7 +86,11 @@ mod tests {
                 Meaning::Own,
             ),
             (1836, "Running in read-only mode", Meaning::NotRun),
-            (3032, "The server is currently in offline mode", Meaning::NotRun),
+            (
+                3032,
+                "The server is currently in offline mode",
+                Meaning::NotRun,
+            ),
             (
                 1047,
                 "WSREP has not yet prepared node for application use",
@@ -93,12 +98,28 @@ mod tests {
             ),
             (1047, "Unknown command", Meaning::Own),
             (1053, "Server shutdown in progress", Meaning::Ending),
-            (1927, "Connection was killed", Meaning::Ending),
+            (1927, "Connection was killed", Meaning::Own),
             (1213, "Deadlock found when trying to get lock", Meaning::Own),
-            (1792, "Cannot execute statement in a READ ONLY transaction.", Meaning::Own),
-            (3100, "Error on observer while running replication hook 'before_commit'.", Meaning::Own),
-            (3101, "Plugin instructed the server to rollback the current transaction.", Meaning::Own),
-            (1180, "Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT", Meaning::Own),
+            (
+                1792,
+                "Cannot execute statement in a READ ONLY transaction.",
+                Meaning::Own,
+            ),
+            (
+                3100,
+                "Error on observer while running replication hook 'before_commit'.",
+                Meaning::Own,
+            ),
+            (
+                3101,
+                "Plugin instructed the server to rollback the current transaction.",
+                Meaning::Own,
+            ),
+            (
+                1180,
+                "Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT",
+                Meaning::Own,
+            ),
             (1062, "Duplicate entry '1' for key 'PRIMARY'", Meaning::Own),
             (1105, "Unknown error", Meaning::Own),
         ];
@@ -116,6 +137,9 @@ mod tests {
         assert!(refuses_read(&error(1053, "Server shutdown in progress")));
         assert!(refuses_read(&error(3100, "Error on observer …")));
         assert!(!leaves_transaction(&error(3100, "Error on observer …")));
-        assert!(leaves_transaction(&error(1053, "Server shutdown in progress")));
+        assert!(leaves_transaction(&error(
+            1053,
+            "Server shutdown in progress"
+        )));
     }
 }

@@ -18,7 +18,9 @@ use millrace_topology::ServerId;
 use tracing::debug;
 
 use crate::failure::{Answer, Failure};
-use crate::journal::{Answered, Begun, Entry, Executed, Journal, Spoilt, is_replayable, may_commit};
+use crate::journal::{
+    Answered, Begun, Entry, Executed, Journal, Spoilt, is_replayable, may_commit,
+};
 use crate::lease::{Main, Request, Types};
 use crate::prelude::Prelude;
 use crate::refusals::{Meaning, meaning};
@@ -79,7 +81,10 @@ impl Session {
                 Expect::Query | Expect::Execute | Expect::Simple
             )
             && !matches!(class.kind, Kind::Commit | Kind::Rollback)
-            && self.journal.as_ref().is_none_or(|journal| journal.is_whole())
+            && self
+                .journal
+                .as_ref()
+                .is_none_or(|journal| journal.is_whole())
     }
 
     /// Writes down a statement of the open transaction that has been answered. What it changed on the
@@ -231,6 +236,9 @@ impl Session {
         if sent && changed && (uncertain || commits(request)) {
             self.end_transaction();
             return Err(self.unknown_outcome());
+        }
+        if sent && request.access == Access::Write {
+            self.route.ended = Some(Answer::unknown_outcome());
         }
         self.route.lost += u8::from(sent);
         if u32::from(self.route.lost) > self.worker.options().failover.retries_max {
@@ -413,7 +421,7 @@ impl Session {
         Ok(!found.is_empty())
     }
 
-    /// A statement was ended with its server, and would run again here. Looks whether all that it did
+    /// A write was ended with its server or connection, and would run again here. Looks whether all that it did
     /// there was undone; the error is what the client is told otherwise.
     pub(crate) async fn look_what_it_left(
         &mut self,
@@ -437,7 +445,12 @@ impl Session {
         }
         match self.keeps_rows(lease, &tables).await {
             Ok(false) => Ok(Ok(())),
-            Ok(true) => Err(Failure::Answer(ended.clone())),
+            Ok(true) => {
+                if self.rerun.is_some() {
+                    self.end_transaction();
+                }
+                Err(Failure::Answer(ended.clone()))
+            }
             Err(error) => {
                 lease.broken = true;
                 Ok(Err(Answer::backend(error)))
@@ -666,9 +679,13 @@ pub(crate) fn commits(request: &Request<'_>) -> bool {
 
 /// Whether a transaction may be over after its statement failed so: deadlocks and other rollbacks, lock
 /// waits (`innodb_rollback_on_timeout`), a full lock table, a record that has changed since it was
-/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong.
+/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong, connections that end.
 fn may_end_transaction(error: &ServerError) -> bool {
-    error.state.starts_with(b"40") || matches!(error.code, 1020 | 1180 | 1205 | 1206 | 3100 | 3101)
+    error.state.starts_with(b"40")
+        || matches!(
+            error.code,
+            1020 | 1053 | 1180 | 1205 | 1206 | 1927 | 3100 | 3101
+        )
 }
 
 /// Adds the tables that a statement changes.

@@ -6,8 +6,8 @@ use millrace_tests::cutter::Mode;
 use millrace_tests::wire::{Item, Param};
 
 use crate::ground::{
-    ask, both, client, ensure_error, error_of, fail_over, metric, next, proxy, proxy_with_cutter,
-    run, scalar, soon, table,
+    ask, both, client, ensure_error, error_of, fail_over, kill, mend, metric, next, proxy,
+    proxy_with_cutter, run, scalar, soon, table,
 };
 
 /// Everything that a session has outlives its server.
@@ -58,9 +58,16 @@ pub(crate) async fn prepared_statements(cluster: &Cluster) -> anyhow::Result<()>
     let reply = session.execute(insert, 0, &second, false).await;
     ensure!(reply.err().is_none(), "{:?}", reply.render());
     let reply = session.execute(select, 0, &[Param::int(0)], true).await;
-    let rows = reply.events.iter().filter(|event| matches!(event.item, Item::BinaryRow(_)));
+    let rows = reply
+        .events
+        .iter()
+        .filter(|event| matches!(event.item, Item::BinaryRow(_)));
     ensure!(rows.count() == 1, "{:?}", reply.render());
-    let rows = ask(cluster, "SELECT GROUP_CONCAT(t ORDER BY n) FROM app.prepared").await?;
+    let rows = ask(
+        cluster,
+        "SELECT GROUP_CONCAT(t ORDER BY n) FROM app.prepared",
+    )
+    .await?;
     ensure!(rows == "a,b", "{rows}");
     Ok(())
 }
@@ -81,8 +88,61 @@ pub(crate) async fn read_under_way(cluster: &Cluster) -> anyhow::Result<()> {
     };
     let (rows, _) = both(reading, failing).await?;
     let here = ask(cluster, "SELECT @@server_id").await?;
-    ensure!(rows[0][0] == Some(here.clone()), "{rows:?} instead of {here}");
+    ensure!(
+        rows[0][0] == Some(here.clone()),
+        "{rows:?} instead of {here}"
+    );
     ensure!(rows[0][1].as_deref() == Some("0"), "{rows:?}");
+    Ok(())
+}
+
+/// So is the execution of a prepared statement, with a cursor or without.
+pub(crate) async fn prepared_read_under_way(cluster: &Cluster) -> anyhow::Result<()> {
+    for flags in [0, 1] {
+        mend(cluster).await?;
+        let proxy = proxy(cluster, "").await?;
+        let mut session = client(&proxy).await?;
+        let prepared = session.prepare(b"SELECT @@server_id, SLEEP(?)").await;
+        let (id, _) = prepared.statement_id().expect("prepared");
+        let reading = async {
+            let reply = session.execute(id, flags, &[Param::int(1)], true).await;
+            ensure!(
+                reply.err().is_none() && reply.broken().is_none(),
+                "{:?}",
+                reply.render()
+            );
+            if flags != 0 {
+                let rows = session.fetch(id, 10).await;
+                ensure!(rows.err().is_none(), "{:?}", rows.render());
+            }
+            Ok(())
+        };
+        let failing = async {
+            soon().await;
+            fail_over(cluster).await
+        };
+        both(reading, failing).await?;
+    }
+    Ok(())
+}
+
+/// A client that comes while there is no primary is let in, reads, and its write waits.
+pub(crate) async fn client_comes(cluster: &Cluster) -> anyhow::Result<()> {
+    table(cluster, "comes (n INT)").await?;
+    let proxy = proxy(cluster, "").await?;
+    drop(client(&proxy).await?);
+    let next = kill(cluster).await?;
+    soon().await;
+    let mut session = client(&proxy).await?;
+    let count = scalar(&mut session, "SELECT COUNT(*) FROM comes").await?;
+    ensure!(count == "0", "{count}");
+    let writing = async { Ok(session.query("INSERT INTO comes VALUES (1)").await) };
+    let promoting = async {
+        soon().await;
+        cluster.promote(&next.name).await
+    };
+    let (reply, ()) = both(writing, promoting).await?;
+    ensure!(reply.err().is_none(), "{:?}", reply.render());
     Ok(())
 }
 
@@ -123,11 +183,13 @@ pub(crate) async fn write_before(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
     session.expect("INSERT INTO early VALUES (1)").await?;
-    let next = crate::ground::kill(cluster).await?;
+    let next = kill(cluster).await?;
     // At once, before anybody can know, and while nobody is the primary.
     let writing = async {
         for n in 2..5 {
-            let reply = session.query(format!("INSERT INTO early VALUES ({n})")).await;
+            let reply = session
+                .query(format!("INSERT INTO early VALUES ({n})"))
+                .await;
             ensure!(reply.err().is_none(), "{:?}", reply.render());
         }
         Ok(())
@@ -186,12 +248,18 @@ pub(crate) async fn hung_primary(cluster: &Cluster) -> anyhow::Result<()> {
     let mut teller = client(&proxy).await?;
     // So that there is a connection for each.
     let warm = "SELECT @@server_id, SLEEP(0.3)";
-    tokio::try_join!(reader.expect(warm), writer.expect(warm), teller.expect(warm))?;
+    tokio::try_join!(
+        reader.expect(warm),
+        writer.expect(warm),
+        teller.expect(warm)
+    )?;
     for sql in ["BEGIN", "INSERT INTO hung VALUES (1)"] {
         teller.expect(sql).await?;
     }
     let (old, new) = (cluster.primary(), next(cluster)?);
-    cluster.wait_replicas_caught_up(std::time::Duration::from_secs(20)).await?;
+    cluster
+        .wait_replicas_caught_up(std::time::Duration::from_secs(20))
+        .await?;
     cluster.pause(&old.name).await?;
     let reading = async { Ok(reader.query("SELECT @@server_id").await) };
     let writing = async { Ok(writer.query("INSERT INTO hung VALUES (2)").await) };
