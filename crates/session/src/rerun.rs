@@ -138,6 +138,9 @@ impl Session {
             },
             text,
             read_only,
+            on_primary: self
+                .worker
+                .with_world(|world| world.snapshot.primary == Some(lease.server)),
             state: self.state.clone(),
             last_insert_id: lease.last_insert_id,
             private_version: self.private.version,
