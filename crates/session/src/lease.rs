@@ -213,6 +213,8 @@ impl Session {
             statement: request.prepare,
             discard: false,
             sums: recorded,
+            commits: request.class.kind == Kind::Commit
+                || (request.access == Access::Write && !recorded),
         };
         match self.relay(lease, request.expect, &plan).await? {
             Ended::Whole => {
@@ -267,7 +269,10 @@ impl Session {
             } else if read_only || (!kept && may_repeat(request)) {
                 let or_stale: Test = |error| refuses_read(error) || is_stale(error);
                 (Some(refuses_read), or_stale)
-            } else if !kept && may_retry(request) && is_change(request) {
+            } else if !kept
+                && may_retry(request)
+                && (is_change(request) || self.is_undone_with_connection(request))
+            {
                 let or_stale: Test = |error| leaves_transaction(error) || is_stale(error);
                 (Some(leaves_transaction), or_stale)
             } else if !kept && may_retry(request) {

@@ -311,9 +311,13 @@ impl Session {
 
     /// Nobody can tell whether the statement under way was committed.
     pub(crate) fn unknown_outcome(&self) -> Failure {
+        self.count_unknown();
+        Answer::unknown_outcome().into()
+    }
+
+    pub(crate) fn count_unknown(&self) {
         let failovers = self.worker.shared.monitor.failovers();
         failovers.count(FailoverCount::UnknownOutcome);
-        Answer::unknown_outcome().into()
     }
 
     /// The session is in no transaction any more.
