@@ -97,7 +97,11 @@ impl Flags {
                     Item::Server(_) => "--server",
                     Item::Http => "--http",
                     Item::Monitor => "--monitor-user",
-                    Item::Whole | Item::Account(_) | Item::Tls | Item::ServerTls => "the flags",
+                    Item::Whole
+                    | Item::Discovery
+                    | Item::Account(_)
+                    | Item::Tls
+                    | Item::ServerTls => "the flags",
                 })
             }),
             listeners_named: !self.listen.is_empty(),

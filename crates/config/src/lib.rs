@@ -6,6 +6,7 @@
 
 mod address;
 mod check;
+mod discovery;
 mod environment;
 mod error;
 mod flags;
@@ -18,6 +19,7 @@ mod section;
 mod value;
 
 pub use address::Address;
+pub use discovery::{Discovery, DiscoveryMode};
 pub use environment::Environment;
 pub use error::{ConfigError, Place};
 pub use flags::Flags;
