@@ -94,10 +94,11 @@ impl Cluster {
     async fn has_online_member(&self, but: &str) -> bool {
         for member in self.layout() {
             let asked = member.name != but && is_up(&member);
-            if asked && let Ok(status) = self.member_status(&member).await {
-                if status.is_online() {
-                    return true;
-                }
+            if asked
+                && let Ok(status) = self.member_status(&member).await
+                && status.is_online()
+            {
+                return true;
             }
         }
         false
@@ -149,7 +150,9 @@ impl Cluster {
         let uuid = control.value("SELECT @@server_uuid").await?;
         let uuid = uuid.context("a server without a uuid")?;
         control
-            .run(&format!("SELECT group_replication_set_as_primary('{uuid}')"))
+            .run(&format!(
+                "SELECT group_replication_set_as_primary('{uuid}')"
+            ))
             .await?;
         control.close().await;
         self.refresh_roles().await
@@ -163,7 +166,9 @@ impl Cluster {
     pub async fn expel(&self, name: &str) -> Result<()> {
         self.only_in(Topology::Group)?;
         self.pause(name).await?;
-        let expelled = self.wait_members(self.layout().len() as u32 - 1, name).await;
+        let expelled = self
+            .wait_members(self.layout().len() as u32 - 1, name)
+            .await;
         self.resume(name).await?;
         expelled?;
         self.refresh_roles().await
@@ -237,7 +242,10 @@ impl Cluster {
 
     fn only_in(&self, topology: Topology) -> Result<()> {
         if self.topology() != topology {
-            bail!("only for {topology} clusters: this one is {}", self.topology());
+            bail!(
+                "only for {topology} clusters: this one is {}",
+                self.topology()
+            );
         }
         Ok(())
     }
@@ -288,7 +296,10 @@ pub(crate) async fn group_status(
     let port = number(&row, "primary_port");
     let primary = members.iter().find(|m| Some(u32::from(m.port)) == port);
     Ok(GroupStatus {
-        state: row.get("state").cloned().unwrap_or_else(|| "OFFLINE".into()),
+        state: row
+            .get("state")
+            .cloned()
+            .unwrap_or_else(|| "OFFLINE".into()),
         primary: primary.map(|server| server.name.clone()),
         members: number(&row, "members").unwrap_or(0),
     })
