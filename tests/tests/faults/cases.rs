@@ -95,9 +95,6 @@ impl Fault {
 #[derive(Debug)]
 pub(crate) struct Story {
     pub(crate) struck: Instant,
-    pub(crate) struck_ms: u64,
-    /// The strike itself was over: what was open between the two moments met it.
-    pub(crate) hit: Instant,
     /// A server took writes again.
     pub(crate) restored: Option<Instant>,
     restored_us: u64,
@@ -118,20 +115,13 @@ async fn rest(ms: u64) {
 
 impl Story {
     fn begin() -> Self {
-        let now = Instant::now();
         Story {
-            struck: now,
-            struck_ms: wall_us() / 1000,
-            hit: now,
+            struck: Instant::now(),
             restored: None,
             restored_us: u64::MAX,
             old: None,
             broken: None,
         }
-    }
-
-    fn hit(&mut self) {
-        self.hit = Instant::now();
     }
 
     fn restored(&mut self) {
@@ -159,44 +149,37 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
     match fault {
         F::Switchover => {
             cluster.promote(&replica).await?;
-            story.hit();
             story.restored();
         }
         F::RollingRestart => rolling_restart(ground, &mut story).await?,
         F::ReplicaStopped => {
             cluster.stop(&replica).await?;
-            story.hit();
             rest(500).await;
             cluster.start(&replica).await?;
         }
         F::ReplicaKilled => {
             cluster.kill(&replica).await?;
-            story.hit();
             rest(500).await;
             cluster.start(&replica).await?;
         }
         F::ReplicaPaused => {
             cluster.pause(&replica).await?;
-            story.hit();
             rest(4_000).await;
             cluster.resume(&replica).await?;
         }
         F::ReplicaCutOff => cut_for_a_while(ground, &replica, Mode::Dark, &mut story).await?,
         F::PrimaryKilled => {
             cluster.kill(&primary).await?;
-            story.hit();
             take_over(ground, &primary, &mut story).await?;
             story.broken = Some(primary);
         }
         F::PrimaryStopped => {
             cluster.stop(&primary).await?;
-            story.hit();
             take_over(ground, &primary, &mut story).await?;
             story.broken = Some(primary);
         }
         F::PrimaryPaused => {
             cluster.pause(&primary).await?;
-            story.hit();
             take_over(ground, &primary, &mut story).await?;
             rest(500).await;
             cluster.resume(&primary).await?;
@@ -204,7 +187,6 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         }
         F::PrimaryRestarted => {
             cluster.kill(&primary).await?;
-            story.hit();
             rest(500).await;
             cluster.start(&primary).await?;
             story.restored();
@@ -214,7 +196,6 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         F::PrimaryDeaf => cut_for_a_while(ground, &primary, Mode::Deaf, &mut story).await?,
         F::PrimaryPartitioned => {
             ground.cut(&primary, Mode::Dark)?;
-            story.hit();
             partition_promotion(ground, &mut story).await?;
             rest(500).await;
             ground.cut(&primary, Mode::Forward)?;
@@ -222,47 +203,40 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         }
         F::ReadOnlyForAMoment => {
             cluster.set_read_only(&primary, true).await?;
-            story.hit();
             rest(1_000).await;
             cluster.set_read_only(&primary, false).await?;
             story.restored();
         }
         F::TwoWritable => {
             cluster.set_read_only(&replica, false).await?;
-            story.hit();
             rest(2_000).await;
             cluster.set_read_only(&replica, true).await?;
             story.restored();
         }
         F::FullDisk => {
             cluster.fill_disk(&primary)?;
-            story.hit();
             rest(4_000).await;
             cluster.free_disk(&primary)?;
             story.restored();
         }
         F::SlowDisk => {
             cluster.slow_disk(&primary, Some(4))?;
-            story.hit();
             rest(4_000).await;
             cluster.slow_disk(&primary, None)?;
             story.restored();
         }
         F::SecondaryExpelled => {
-            story.hit();
             cluster.expel(&replica).await?;
             cluster.rejoin_group(&replica).await?;
         }
         F::PrimaryLeaves => {
             cluster.leave_group(&primary).await?;
-            story.hit();
             story.restored();
             rest(500).await;
             cluster.rejoin_group(&primary).await?;
         }
         F::NodeIsolated => {
             cluster.isolate(&primary).await?;
-            story.hit();
             cluster.wait_members(2, &primary).await?;
             story.restored();
             rest(1_000).await;
@@ -348,7 +322,6 @@ async fn cut_for_a_while(
     story: &mut Story,
 ) -> anyhow::Result<()> {
     ground.cut(server, mode)?;
-    story.hit();
     rest(4_000).await;
     ground.cut(server, Mode::Forward)?;
     story.restored();
@@ -368,7 +341,6 @@ async fn rolling_restart(ground: &Ground, story: &mut Story) -> anyhow::Result<(
     if cluster.topology() != Topology::Galera {
         cluster.promote(&last.context("no replica")?).await?;
     }
-    story.hit();
     cluster.stop(&old).await?;
     cluster.start(&old).await?;
     story.restored();

@@ -67,7 +67,7 @@ impl Figures {
         let open = board.transactions.borrow();
         let open: Vec<_> = open
             .iter()
-            .filter(|t| t.begun < story.struck && t.ended > story.hit)
+            .filter(|t| t.begun < story.struck && t.ended > story.struck)
             .collect();
         let pause = |kinds: &[Kind]| Pause::of(&board.pauses(kinds, story.struck));
         Figures {
