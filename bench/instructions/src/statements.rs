@@ -5,12 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, ensure};
-use millrace_backend::pool::{PoolOptions, ServerCount};
+use millrace_backend::pool::PoolOptions;
 use millrace_metrics::Metrics;
 use millrace_protocol::command::{COM_STMT_PREPARE, encode_command, encode_query};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_session::{Accounts, Entry, Message, Options, Registry, ServerKey, Shared, Worker};
+use millrace_session::{
+    Accounts, Entry, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
+};
+use millrace_topology::PerServer;
 use tokio::sync::mpsc;
 
 use crate::client::Script;
@@ -24,11 +27,10 @@ fn stage() -> anyhow::Result<Stage> {
     let addresses = stage.addresses();
     let names = addresses.iter().map(ToString::to_string).collect();
     let (mailbox, messages) = mpsc::unbounded_channel();
-    let counts = addresses.iter().map(|_| Arc::new(ServerCount::default()));
     let shared = Shared {
         options: Arc::new(Options::default()),
         pool: Arc::new(PoolOptions::default()),
-        counts: Arc::new(counts.collect()),
+        counts: Arc::new(PerServer::new(addresses.len())),
         accounts: Arc::new(Accounts::default()),
         registry: Arc::new(Registry::default()),
         key: Arc::new(ServerKey::generate()?),
@@ -40,6 +42,7 @@ fn stage() -> anyhow::Result<Stage> {
         limits: Arc::default(),
         sets: Arc::default(),
         written: Arc::new(vec![Mutex::default()]),
+        held: Arc::new(Held::new(&FailoverOptions::default())),
         mailboxes: Arc::new(vec![mailbox.clone()]),
     };
     let (client, accepted) = UnixStream::pair()?;

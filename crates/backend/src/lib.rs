@@ -6,6 +6,7 @@ pub mod compressed;
 pub mod conn;
 pub mod connect;
 pub mod error;
+pub mod failovers;
 pub mod monitor;
 pub mod packet_io;
 pub mod pool;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use millrace_protocol::handshake::Greeting;
 use millrace_protocol::resultset::Rows;
 use millrace_topology::{
-    Cause, ChangeEvent, Family, GtidSet, Millis, Observation, ObservationKind, Options,
-    ProbeReport, Receiver, ReplicationStatus, ServerId, ServerSpec, Snapshot, Topology,
+    Cause, ChangeEvent, Family, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind,
+    Options, PerServer, ProbeReport, Receiver, ReplicationStatus, ServerId, ServerSpec, Snapshot,
+    Topology,
 };
 use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
@@ -16,6 +17,7 @@ use tracing::{debug, info, warn};
 use crate::conn::{Conn, Row};
 use crate::connect::{Address, Login, SharedTls, dial, open};
 use crate::error::BackendError;
+use crate::failovers::{Failovers, Loss, MoveKind, Named};
 use crate::pool::ServerFacts;
 use crate::positions::{Position, Positions};
 use crate::secret::Secret;
@@ -71,9 +73,10 @@ pub struct World {
 pub struct Monitor {
     topology: Mutex<Topology>,
     world: watch::Sender<Arc<World>>,
-    nudges: Vec<Notify>,
+    nudges: PerServer<Notify>,
     stale_catalogue: Notify,
     positions: Arc<Positions>,
+    failovers: Failovers,
     origin: Instant,
 }
 
@@ -108,6 +111,7 @@ impl Monitor {
                 })
             })
             .collect();
+        let origin = Instant::now();
         let world = World {
             snapshot: topology.snapshot(),
             facts,
@@ -117,10 +121,11 @@ impl Monitor {
         Arc::new(Monitor {
             topology: Mutex::new(topology),
             world: watch::channel(Arc::new(world)).0,
-            nudges: addresses.iter().map(|_| Notify::new()).collect(),
+            nudges: PerServer::new(addresses.len()),
             stale_catalogue: Notify::new(),
             positions: Arc::new(Positions::new(addresses.len())),
-            origin: Instant::now(),
+            failovers: Failovers::new(origin),
+            origin,
         })
     }
 
@@ -143,6 +148,36 @@ impl Monitor {
         }
     }
 
+    /// The last changes of the primary.
+    pub fn failovers(&self) -> &Failovers {
+        &self.failovers
+    }
+
+    /// Takes a server out of use: it takes no new statements, and what runs there may end. `by` is who
+    /// says so. False where there is no such server.
+    pub fn drain(&self, server: ServerId, by: &str) -> bool {
+        let known = self.knows(server);
+        if known {
+            self.fold(server, ObservationKind::Drain { by: by.into() }, |_| {});
+        }
+        known
+    }
+
+    /// Puts a drained server back in use. False where there is no such server.
+    pub fn resume(&self, server: ServerId, by: &str) -> bool {
+        let known = self.knows(server);
+        if known {
+            self.fold(server, ObservationKind::Resume { by: by.into() }, |_| {});
+        }
+        known
+    }
+
+    fn knows(&self, server: ServerId) -> bool {
+        let world = self.world.borrow();
+        let view = world.snapshot.server(server);
+        view.is_some_and(|view| !view.gone)
+    }
+
     /// Stored routines or views may have changed: they are read again soon.
     pub fn catalogue_changed(&self) {
         self.stale_catalogue.notify_one();
@@ -155,8 +190,11 @@ impl Monitor {
     fn fold(&self, server: ServerId, kind: ObservationKind, with: impl FnOnce(&mut World)) {
         let at = self.now();
         let mut topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = topology.snapshot();
+        let evidence = evidence(&kind);
         let events = topology.fold(Observation { server, at, kind });
         let snapshot = topology.snapshot();
+        note(&self.failovers, &before, &snapshot, &evidence);
         // Published under the lock, so that the newest snapshot is published last.
         self.world.send_modify(|world| {
             let mut next = World::clone(world);
@@ -173,7 +211,7 @@ impl Monitor {
     /// Watches until the process ends: one task per server, and one for the catalogue. To be
     /// called on a current-thread runtime that allows local tasks.
     pub async fn run(self: Arc<Self>, options: Arc<MonitorOptions>, tls: SharedTls) {
-        let servers = self.nudges.len();
+        let servers = self.world.borrow().facts.len();
         for index in 0..servers {
             let id = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
             tokio::task::spawn_local(self.clone().watch_server(id, options.clone(), tls.clone()));
@@ -185,6 +223,14 @@ impl Monitor {
             }
         }
         self.watch_catalogue(options, tls).await;
+    }
+
+    /// Waits until somebody wants the server to be asked at once.
+    async fn nudged(&self, server: ServerId) {
+        match self.nudges.get(server.index()) {
+            Some(nudge) => nudge.notified().await,
+            None => std::future::pending().await,
+        }
     }
 
     async fn watch_server(
@@ -228,7 +274,7 @@ impl Monitor {
             let pause = tokio::time::sleep(options.interval.saturating_sub(started.elapsed()));
             tokio::select! {
                 () = pause => {}
-                () = self.nudges[id.index()].notified() => {
+                () = self.nudged(id) => {
                     // A burst of errors is one reason to ask, not many.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -357,6 +403,67 @@ impl Monitor {
     }
 }
 
+/// What an observation says, for the record of what was judged from it.
+fn evidence(kind: &ObservationKind) -> Box<str> {
+    match kind {
+        ObservationKind::ProbeOk(_) => "its own answer to a probe".into(),
+        ObservationKind::ProbeFailed { cause, text } => {
+            format!("probe failed: {} ({text})", cause.as_str()).into()
+        }
+        ObservationKind::LiveError(cause) => {
+            format!("a client's connection failed: {}", cause.as_str()).into()
+        }
+        ObservationKind::LiveOk => "".into(),
+        ObservationKind::RefusedWrite => "it refused a client's write".into(),
+        ObservationKind::Drain { by } => format!("drained by {by}").into(),
+        ObservationKind::Resume { by } => format!("resumed by {by}").into(),
+    }
+}
+
+/// Keeps the record of changes of the primary.
+fn note(failovers: &Failovers, before: &Snapshot, now: &Snapshot, evidence: &str) {
+    if before.primary == now.primary {
+        let kind = |snapshot: &Snapshot| snapshot.without.map(move_kind);
+        if let (Some(from), Some(to)) = (kind(before), kind(now))
+            && from != to
+        {
+            failovers.rejudged(to, evidence);
+        }
+        return;
+    }
+    let named = |id: ServerId| {
+        now.server(id).map(|view| Named {
+            id,
+            address: view.address.clone(),
+        })
+    };
+    if let Some(old) = before.primary.and_then(|id| before.server(id)) {
+        let suspected = match old.health {
+            Health::Suspect { since } => Some((since, evidence.into())),
+            _ => None,
+        };
+        failovers.lost(Loss {
+            kind: now.without.map_or(MoveKind::Planned, move_kind),
+            old: named(old.id),
+            last_good: old.probed_at,
+            suspected,
+            evidence: evidence.into(),
+        });
+    }
+    if let Some(new) = now.primary.and_then(named) {
+        failovers.found(new);
+    }
+}
+
+fn move_kind(without: NoPrimary) -> MoveKind {
+    match without {
+        NoPrimary::NotAsked | NoPrimary::Nobody | NoPrimary::Lost(_) => MoveKind::Lost,
+        NoPrimary::Demoted(_) => MoveKind::Planned,
+        NoPrimary::Draining(_) => MoveKind::Drained,
+        NoPrimary::Conflict => MoveKind::Conflict,
+    }
+}
+
 fn log(event: &ChangeEvent, snapshot: &Snapshot) {
     let name = |id: ServerId| {
         snapshot
@@ -367,6 +474,8 @@ fn log(event: &ChangeEvent, snapshot: &Snapshot) {
         ChangeEvent::Health { server, .. }
         | ChangeEvent::Role { server, .. }
         | ChangeEvent::Fitness { server, .. }
+        | ChangeEvent::Draining { server, .. }
+        | ChangeEvent::Resumed { server, .. }
         | ChangeEvent::Identity { server } => {
             info!(server = %name(*server), "{event}");
         }

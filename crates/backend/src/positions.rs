@@ -4,13 +4,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_topology::{GtidSet, ServerId};
+use millrace_topology::{GtidSet, PerServer, ServerId};
 use tokio::sync::Notify;
 
 /// All servers' positions; shared by all threads.
 #[derive(Debug)]
 pub struct Positions {
-    servers: Vec<Server>,
+    servers: PerServer<Server>,
 }
 
 #[derive(Debug, Default)]
@@ -40,10 +40,10 @@ pub struct Position {
 const QUESTIONS: u64 = 2;
 
 impl Positions {
-    /// For so many servers; nothing is known yet.
+    /// For so many servers to begin with; nothing is known yet.
     pub fn new(servers: usize) -> Self {
         Positions {
-            servers: (0..servers).map(|_| Server::default()).collect(),
+            servers: PerServer::new(servers),
         }
     }
 
@@ -179,9 +179,16 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_not_there_is_never_known() {
+    fn servers_may_be_found_later_up_to_the_limit() {
         let positions = Positions::new(1);
-        let other = ServerId(1);
-        assert!(positions.since(other, positions.mark(other)).is_none());
+        let found = ServerId(1);
+        let mark = positions.mark(found);
+        for _ in 0..2 {
+            let number = positions.begin(found);
+            positions.answer(found, position(number));
+        }
+        assert!(positions.since(found, mark).is_some());
+        let beyond = ServerId(u16::MAX);
+        assert!(positions.since(beyond, positions.mark(beyond)).is_none());
     }
 }

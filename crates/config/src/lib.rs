@@ -22,7 +22,7 @@ pub use environment::Environment;
 pub use error::{ConfigError, Place};
 pub use flags::Flags;
 pub use model::{
-    Account, Auth, ClientTls, Config, Limits, Listener, ListenerTls, Log, LogFormat, LogLevel,
-    Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode,
+    Account, Auth, ClientTls, Config, Failover, Limits, Listener, ListenerTls, Log, LogFormat,
+    LogLevel, Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode,
 };
 pub use secret::Secret;

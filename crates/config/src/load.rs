@@ -11,8 +11,8 @@ use crate::rules;
 use crate::section::{Section, Source};
 use crate::value::{Wrong, choice, duration, flag, number, size, text, texts};
 use crate::{
-    Account, Address, Auth, ClientTls, Config, ConfigError, Environment, Limits, Listener,
-    ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls,
+    Account, Address, Auth, ClientTls, Config, ConfigError, Environment, Failover, Limits,
+    Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls,
     ServerTlsMode,
 };
 
@@ -111,6 +111,7 @@ impl Config {
         one("pool", &mut |s| self.pool.read(s));
         one("limits", &mut |s| self.limits.read(s));
         one("routing", &mut |s| self.routing.read(s));
+        one("failover", &mut |s| self.failover.read(s));
         one("auth", &mut |s| self.auth.read(s));
         origins.http = one("http", &mut |s| {
             s.read_some("listen", &mut self.http, listen)
@@ -368,6 +369,28 @@ impl Routing {
             u32::try_from(wait.as_millis()).map_err(|_| Wrong::new("is too long"))
         });
         section.read("max_lag", &mut self.max_lag, duration(SECOND));
+    }
+}
+
+impl Failover {
+    fn read(&mut self, section: &Section<'_>) {
+        let any = || duration(Duration::ZERO);
+        section.read("hold_time", &mut self.hold_time, any());
+        section.read("max_held", &mut self.max_held, number(0, 10_000_000));
+        section.read("max_held_bytes", &mut self.max_held_bytes, size(0, 64 * GIB));
+        section.read("retries", &mut self.retries, number(0, 100));
+        section.read(
+            "max_replay_statements",
+            &mut self.max_replay_statements,
+            number(0, 1_000_000),
+        );
+        section.read(
+            "max_replay_bytes",
+            &mut self.max_replay_bytes,
+            size(0, GIB),
+        );
+        section.read("max_replay_time", &mut self.max_replay_time, any());
+        section.read("drain_time", &mut self.drain_time, any());
     }
 }
 

@@ -29,6 +29,8 @@ pub struct Config {
     pub limits: Limits,
     /// `[routing]`: which server runs what.
     pub routing: Routing,
+    /// `[failover]`: what becomes of statements when a server is lost or moves.
+    pub failover: Failover,
     /// `[auth]`: how failed logins are slowed down.
     pub auth: Auth,
     /// `[[account]]`: accounts whose password is given here instead of being learnt.
@@ -62,6 +64,7 @@ impl Default for Config {
             pool: Pool::default(),
             limits: Limits::default(),
             routing: Routing::default(),
+            failover: Failover::default(),
             auth: Auth::default(),
             accounts: Vec::new(),
             sets: HashMap::new(),
@@ -306,6 +309,44 @@ impl Default for Routing {
             consistency: Consistency::Session,
             max_lag: Duration::from_secs(30),
             slow_start: Duration::from_secs(10),
+        }
+    }
+}
+
+/// `[failover]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failover {
+    /// `hold_time`: how long a statement waits for a server that can run it. Default 15 s; 0: not at
+    /// all.
+    pub hold_time: Duration,
+    /// `max_held`: statements that wait at once. Default 10000.
+    pub max_held: u32,
+    /// `max_held_bytes`: the length of their commands together. Default 64 MiB.
+    pub max_held_bytes: u64,
+    /// `retries`: how often a read is sent again whose connection broke while it ran. Default 2.
+    pub retries: u32,
+    /// `max_replay_statements`: the longest transaction that is run again on a new primary. Default
+    /// 1000; 0: none is.
+    pub max_replay_statements: u32,
+    /// `max_replay_bytes`: the length of its commands together. Default 1 MiB.
+    pub max_replay_bytes: u64,
+    /// `max_replay_time`: how long after its begin a transaction may be run again. Default 1 min.
+    pub max_replay_time: Duration,
+    /// `drain_time`: how long transactions may go on on a server that is drained. Default 10 s.
+    pub drain_time: Duration,
+}
+
+impl Default for Failover {
+    fn default() -> Self {
+        Failover {
+            hold_time: Duration::from_secs(15),
+            max_held: 10_000,
+            max_held_bytes: 64 << 20,
+            retries: 2,
+            max_replay_statements: 1000,
+            max_replay_bytes: 1 << 20,
+            max_replay_time: Duration::from_secs(60),
+            drain_time: Duration::from_secs(10),
         }
     }
 }

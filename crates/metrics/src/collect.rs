@@ -2,7 +2,8 @@
 
 use crate::HistogramSum;
 use crate::labels::{
-    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Side, StatementKind,
+    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
+    StatementKind,
 };
 use crate::metrics::ServerState;
 use crate::table::{self, Definition};
@@ -44,7 +45,8 @@ pub trait Visitor {
 /// Everything that samples are made from.
 pub(crate) struct World<'a> {
     pub(crate) sum: Sum<'a>,
-    pub(crate) names: &'a [String],
+    /// Servers to be shown, by index.
+    pub(crate) names: Vec<(usize, &'a str)>,
     pub(crate) rules: &'a [String],
     pub(crate) states: &'a [ServerState],
 }
@@ -100,10 +102,10 @@ impl World<'_> {
                 *kind,
                 self.sum.histogram(|w| &w.local[kind.index()]),
             );
-            for (at, name) in self.names.iter().enumerate() {
+            for (at, name) in &self.names {
                 let histogram = self
                     .sum
-                    .histogram(|w| &w.servers[at].statements[kind.index()]);
+                    .histogram_of(*at, |server| &server.statements[kind.index()]);
                 add(name, *kind, histogram);
             }
         }
@@ -126,6 +128,15 @@ impl World<'_> {
             .map(|k| count(&[k.as_str()], sum.counter(|w| &w.retries[k.index()])))
             .collect();
         to.metric(table::RETRIES, &retries)?;
+        to.metric(table::HELD, &[count(&[], sum.gauge(|w| &w.held))])?;
+        let failures: Vec<_> = ReplayFailure::ALL
+            .iter()
+            .map(|why| {
+                let value = sum.counter(|w| &w.replay_failures[why.index()]);
+                count(&[why.as_str()], value)
+            })
+            .collect();
+        to.metric(table::REPLAY_FAILURES, &failures)?;
         let pins: Vec<_> = PinReason::ALL
             .iter()
             .map(|r| count(&[r.as_str()], sum.gauge(|w| &w.pins[r.index()])))
@@ -143,10 +154,9 @@ impl World<'_> {
         let connections: Vec<_> = self
             .names
             .iter()
-            .enumerate()
             .flat_map(|(at, name)| {
-                let open = sum.gauge(|w| &w.servers[at].connections);
-                let leased = sum.gauge(|w| &w.servers[at].leases).min(open);
+                let open = sum.gauge_of(*at, |server| &server.connections);
+                let leased = sum.gauge_of(*at, |server| &server.leases).min(open);
                 [
                     count(&[name, "idle"], open - leased),
                     count(&[name, "leased"], leased),
@@ -159,13 +169,13 @@ impl World<'_> {
         to.metric(table::POOL_FAILED, &self.each(|s| &s.connect_failures))?;
         let mut waits = Vec::new();
         let mut positions = Vec::new();
-        for (at, name) in self.names.iter().enumerate() {
+        for (at, name) in &self.names {
             for outcome in PoolWait::ALL {
-                let value = sum.counter(|w| &w.servers[at].pool_waits[outcome.index()]);
+                let value = sum.counter_of(*at, |server| &server.pool_waits[outcome.index()]);
                 waits.push(count(&[name, outcome.as_str()], value));
             }
             for outcome in PositionWait::ALL {
-                let value = sum.counter(|w| &w.servers[at].position_waits[outcome.index()]);
+                let value = sum.counter_of(*at, |server| &server.position_waits[outcome.index()]);
                 positions.push(count(&[name, outcome.as_str()], value));
             }
         }
@@ -173,9 +183,8 @@ impl World<'_> {
         let seconds: Vec<_> = self
             .names
             .iter()
-            .enumerate()
             .map(|(at, name)| {
-                let us = sum.counter(|w| &w.servers[at].pool_wait_us);
+                let us = sum.counter_of(*at, |server| &server.pool_wait_us);
                 sample(&[name], Value::Number(us as f64 / 1e6))
             })
             .collect();
@@ -196,8 +205,7 @@ impl World<'_> {
     ) -> Vec<Sample<'_>> {
         self.names
             .iter()
-            .enumerate()
-            .map(|(at, name)| count(&[name], self.sum.counter(|w| of(&w.servers[at]))))
+            .map(|(at, name)| count(&[name], self.sum.counter_of(*at, &of)))
             .collect()
     }
 
@@ -205,15 +213,18 @@ impl World<'_> {
         let flag = |of: fn(&ServerState) -> bool| -> Vec<Sample<'_>> {
             self.states
                 .iter()
+                .filter(|state| !state.gone)
                 .map(|state| count(&[&state.name], u64::from(of(state))))
                 .collect()
         };
         to.metric(table::SERVER_UP, &flag(|state| state.up))?;
         to.metric(table::SERVER_FIT, &flag(|state| state.fit))?;
         to.metric(table::SERVER_PRIMARY, &flag(|state| state.primary))?;
+        to.metric(table::SERVER_DRAINING, &flag(|state| state.draining))?;
         let lags: Vec<_> = self
             .states
             .iter()
+            .filter(|state| !state.gone)
             .filter_map(|state| Some(count(&[&state.name], state.lag_seconds?)))
             .collect();
         to.metric(table::SERVER_LAG, &lags)

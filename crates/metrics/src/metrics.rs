@@ -16,6 +16,10 @@ pub struct ServerState {
     pub fit: bool,
     /// It takes writes.
     pub primary: bool,
+    /// An operator took it out of use.
+    pub draining: bool,
+    /// It is no longer part of the topology, and is shown no more.
+    pub gone: bool,
     /// Its lag, where it is known.
     pub lag_seconds: Option<u64>,
 }
@@ -30,7 +34,8 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// For so many workers, and servers with these addresses in the order of their indexes.
+    /// For so many workers, and servers with these addresses in the order of their indexes; those
+    /// that are found later come with [`Metrics::set_servers`].
     pub fn new(workers: usize, servers: Vec<String>) -> Self {
         Metrics::with_rules(workers, servers, Vec::new())
     }
@@ -67,13 +72,22 @@ impl Metrics {
         Sum(std::slice::from_ref(self.worker(worker))).gauge(|worker| &worker.clients)
     }
 
+    /// The servers to be shown, with their indexes.
+    fn names<'a>(&'a self, states: &'a [ServerState]) -> Vec<(usize, &'a str)> {
+        if states.is_empty() {
+            return self.names.iter().map(String::as_str).enumerate().collect();
+        }
+        let named = states.iter().enumerate().filter(|(_, state)| !state.gone);
+        named.map(|(at, state)| (at, &*state.name)).collect()
+    }
+
     /// Shows every metric's samples to a visitor.
     pub fn collect<V: Visitor>(&self, visitor: &mut V) -> Result<(), V::Error> {
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let states = states.clone();
         let world = World {
             sum: Sum(&self.workers),
-            names: &self.names,
+            names: self.names(&states),
             rules: &self.rules,
             states: &states,
         };

@@ -75,6 +75,10 @@ table! {
     ERRORS = Counter "millrace_errors" ["side", "class"]
         "Errors sent to clients, by whose fault and which kind";
     RETRIES = Counter "millrace_retries" ["kind"] "Statements tried again without the client's notice";
+    HELD = Gauge "millrace_statements_held" []
+        "Statements that wait for a server that can run them";
+    REPLAY_FAILURES = Counter "millrace_replay_failures" ["reason"]
+        "Transactions that lost their server and were not run again on another";
     PINS = Gauge "millrace_pins" ["reason"] "Sessions that keep a server connection";
     PINS_BEGUN = Counter "millrace_pins_begun" ["reason"] "Pins begun";
     POOL_CONNECTIONS = Gauge "millrace_pool_connections" ["server", "state"]
@@ -97,6 +101,8 @@ table! {
     SERVER_FIT = Gauge "millrace_server_fit" ["server"] "1 where the server takes reads, else 0";
     SERVER_PRIMARY = Gauge "millrace_server_primary" ["server"]
         "1 where the server takes writes, else 0";
+    SERVER_DRAINING = Gauge "millrace_server_draining" ["server"]
+        "1 where an operator took the server out of use, else 0";
     SERVER_LAG = Gauge "millrace_server_lag_seconds" ["server"]
         "A replica's lag as last reported; missing while it is not known";
 }

@@ -3,8 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use millrace_topology::PerServer;
+
 use crate::labels::{
-    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Side, StatementKind,
+    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
+    StatementKind,
 };
 use crate::{Histogram, HistogramSum};
 
@@ -19,11 +22,13 @@ pub struct WorkerMetrics {
     pub(crate) bytes_sent: AtomicU64,
     pub(crate) pins: [Pair; PinReason::COUNT],
     pub(crate) retries: [AtomicU64; RetryKind::COUNT],
+    pub(crate) held: Pair,
+    pub(crate) replay_failures: [AtomicU64; ReplayFailure::COUNT],
     pub(crate) errors: [[AtomicU64; ErrorClass::COUNT]; Side::COUNT],
     pub(crate) logins: [AtomicU64; LoginOutcome::COUNT],
     /// Statements that Millrace answers itself.
     pub(crate) local: [Histogram; StatementKind::COUNT],
-    pub(crate) servers: Box<[ServerMetrics]>,
+    pub(crate) servers: PerServer<ServerMetrics>,
     pub(crate) rules: Box<[AtomicU64]>,
 }
 
@@ -71,10 +76,12 @@ impl WorkerMetrics {
             bytes_sent: AtomicU64::new(0),
             pins: Default::default(),
             retries: Default::default(),
+            held: Pair::default(),
+            replay_failures: Default::default(),
             errors: Default::default(),
             logins: Default::default(),
             local: Default::default(),
-            servers: (0..servers).map(|_| ServerMetrics::default()).collect(),
+            servers: PerServer::new(servers),
             rules: (0..rules).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -132,6 +139,21 @@ impl WorkerMetrics {
     /// Something was tried again.
     pub fn retry(&self, kind: RetryKind) {
         bump(&self.retries[kind.index()], 1);
+    }
+
+    /// A statement begins to wait for a server that can run it.
+    pub fn held(&self) {
+        self.held.begin();
+    }
+
+    /// It waits no more.
+    pub fn hold_ended(&self) {
+        self.held.end();
+    }
+
+    /// A transaction that lost its server was not run again on another.
+    pub fn replay_failed(&self, why: ReplayFailure) {
+        bump(&self.replay_failures[why.index()], 1);
     }
 
     /// A session was pinned.
@@ -207,6 +229,39 @@ impl Sum<'_> {
         let ended = self.counter(|worker| &of(worker).ended);
         self.counter(|worker| &of(worker).begun)
             .saturating_sub(ended)
+    }
+
+    pub(crate) fn counter_of(
+        &self,
+        server: usize,
+        of: impl Fn(&ServerMetrics) -> &AtomicU64,
+    ) -> u64 {
+        self.of(server)
+            .fold(0, |sum, server| sum.wrapping_add(of(server).load(Relaxed)))
+    }
+
+    /// As [`Sum::gauge`].
+    pub(crate) fn gauge_of(&self, server: usize, of: impl Fn(&ServerMetrics) -> &Pair) -> u64 {
+        let ended = self.counter_of(server, |server| &of(server).ended);
+        self.counter_of(server, |server| &of(server).begun)
+            .saturating_sub(ended)
+    }
+
+    pub(crate) fn histogram_of(
+        &self,
+        server: usize,
+        of: impl Fn(&ServerMetrics) -> &Histogram,
+    ) -> HistogramSum {
+        let mut sum = HistogramSum::default();
+        self.of(server).for_each(|server| sum.add(of(server)));
+        sum
+    }
+
+    /// What the workers have counted of one server.
+    fn of(&self, server: usize) -> impl Iterator<Item = &ServerMetrics> {
+        self.0
+            .iter()
+            .filter_map(move |worker| worker.servers.peek(server))
     }
 
     pub(crate) fn histogram(&self, of: impl Fn(&WorkerMetrics) -> &Histogram) -> HistogramSum {

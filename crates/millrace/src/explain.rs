@@ -13,7 +13,8 @@ use millrace_routing::rules::{Rules, Sent, Who, idle_item};
 use millrace_routing::{Consistency, Load, SessionView, Transaction};
 use millrace_sql::{Family, Hint, LexMode, Statement, classify};
 use millrace_topology::{
-    Cause, Family as Positions, GtidSet, Health, Role, ServerId, ServerView, Snapshot, Unfit,
+    Cause, Family as Positions, GtidSet, Health, NoPrimary, Role, ServerId, ServerView, Snapshot,
+    Unfit,
 };
 use serde::Deserialize;
 
@@ -299,6 +300,8 @@ fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result
             report: None,
             probed_at: None,
             incarnation: 0,
+            draining: false,
+            gone: false,
         });
     }
     let down = primary.filter(|at| servers[*at].unfit.is_some());
@@ -309,6 +312,7 @@ fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result
             .filter(|_| down.is_none())
             .map(|at| ServerId(u16::try_from(at).unwrap_or(u16::MAX))),
         servers,
+        without: down.map(|at| NoPrimary::Lost(ServerId(u16::try_from(at).unwrap_or(u16::MAX)))),
         conflict: Vec::new(),
         family: Some(family),
         version_number: 0,

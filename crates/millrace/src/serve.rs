@@ -11,14 +11,16 @@ use clap::Args;
 use millrace_admin::{HttpListener, Readiness};
 use millrace_backend::connect::{Address, SharedTls};
 use millrace_backend::monitor::{Monitor, MonitorOptions, World};
-use millrace_backend::pool::{PoolOptions, ServerCount};
+use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
-use millrace_config::{Config, Environment, Flags};
+use millrace_config::{Config, Environment, Failover, Flags};
 use millrace_metrics::{Metrics, ServerState};
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
-use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
-use millrace_topology::Health;
+use millrace_session::{
+    Accounts, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
+};
+use millrace_topology::{Health, PerServer};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
@@ -162,15 +164,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             accounts.learn(account.name.as_bytes(), password);
         }
     }
+    let options = Arc::new(options(&config));
     let shared = Shared {
-        options: Arc::new(options(&config)),
+        held: Arc::new(Held::new(&options.failover)),
+        options,
         pool: Arc::new(pool_options(&config)),
-        counts: Arc::new(
-            addresses
-                .iter()
-                .map(|_| Arc::new(ServerCount::default()))
-                .collect(),
-        ),
+        counts: Arc::new(PerServer::new(addresses.len())),
         accounts,
         registry: registry.clone(),
         key: Arc::new(ServerKey::generate().context("cannot make an RSA key")?),
@@ -280,6 +279,20 @@ fn options(config: &Config) -> Options {
         failure_delay_max: config.auth.failure_delay_max,
         failures_free: config.auth.failures_free,
         failure_memory: config.auth.failure_memory,
+        failover: failover_options(&config.failover),
+    }
+}
+
+fn failover_options(failover: &Failover) -> FailoverOptions {
+    FailoverOptions {
+        hold_time_max: failover.hold_time,
+        held_statements_max: failover.max_held as usize,
+        held_bytes_max: usize::try_from(failover.max_held_bytes).unwrap_or(usize::MAX),
+        retries_max: failover.retries,
+        replay_statements_max: failover.max_replay_statements as usize,
+        replay_bytes_max: usize::try_from(failover.max_replay_bytes).unwrap_or(usize::MAX),
+        replay_time_max: failover.max_replay_time,
+        drain_time_max: failover.drain_time,
     }
 }
 
@@ -372,6 +385,8 @@ async fn publish_servers(
                     up: view.health.is_usable(),
                     fit: view.is_fit(),
                     primary: snapshot.primary == Some(view.id),
+                    draining: view.draining,
+                    gone: view.gone,
                     lag_seconds: view.lag_seconds,
                 })
                 .collect()

@@ -431,15 +431,7 @@ impl Session {
         let _ = packet;
         self.release_everything();
         let database = self.state.database.clone();
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
-        let primary =
-            primary.ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
-        let state = self.state.clone();
-        let pool = self.pool(primary);
-        let mut lease = pool
-            .take(self.handle.uid, &state)
-            .await
-            .map_err(Answer::backend)?;
+        let mut lease = self.primary_lease().await?;
         self.save_for_last_user(&mut lease).await;
         let track = lease.server_facts().track.clone();
         match lease.reset(&track).await {
@@ -477,6 +469,7 @@ impl Session {
         self.statements.clear();
         self.private.clear();
         self.transaction = Transaction::None;
+        (self.journal, self.rerun) = (None, None);
         self.one_shot.clear();
         self.one_shot_waits = false;
         self.one_shot_read_only = None;

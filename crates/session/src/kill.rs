@@ -3,7 +3,6 @@
 
 use millrace_backend::conn::number;
 use millrace_backend::error::BackendError;
-use millrace_backend::pool::Lease;
 use millrace_metrics::{ErrorClass, PinReason};
 use millrace_protocol::command::ExecuteParams;
 use millrace_protocol::ok::OkFields;
@@ -113,15 +112,6 @@ impl Session {
         self.part(lease);
         prepared?;
         Ok(rows.ok().and_then(|rows| number(&rows, 0)))
-    }
-
-    async fn primary_lease(&mut self) -> Result<Lease, Failure> {
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
-        let primary =
-            primary.ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
-        let state = self.state.clone();
-        let taken = self.pool(primary).take(self.handle.uid, &state).await;
-        Ok(taken.map_err(Answer::backend)?)
     }
 
     /// COM_PROCESS_KILL.
@@ -297,7 +287,9 @@ impl Session {
             self.lease = Some(lease);
             return match registered? {
                 Attempt::Done => Ok(()),
-                Attempt::Elsewhere(answer) => Err(Failure::Answer(answer)),
+                Attempt::Elsewhere(answer) | Attempt::Gone { why: answer, .. } => {
+                    Err(Failure::Answer(answer))
+                }
             };
         }
         let prepared = self.prepare_connection(&mut lease, &request).await;

@@ -119,7 +119,7 @@ impl Session {
             };
             // Whatever comes of the KILL, nobody else is to meet it.
             handle.tainted.set(true);
-            let pool = worker.servers[server.index()].pool(&key);
+            let pool = worker.servers.of(server).pool(&key);
             tell_server(pool, handle.uid, state, format!("KILL QUERY {thread}")).await;
             let _ = seq;
         });
@@ -148,7 +148,7 @@ impl Session {
             });
             named
                 .map(|view| view.id)
-                .min_by_key(|id: &ServerId| self.worker.servers[id.index()].leased())
+                .min_by_key(|id: &ServerId| self.worker.servers.of(*id).leased())
         });
         let Some(server) = chosen.filter(|_| count.get() < MIRRORS_MAX) else {
             return;

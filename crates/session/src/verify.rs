@@ -187,7 +187,7 @@ async fn connect(
     key: &Key,
 ) -> Result<(Conn, SessionState), BackendError> {
     let judge = judge(worker).ok_or(BackendError::Limit("no server is up".to_owned()))?;
-    let facts = worker.servers[judge.index()].facts();
+    let facts = worker.servers.of(judge).facts();
     let login = Login {
         user: &account.user,
         password: &account.password,

@@ -6,26 +6,28 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backend::conn::Keeper;
 use millrace_backend::connect::SharedTls;
 use millrace_backend::monitor::{Monitor, World};
-use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerPool};
+use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
 use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
 use millrace_metrics::{Metrics, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
-use millrace_topology::{GtidSet, ServerId};
+use millrace_topology::{GtidSet, Health, PerServer, ServerId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
 use crate::consistency::Frontier;
 use crate::directions::Remembered;
+use crate::held::Held;
 use crate::options::{Options, ServerKey};
+use crate::pools::Pools;
 use crate::prepared::Likeness;
 use crate::registry::Registry;
 use crate::relay::Outcome;
@@ -39,7 +41,7 @@ pub struct Shared {
     /// The pools' limits.
     pub pool: Arc<PoolOptions>,
     /// Connections per server, over all workers.
-    pub counts: Arc<Vec<Arc<ServerCount>>>,
+    pub counts: Arc<PerServer<Arc<ServerCount>>>,
     /// Known passwords.
     pub accounts: Arc<Accounts>,
     /// All clients.
@@ -62,6 +64,8 @@ pub struct Shared {
     pub sets: Arc<HashMap<String, u64>>,
     /// What was written through each worker, as positions: a new session begins with all of it.
     pub written: Arc<Vec<Mutex<Option<GtidSet>>>>,
+    /// Statements that wait for a server.
+    pub held: Arc<Held>,
     /// Every worker's mailbox.
     pub mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
 }
@@ -165,6 +169,8 @@ pub(crate) struct Handle {
     pub(crate) draining: Cell<bool>,
     /// The client's socket is to be looked at: the statement has run for a while.
     pub(crate) check_client: Cell<bool>,
+    /// The server of the kept connection may have to be left.
+    pub(crate) uproot: Cell<bool>,
     /// A statement runs since this tick; 0: none.
     pub(crate) busy_since: Cell<u64>,
     /// When the client last sent something, in ticks.
@@ -188,7 +194,7 @@ impl Handle {
         }
     }
 
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
@@ -199,7 +205,7 @@ impl Handle {
 pub struct Worker {
     pub(crate) index: usize,
     pub(crate) shared: Shared,
-    pub(crate) servers: Vec<Rc<ServerPool>>,
+    pub(crate) servers: Pools,
     pub(crate) states: Rc<States>,
     pub(crate) verifiers: Verifiers,
     pub(crate) frontier: Frontier,
@@ -212,6 +218,8 @@ pub struct Worker {
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
+    /// Since when servers have been drained, by index.
+    drained: RefCell<Vec<Option<Instant>>>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
@@ -257,24 +265,24 @@ impl Worker {
                 }
             }
         });
-        let servers = world
-            .facts
-            .iter()
-            .zip(shared.counts.iter())
-            .map(|(facts, count)| {
-                ServerPool::new(
-                    facts.clone(),
-                    shared.pool.clone(),
-                    shared.server_tls.clone(),
-                    count.clone(),
-                    index,
-                    workers,
-                    nudge.clone(),
-                    states.clone(),
-                    shared.metrics.clone(),
-                )
-            })
-            .collect();
+        let pools = (shared.clone(), states.clone());
+        let make = move |facts: &Arc<ServerFacts>| {
+            let (shared, states) = &pools;
+            let count = shared.counts.get(facts.id.index());
+            ServerPool::new(
+                facts.clone(),
+                shared.pool.clone(),
+                shared.server_tls.clone(),
+                count.cloned().unwrap_or_default(),
+                index,
+                workers,
+                nudge.clone(),
+                states.clone(),
+                shared.metrics.clone(),
+            )
+        };
+        let servers = Pools::new(make);
+        servers.grow(&world.facts);
         Rc::new(Worker {
             index,
             shared,
@@ -289,6 +297,7 @@ impl Worker {
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
             taken: RefCell::default(),
+            drained: RefCell::default(),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
             rotation: Cell::new(0),
@@ -345,7 +354,9 @@ impl Worker {
             }
             Message::Second => self.sweep(),
             Message::Room(server) => {
-                if let Some(pool) = self.servers.get(server.index()) {
+                // Another worker may know of it first.
+                if server.index() < self.servers.len() {
+                    let pool = self.servers.of(server);
                     pool.give_room();
                     pool.pump();
                 }
@@ -366,6 +377,7 @@ impl Worker {
             Message::Interrupt(uid) => {
                 if let Some(handle) = self.session(uid) {
                     handle.interrupted.set(handle.busy_since.get() != 0);
+                    handle.wake();
                 }
             }
             Message::End(uid) => {
@@ -391,8 +403,12 @@ impl Worker {
         let late = self.late_until.get();
         let late = late.iter().enumerate().filter(|(_, until)| **until > tick);
         self.late.set(late.fold(0, |bits, (at, _)| bits | 1 << at));
-        for server in &self.servers {
-            server.sweep(tick);
+        self.servers.each(|_, server| server.sweep(tick));
+        for index in 0..self.servers.len() {
+            let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+            if self.is_drained(server) {
+                self.uproot(server);
+            }
         }
         for handle in self.sessions.borrow().values() {
             let busy = handle.busy_since.get();
@@ -411,25 +427,33 @@ impl Worker {
     }
 
     fn set_world(&self, world: Arc<World>) {
+        // Before anybody can choose among them.
+        self.servers.grow(&world.facts);
         let old = self.world.replace(world.clone());
-        for ((server, facts), view) in self
-            .servers
-            .iter()
-            .zip(&world.facts)
-            .zip(&world.snapshot.servers)
-        {
+        for (facts, view) in world.facts.iter().zip(&world.snapshot.servers) {
+            let server = self.servers.of(view.id);
             server.set_facts(facts.clone());
             let before = old.snapshot.server(view.id);
             let fell =
                 before.is_some_and(|before| before.health.is_usable()) && !view.health.is_usable();
             let other = before.is_some_and(|before| before.incarnation != view.incarnation);
+            let now_primary = world.snapshot.primary == Some(view.id);
+            let demoted = old.snapshot.primary == Some(view.id) && !now_primary;
+            // An only server is used whatever is known of it.
+            server.set_down(matches!(view.health, Health::Down { .. }) && !now_primary);
             if fell || other {
                 server.drop_idle();
                 if let Some(known) = self.known.borrow_mut().get_mut(view.id.index()) {
                     known.clear();
                 }
             }
+            if fell || demoted {
+                server.send_away();
+                self.uproot(view.id);
+            }
+            self.note_draining(view.id, view.draining);
         }
+        self.shared.held.look_again();
         if !Arc::ptr_eq(&old.catalogue, &world.catalogue) || !self.catalogue_read.replace(true) {
             let rows = &world.catalogue;
             if let Some(family) = rows.family {
@@ -438,6 +462,32 @@ impl Worker {
                 *self.catalogue.borrow_mut() = Rc::new(catalogue);
             }
         }
+    }
+
+    /// Has the sessions that keep a connection to the server look whether they may.
+    fn uproot(&self, server: ServerId) {
+        for handle in self.sessions.borrow().values() {
+            if handle.on.get().is_some_and(|(on, _)| on == server) {
+                handle.uproot.set(true);
+                handle.wake();
+            }
+        }
+    }
+
+    fn note_draining(&self, server: ServerId, draining: bool) {
+        let mut drained = self.drained.borrow_mut();
+        if drained.len() <= server.index() {
+            drained.resize(server.index() + 1, None);
+        }
+        let since = &mut drained[server.index()];
+        *since = draining.then(|| since.unwrap_or_else(Instant::now));
+    }
+
+    /// Whether the server has been drained for longer than transactions may go on there.
+    pub(crate) fn is_drained(&self, server: ServerId) -> bool {
+        let limit = self.options().failover.drain_time_max;
+        let since = self.drained.borrow().get(server.index()).copied().flatten();
+        since.is_some_and(|since| since.elapsed() >= limit)
     }
 
     /// The servers as known now.
@@ -505,9 +555,7 @@ impl Worker {
 
     fn drop_account(&self, user: &[u8]) {
         self.verifiers.rest(user);
-        for server in &self.servers {
-            server.drop_account(user);
-        }
+        self.servers.each(|_, server| server.drop_account(user));
     }
 
     /// An account may have no more connections than it has: those that nobody uses are closed.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::judge::{self, Verdict};
 use crate::{
-    Cause, ConfiguredRole, GtidSet, Health, Millis, Observation, ObservationKind, ProbeReport,
-    Role, ServerId, ServerView, Snapshot, Unfit,
+    Cause, ConfiguredRole, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind,
+    ProbeReport, Role, ServerId, ServerView, Snapshot, Unfit,
 };
 
 /// How servers are judged.
@@ -104,6 +104,20 @@ pub enum ChangeEvent {
         /// Which servers.
         servers: Vec<ServerId>,
     },
+    /// An operator took it out of use: it takes no new statements.
+    Draining {
+        /// Which server.
+        server: ServerId,
+        /// Who said so.
+        by: Box<str>,
+    },
+    /// An operator put it back in use.
+    Resumed {
+        /// Which server.
+        server: ServerId,
+        /// Who said so.
+        by: Box<str>,
+    },
     /// Another server (or another copy of the data) answers at the address: what was known of its
     /// positions is forgotten.
     Identity {
@@ -134,6 +148,13 @@ impl fmt::Display for ChangeEvent {
                 f.write_str("several servers claim to be the primary:")?;
                 servers.iter().try_for_each(|server| write!(f, " {server}"))
             }
+            ChangeEvent::Draining { server, by } => {
+                write!(
+                    f,
+                    "server {server} is drained by {by}: it takes no new statements"
+                )
+            }
+            ChangeEvent::Resumed { server, by } => write!(f, "server {server} is resumed by {by}"),
             ChangeEvent::Identity { server } => {
                 write!(f, "another server or older data answers as {server}")
             }
@@ -163,6 +184,8 @@ pub(crate) struct State {
     was_unfit: bool,
     /// Since when it takes reads again.
     back_since: Option<Millis>,
+    /// Taken out of use by an operator.
+    pub(crate) draining: bool,
 }
 
 impl State {
@@ -180,6 +203,7 @@ impl State {
             lag_seconds: None,
             was_unfit: false,
             back_since: None,
+            draining: false,
         }
     }
 
@@ -297,6 +321,8 @@ impl State {
             report: self.report.clone(),
             probed_at: self.probed_at,
             incarnation: self.incarnation,
+            draining: self.draining,
+            gone: false,
         }
     }
 }
@@ -367,6 +393,8 @@ pub struct Topology {
     states: Vec<State>,
     /// The primary, for as long as it has been up, writable and the same without a break.
     incumbent: Option<ServerId>,
+    /// The last primary there was.
+    last: Option<ServerId>,
     marks: Marks,
     snapshot: Arc<Snapshot>,
 }
@@ -378,12 +406,14 @@ impl Topology {
             options,
             states: servers.into_iter().map(State::new).collect(),
             incumbent: None,
+            last: None,
             marks: Marks::default(),
             snapshot: Arc::new(Snapshot {
                 generation: 0,
                 epoch: 0,
                 servers: Vec::new(),
                 primary: None,
+                without: Some(NoPrimary::NotAsked),
                 conflict: Vec::new(),
                 family: None,
                 version_number: 0,
@@ -436,6 +466,18 @@ impl Topology {
                 state.refused_write = true;
                 events.push(ChangeEvent::Suspected { server });
             }
+            ObservationKind::Drain { by } => {
+                if std::mem::replace(&mut state.draining, true) {
+                    return events;
+                }
+                events.push(ChangeEvent::Draining { server, by });
+            }
+            ObservationKind::Resume { by } => {
+                if !std::mem::take(&mut state.draining) {
+                    return events;
+                }
+                events.push(ChangeEvent::Resumed { server, by });
+            }
         }
         if changed(before, state.health) {
             events.push(ChangeEvent::Health {
@@ -471,7 +513,9 @@ impl Topology {
 
     fn publish(&mut self, at: Millis) {
         let verdict = judge::verdict(&self.states, self.incumbent);
-        self.incumbent = verdict.primary;
+        self.incumbent = verdict.leader;
+        self.last = verdict.leader.or(self.last);
+        let without = judge::without(&self.states, &verdict, self.last);
         let servers = (0..)
             .map(ServerId)
             .zip(&mut self.states)
@@ -483,6 +527,7 @@ impl Topology {
             epoch: old.epoch + u64::from(old.primary != verdict.primary),
             servers,
             primary: verdict.primary,
+            without,
             version_number: self.version_number(&verdict),
             family: verdict.family,
             conflict: verdict.conflict,
@@ -490,7 +535,7 @@ impl Topology {
     }
 
     fn version_number(&self, verdict: &Verdict) -> u32 {
-        let primary = verdict.primary.map(|id| &self.states[id.index()]);
+        let primary = verdict.leader.map(|id| &self.states[id.index()]);
         primary
             .into_iter()
             .chain(&self.states)

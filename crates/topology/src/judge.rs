@@ -3,13 +3,16 @@
 
 use crate::fold::State;
 use crate::{
-    ConfiguredRole, Family, Health, Options, ProbeReport, Receiver, ReplicationStatus, Role,
-    ServerId, Unfit,
+    ConfiguredRole, Family, Health, NoPrimary, Options, ProbeReport, Receiver, ReplicationStatus,
+    Role, ServerId, Unfit,
 };
 
 /// Who is the primary.
 #[derive(Debug)]
 pub(crate) struct Verdict {
+    /// The primary, whether or not it takes statements now.
+    pub(crate) leader: Option<ServerId>,
+    /// The server that takes writes.
     pub(crate) primary: Option<ServerId>,
     pub(crate) conflict: Vec<ServerId>,
     pub(crate) family: Option<Family>,
@@ -20,6 +23,7 @@ pub(crate) struct Verdict {
 /// Finds the primary. `incumbent` is the one so far.
 pub(crate) fn verdict(states: &[State], incumbent: Option<ServerId>) -> Verdict {
     let mut verdict = Verdict {
+        leader: None,
         primary: None,
         conflict: Vec::new(),
         family: states
@@ -29,16 +33,40 @@ pub(crate) fn verdict(states: &[State], incumbent: Option<ServerId>) -> Verdict 
     };
     if let Some(fixed) = position(states, |s| s.spec.role == ConfiguredRole::Primary) {
         let down = matches!(states[fixed.index()].health, Health::Down { .. });
-        verdict.primary = (verdict.alone || !down).then_some(fixed);
+        verdict.leader = (verdict.alone || !down).then_some(fixed);
     } else if verdict.alone {
-        verdict.primary = position(states, |state| {
+        verdict.leader = position(states, |state| {
             state.spec.role == ConfiguredRole::Auto && !refuses_writes(state)
         });
     } else if states.iter().all(|state| state.health != Health::Unknown) {
         // Before every server has been asked, a second writable one may yet turn up.
         elect(states, incumbent, &mut verdict);
     }
+    verdict.primary = verdict.leader.filter(|id| !states[id.index()].draining);
     verdict
+}
+
+/// Why nobody takes writes; `last` is who was the primary last.
+pub(crate) fn without(
+    states: &[State],
+    verdict: &Verdict,
+    last: Option<ServerId>,
+) -> Option<NoPrimary> {
+    if verdict.primary.is_some() {
+        return None;
+    }
+    if let Some(leader) = verdict.leader {
+        return Some(NoPrimary::Draining(leader));
+    }
+    if !verdict.conflict.is_empty() {
+        return Some(NoPrimary::Conflict);
+    }
+    Some(match last {
+        Some(last) if states[last.index()].health.is_usable() => NoPrimary::Demoted(last),
+        Some(last) => NoPrimary::Lost(last),
+        None if states.iter().any(|state| state.health == Health::Unknown) => NoPrimary::NotAsked,
+        None => NoPrimary::Nobody,
+    })
 }
 
 fn elect(states: &[State], incumbent: Option<ServerId>, verdict: &mut Verdict) {
@@ -50,11 +78,11 @@ fn elect(states: &[State], incumbent: Option<ServerId>, verdict: &mut Verdict) {
         .collect();
     match claimants[..] {
         [] => {}
-        [only] => verdict.primary = Some(only),
+        [only] => verdict.leader = Some(only),
         _ => match incumbent.filter(|id| claimants.contains(id)) {
             // A writable replica whose receiver was stopped is no rival of the primary that it
             // is still set to follow, as long as that one has served without a break.
-            Some(id) if only_followers(states, id, &claimants) => verdict.primary = Some(id),
+            Some(id) if only_followers(states, id, &claimants) => verdict.leader = Some(id),
             _ => verdict.conflict = claimants,
         },
     }
@@ -106,7 +134,7 @@ fn claims_writes(state: &State) -> bool {
 
 /// What a server is for.
 pub(crate) fn role(state: &State, id: ServerId, verdict: &Verdict) -> Role {
-    if verdict.primary == Some(id) {
+    if verdict.leader == Some(id) {
         return Role::Primary;
     }
     if verdict.conflict.contains(&id) {
@@ -133,7 +161,10 @@ pub(crate) fn unfit(
     verdict: &Verdict,
     options: &Options,
 ) -> Option<Unfit> {
-    let primary = verdict.primary == Some(id);
+    let primary = verdict.leader == Some(id);
+    if state.draining {
+        return Some(Unfit::Draining);
+    }
     if verdict.alone {
         return None;
     }
@@ -177,10 +208,10 @@ fn unfit_beside(
         return Some(Unfit::ZeroWeight);
     }
     match &report.replication {
-        Some(status) => unfit_replica(state, status, verdict.primary.is_some(), options),
+        Some(status) => unfit_replica(state, status, verdict.leader.is_some(), options),
         // Nobody is ahead of it for certain while there is no primary.
         None => {
-            (verdict.primary.is_some() || !report.refuses_writes()).then_some(Unfit::NotReplicating)
+            (verdict.leader.is_some() || !report.refuses_writes()).then_some(Unfit::NotReplicating)
         }
     }
 }

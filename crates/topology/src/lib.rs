@@ -9,6 +9,7 @@ mod fold;
 mod gtid;
 mod judge;
 mod observation;
+mod per_server;
 mod snapshot;
 
 pub use family::{Family, Millis, ServerId};
@@ -17,4 +18,5 @@ pub use gtid::{GtidError, GtidSet, MariaDbSet, MySqlSet};
 pub use observation::{
     Cause, Observation, ObservationKind, ProbeReport, Receiver, ReplicationStatus,
 };
-pub use snapshot::{ConfiguredRole, Health, Role, ServerView, Snapshot, Unfit};
+pub use per_server::{PerServer, SERVERS_EVER};
+pub use snapshot::{ConfiguredRole, Health, NoPrimary, Role, ServerView, Snapshot, Unfit};

@@ -32,6 +32,16 @@ pub enum ObservationKind {
     /// The server refused a client's write because it is read only (errors 1290, 1836) or in
     /// offline mode (3032).
     RefusedWrite,
+    /// An operator takes the server out of use: it is to take no new statements.
+    Drain {
+        /// Who said so.
+        by: Box<str>,
+    },
+    /// An operator puts the server back in use.
+    Resume {
+        /// Who said so.
+        by: Box<str>,
+    },
 }
 
 /// In which way a server could not be reached or asked.

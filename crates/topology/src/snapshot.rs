@@ -66,6 +66,36 @@ impl Health {
     }
 }
 
+/// Why no server takes writes: statements that need the primary wait until this ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NoPrimary {
+    /// Not every server has been asked yet.
+    NotAsked,
+    /// Every server is read only or replicates, and nothing tells which was the primary.
+    Nobody,
+    /// The last primary does not answer.
+    Lost(ServerId),
+    /// The last primary answers, and is read only or replicates now.
+    Demoted(ServerId),
+    /// The primary is drained.
+    Draining(ServerId),
+    /// Several servers claim to be the primary.
+    Conflict,
+}
+
+impl fmt::Display for NoPrimary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NoPrimary::NotAsked => "not every server has been asked yet",
+            NoPrimary::Nobody => "every server is read only or replicates",
+            NoPrimary::Lost(_) => "the primary does not answer",
+            NoPrimary::Demoted(_) => "the primary is read only or replicates now",
+            NoPrimary::Draining(_) => "the primary is drained",
+            NoPrimary::Conflict => "several servers claim to be the primary",
+        })
+    }
+}
+
 /// Why a server takes no reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unfit {
@@ -98,6 +128,10 @@ pub enum Unfit {
     OtherFamily,
     /// Its configured weight is 0.
     ZeroWeight,
+    /// Taken out of use by an operator.
+    Draining,
+    /// It is no longer part of the topology.
+    Gone,
 }
 
 impl fmt::Display for Unfit {
@@ -116,6 +150,8 @@ impl fmt::Display for Unfit {
             Unfit::Conflict => f.write_str("one of several writable servers"),
             Unfit::OtherFamily => f.write_str("not of the other servers' family"),
             Unfit::ZeroWeight => f.write_str("weight 0"),
+            Unfit::Draining => f.write_str("drained"),
+            Unfit::Gone => f.write_str("no longer part of the topology"),
         }
     }
 }
@@ -152,6 +188,11 @@ pub struct ServerView {
     /// Changes whenever positions learnt before must be forgotten: another identity answers at
     /// the address, or what it has executed went backwards.
     pub incarnation: u32,
+    /// An operator took it out of use: it takes no new statements.
+    pub draining: bool,
+    /// It is no longer part of the topology, and takes nothing. It keeps its index, and comes back to
+    /// it if it is ever found again. Not to be listed.
+    pub gone: bool,
 }
 
 impl ServerView {
@@ -172,6 +213,8 @@ pub struct Snapshot {
     pub servers: Vec<ServerView>,
     /// The server that takes writes, where there is exactly one.
     pub primary: Option<ServerId>,
+    /// Why no server takes writes; none where one does.
+    pub without: Option<NoPrimary>,
     /// The servers that claim to be the primary, where there are several; else empty.
     pub conflict: Vec<ServerId>,
     /// The servers' family; none until one has answered.

@@ -321,6 +321,15 @@ wait_limit = "0"
 waits_max = 2
 max_lag = "12s"
 slow_start = "17s"
+[failover]
+hold_time = "21s"
+max_held = 22
+max_held_bytes = "23KiB"
+retries = 24
+max_replay_statements = 25
+max_replay_bytes = "26KiB"
+max_replay_time = "27s"
+drain_time = "28s"
 [auth]
 failure_delay = "13ms"
 failure_delay_max = "14s"
@@ -428,6 +437,16 @@ timeout = "17s"
             consistency: Consistency::Eventual,
             max_lag: s(12),
             slow_start: s(17),
+        },
+        failover: Failover {
+            hold_time: s(21),
+            max_held: 22,
+            max_held_bytes: 23 << 10,
+            retries: 24,
+            max_replay_statements: 25,
+            max_replay_bytes: 26 << 10,
+            max_replay_time: s(27),
+            drain_time: s(28),
         },
         auth: Auth {
             failure_delay: ms(13),

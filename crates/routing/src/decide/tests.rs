@@ -26,6 +26,8 @@ fn server(id: ServerId, role: Role, executed: &str) -> ServerView {
         report: None,
         probed_at: None,
         incarnation: 0,
+        draining: false,
+        gone: false,
     }
 }
 
@@ -40,6 +42,7 @@ fn world() -> Snapshot {
             server(R2, Role::Replica, "0-1-8"),
         ],
         primary: Some(P),
+        without: None,
         conflict: Vec::new(),
         family: Some(Family::MariaDb),
         version_number: 101100,

@@ -19,6 +19,8 @@ fn server_view(id: u16, role: Role, executed: &str) -> ServerView {
         report: None,
         probed_at: None,
         incarnation: 0,
+        draining: false,
+        gone: false,
     }
 }
 
@@ -34,6 +36,7 @@ fn world() -> Snapshot {
             late,
         ],
         primary: Some(ServerId(0)),
+        without: None,
         conflict: Vec::new(),
         family: Some(Family::MariaDb),
         version_number: 101_100,

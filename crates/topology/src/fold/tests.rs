@@ -504,6 +504,56 @@ fn generation_and_epoch_count_what_they_say() {
 }
 
 #[test]
+fn a_drained_primary_stays_the_primary_and_takes_no_statements() {
+    let mut world = cluster();
+    let drain = ObservationKind::Drain { by: "ops".into() };
+    let events = world.see(A, drain.clone());
+    let by = "ops".into();
+    assert_eq!(events[0], ChangeEvent::Draining { server: A, by });
+    let snapshot = world.topology.snapshot();
+    assert_eq!(snapshot.primary, None);
+    assert_eq!(snapshot.without, Some(NoPrimary::Draining(A)));
+    assert_eq!(world.role(A), Role::Primary);
+    assert_eq!(world.unfit(A), Some(Unfit::Draining));
+    assert_eq!(world.see(A, drain), [], "said once");
+    assert_eq!(world.unfit(B), None, "reads go on");
+    // Another becomes the primary: it takes over. The drained one comes back as a replica.
+    world.report(A, read_only());
+    world.report(B, writable());
+    assert_eq!(world.primary(), Some(B));
+    world.report(A, replica());
+    assert_eq!(world.unfit(A), Some(Unfit::Draining));
+    world.see(A, ObservationKind::Resume { by: "ops".into() });
+    assert_eq!(world.unfit(A), None);
+}
+
+#[test]
+fn a_resumed_primary_takes_statements_again() {
+    let mut world = cluster();
+    world.see(A, ObservationKind::Drain { by: "ops".into() });
+    world.report(A, writable());
+    assert_eq!(world.primary(), None, "an answer changes nothing");
+    world.see(A, ObservationKind::Resume { by: "ops".into() });
+    assert_eq!((world.primary(), world.unfit(A)), (Some(A), None));
+    assert_eq!(world.topology.snapshot().without, None);
+}
+
+#[test]
+fn why_nobody_takes_writes_is_said() {
+    let without = |world: &World| world.topology.snapshot().without;
+    assert_eq!(without(&world(2)), Some(NoPrimary::NotAsked));
+    let mut world = cluster();
+    assert_eq!(without(&world), None);
+    world.report(A, read_only());
+    assert_eq!(without(&world), Some(NoPrimary::Demoted(A)));
+    world.fail(A, Cause::Refused);
+    assert_eq!(without(&world), Some(NoPrimary::Lost(A)));
+    world.report(A, writable());
+    world.report(B, writable());
+    assert_eq!(without(&world), Some(NoPrimary::Conflict));
+}
+
+#[test]
 fn servers_that_are_not_in_the_list_are_ignored() {
     let mut world = cluster();
     assert_eq!(world.report(ServerId(9), writable()), []);

@@ -1,0 +1,363 @@
+//! The last changes of the primary as timelines: what was seen when, and what became of the
+//! statements that they met. Judges nothing, and keeps no more than the last few.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use millrace_topology::{Millis, ServerId};
+
+/// Timelines kept.
+pub const TIMELINES_MAX: usize = 32;
+
+/// What became of a statement, or of an open transaction, that met a change of primary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailoverCount {
+    /// It waits, or waited, for a primary. Counted when it begins to wait.
+    Held,
+    /// It was sent again, to another server or on another connection.
+    Retried,
+    /// Its transaction was replayed on the new primary.
+    Replayed,
+    /// It ended with an error, and had no effect.
+    Failed,
+    /// It ended with an error that says that its outcome is not known.
+    UnknownOutcome,
+}
+
+impl FailoverCount {
+    /// All of them.
+    pub const ALL: [FailoverCount; 5] = [
+        FailoverCount::Held,
+        FailoverCount::Retried,
+        FailoverCount::Replayed,
+        FailoverCount::Failed,
+        FailoverCount::UnknownOutcome,
+    ];
+
+    /// As a label of metrics and a column's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FailoverCount::Held => "held",
+            FailoverCount::Retried => "retried",
+            FailoverCount::Replayed => "replayed",
+            FailoverCount::Failed => "failed",
+            FailoverCount::UnknownOutcome => "unknown_outcome",
+        }
+    }
+}
+
+/// Why the primary changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MoveKind {
+    /// The old primary was lost: it does not answer, or its group has expelled it.
+    Lost,
+    /// The old primary answers and takes no writes any more: a switchover.
+    Planned,
+    /// An operator drained the old primary.
+    Drained,
+    /// Several servers claim to be the primary, or it cannot be told from an old one.
+    Conflict,
+}
+
+impl MoveKind {
+    /// As a label of metrics and a column's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            MoveKind::Lost => "lost",
+            MoveKind::Planned => "planned",
+            MoveKind::Drained => "drained",
+            MoveKind::Conflict => "conflict",
+        }
+    }
+}
+
+impl fmt::Display for MoveKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A moment, by both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Milliseconds since the process started.
+    pub at: Millis,
+    /// The wall clock's time.
+    pub wall: SystemTime,
+}
+
+/// A server as it was called when the timeline was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Its index.
+    pub id: ServerId,
+    /// Its address.
+    pub address: Arc<str>,
+}
+
+/// One change of the primary. What has not happened (yet) is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timeline {
+    /// Counts the changes since the process started, from 1.
+    pub number: u64,
+    /// Why.
+    pub kind: MoveKind,
+    /// The primary before.
+    pub old: Option<Named>,
+    /// The primary after; the old one again where it came back.
+    pub new: Option<Named>,
+    /// The old primary's last good answer to a probe.
+    pub last_good: Option<Moment>,
+    /// The first sign that something is wrong. None where there was none before the judgement.
+    pub suspected: Option<Moment>,
+    /// What that was; empty where there was none.
+    pub suspicion: Box<str>,
+    /// The primary was taken out of use.
+    pub judged: Moment,
+    /// What that was judged from.
+    pub evidence: Box<str>,
+    /// The new primary was known.
+    pub known: Option<Moment>,
+    /// The first statement that had waited was served by the new primary.
+    pub served: Option<Moment>,
+    /// What became of statements, in the order of [`FailoverCount::ALL`].
+    pub counts: [u64; FailoverCount::ALL.len()],
+}
+
+impl Timeline {
+    /// How many statements came to this.
+    pub fn count(&self, what: FailoverCount) -> u64 {
+        self.counts[what as usize]
+    }
+
+    /// How long no server took writes, in milliseconds; none while none does.
+    pub fn pause_ms(&self) -> Option<u64> {
+        Some(self.known?.at.since(self.judged.at))
+    }
+}
+
+/// What the monitor tells when the primary is gone.
+#[derive(Debug, Clone)]
+pub(crate) struct Loss {
+    pub(crate) kind: MoveKind,
+    pub(crate) old: Option<Named>,
+    pub(crate) last_good: Option<Millis>,
+    pub(crate) suspected: Option<(Millis, Box<str>)>,
+    pub(crate) evidence: Box<str>,
+}
+
+/// The last changes of the primary, for all threads. Sessions call it only when something is wrong.
+#[derive(Debug, Default)]
+pub struct Failovers {
+    kept: Mutex<Kept>,
+    totals: [AtomicU64; FailoverCount::ALL.len()],
+    /// The server, and one, whose first statement is waited for; 0: none.
+    awaited: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    timelines: VecDeque<Timeline>,
+    made: u64,
+    /// The time now by both clocks, as the monitor last saw it.
+    origin: Option<std::time::Instant>,
+    by_kind: [u64; 4],
+}
+
+impl Failovers {
+    pub(crate) fn new(origin: std::time::Instant) -> Self {
+        let kept = Kept {
+            origin: Some(origin),
+            ..Kept::default()
+        };
+        Failovers {
+            kept: Mutex::new(kept),
+            ..Failovers::default()
+        }
+    }
+
+    /// Something came of a statement that met a change of primary; it is counted with the last.
+    pub fn count(&self, what: FailoverCount) {
+        self.totals[what as usize].fetch_add(1, Relaxed);
+        let mut kept = self.lock();
+        if let Some(last) = kept.timelines.back_mut() {
+            last.counts[what as usize] += 1;
+        }
+    }
+
+    /// A statement that had waited for a primary was answered by this server. Cheap where nobody
+    /// waits to hear it.
+    pub fn served(&self, server: ServerId) {
+        if self.awaited.load(Relaxed) != u32::from(server.0) + 1 {
+            return;
+        }
+        let mut kept = self.lock();
+        let now = kept.now();
+        if let Some(last) = kept.timelines.back_mut()
+            && last.new.as_ref().is_some_and(|new| new.id == server)
+            && last.served.is_none()
+        {
+            last.served = Some(now);
+        }
+        self.awaited.store(0, Relaxed);
+    }
+
+    /// The timelines, the latest first.
+    pub fn list(&self) -> Vec<Timeline> {
+        self.lock().timelines.iter().rev().cloned().collect()
+    }
+
+    /// What became of statements since the start, in the order of [`FailoverCount::ALL`].
+    pub fn totals(&self) -> [u64; FailoverCount::ALL.len()] {
+        std::array::from_fn(|at| self.totals[at].load(Relaxed))
+    }
+
+    /// Changes of primary since the start, by kind.
+    pub fn made(&self, kind: MoveKind) -> u64 {
+        self.lock().by_kind[kind as usize]
+    }
+
+    /// The primary is gone: a timeline begins.
+    pub(crate) fn lost(&self, loss: Loss) {
+        let mut kept = self.lock();
+        let now = kept.now();
+        let moment = |at: Millis| Moment {
+            at,
+            wall: now.wall - Duration::from_millis(now.at.since(at)),
+        };
+        kept.made += 1;
+        kept.by_kind[loss.kind as usize] += 1;
+        let (suspected, suspicion) = match loss.suspected {
+            Some((at, why)) => (Some(moment(at)), why),
+            None => (None, "".into()),
+        };
+        let timeline = Timeline {
+            number: kept.made,
+            kind: loss.kind,
+            old: loss.old,
+            new: None,
+            last_good: loss.last_good.map(moment),
+            suspected,
+            suspicion,
+            judged: now,
+            evidence: loss.evidence,
+            known: None,
+            served: None,
+            counts: [0; FailoverCount::ALL.len()],
+        };
+        if kept.timelines.len() == TIMELINES_MAX {
+            kept.timelines.pop_front();
+        }
+        kept.timelines.push_back(timeline);
+    }
+
+    /// The judgement changed while there is no primary: what looked planned is a loss, say.
+    pub(crate) fn rejudged(&self, kind: MoveKind, evidence: &str) {
+        let mut kept = self.lock();
+        let Some(last) = kept.timelines.back_mut() else {
+            return;
+        };
+        let before = std::mem::replace(&mut last.kind, kind);
+        last.evidence = format!("{}; then {evidence}", last.evidence).into();
+        kept.by_kind[before as usize] -= 1;
+        kept.by_kind[kind as usize] += 1;
+    }
+
+    /// There is a primary.
+    pub(crate) fn found(&self, new: Named) {
+        let mut kept = self.lock();
+        let now = kept.now();
+        let Some(last) = kept.timelines.back_mut().filter(|last| last.new.is_none()) else {
+            return;
+        };
+        self.awaited.store(u32::from(new.id.0) + 1, Relaxed);
+        last.new = Some(new);
+        last.known = Some(now);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn now(&self) -> Moment {
+        let elapsed = self
+            .origin
+            .map_or(Duration::ZERO, |origin| origin.elapsed());
+        Moment {
+            at: Millis(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)),
+            wall: SystemTime::now(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(id: u16) -> Named {
+        Named {
+            id: ServerId(id),
+            address: format!("s{id}:3306").into(),
+        }
+    }
+
+    fn loss(kind: MoveKind) -> Loss {
+        Loss {
+            kind,
+            old: Some(named(0)),
+            last_good: Some(Millis(0)),
+            suspected: Some((Millis(0), "no answer".into())),
+            evidence: "refused".into(),
+        }
+    }
+
+    #[test]
+    fn a_timeline_is_told_from_the_loss_to_the_first_statement() {
+        let failovers = Failovers::new(std::time::Instant::now());
+        failovers.served(ServerId(1));
+        failovers.lost(loss(MoveKind::Lost));
+        failovers.count(FailoverCount::Held);
+        failovers.count(FailoverCount::Held);
+        failovers.served(ServerId(1));
+        assert_eq!(failovers.list()[0].served, None, "nobody is known yet");
+        failovers.found(named(1));
+        failovers.served(ServerId(2));
+        assert_eq!(failovers.list()[0].served, None, "another server");
+        failovers.served(ServerId(1));
+        let timeline = &failovers.list()[0];
+        assert!(timeline.served.is_some() && timeline.pause_ms().is_some());
+        assert_eq!(timeline.count(FailoverCount::Held), 2);
+        assert_eq!(failovers.made(MoveKind::Lost), 1);
+        assert_eq!(failovers.totals(), [2, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn only_the_last_are_kept_the_latest_first() {
+        let failovers = Failovers::new(std::time::Instant::now());
+        for _ in 0..TIMELINES_MAX + 3 {
+            failovers.lost(loss(MoveKind::Planned));
+            failovers.found(named(1));
+        }
+        let list = failovers.list();
+        assert_eq!(list.len(), TIMELINES_MAX);
+        assert_eq!(list[0].number, TIMELINES_MAX as u64 + 3);
+    }
+
+    #[test]
+    fn what_looked_planned_may_turn_out_a_loss() {
+        let failovers = Failovers::new(std::time::Instant::now());
+        failovers.lost(loss(MoveKind::Planned));
+        failovers.rejudged(MoveKind::Lost, "connection refused");
+        assert_eq!(failovers.made(MoveKind::Planned), 0);
+        assert_eq!(failovers.made(MoveKind::Lost), 1);
+        assert_eq!(
+            &*failovers.list()[0].evidence,
+            "refused; then connection refused"
+        );
+    }
+}
