@@ -377,18 +377,18 @@ impl Failover {
         let any = || duration(Duration::ZERO);
         section.read("hold_time", &mut self.hold_time, any());
         section.read("max_held", &mut self.max_held, number(0, 10_000_000));
-        section.read("max_held_bytes", &mut self.max_held_bytes, size(0, 64 * GIB));
+        section.read(
+            "max_held_bytes",
+            &mut self.max_held_bytes,
+            size(0, 64 * GIB),
+        );
         section.read("retries", &mut self.retries, number(0, 100));
         section.read(
             "max_replay_statements",
             &mut self.max_replay_statements,
             number(0, 1_000_000),
         );
-        section.read(
-            "max_replay_bytes",
-            &mut self.max_replay_bytes,
-            size(0, GIB),
-        );
+        section.read("max_replay_bytes", &mut self.max_replay_bytes, size(0, GIB));
         section.read("max_replay_time", &mut self.max_replay_time, any());
         section.read("drain_time", &mut self.drain_time, any());
     }

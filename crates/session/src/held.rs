@@ -214,7 +214,11 @@ impl Place {
             // Also for who is first: it may find that there is nothing for it yet.
             waiting.waker = Some(cx.waker().clone());
         }
-        if first { Poll::Ready(()) } else { Poll::Pending }
+        if first {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     /// It tries; the next may try as well.
@@ -243,7 +247,9 @@ impl Place {
         if let Some(waiting) = self.served.take() {
             queue.bytes += waiting.statement.bytes;
             queue.waiting.insert(self.ticket, waiting);
-            self.held.count.store(queue.waiting.len(), Ordering::Relaxed);
+            self.held
+                .count
+                .store(queue.waiting.len(), Ordering::Relaxed);
         }
         if let Some(waiting) = queue.waiting.get_mut(&self.ticket) {
             waiting.out = false;

@@ -31,6 +31,8 @@ mod rerun;
 mod route;
 mod run;
 mod session;
+#[cfg(test)]
+mod simulation;
 mod sum;
 mod variables;
 mod verify;

@@ -70,7 +70,7 @@ impl Fault {
             F::PrimaryPartitioned => "primary cut off from all, returns after the promotion",
             F::ReadOnlyForAMoment => "primary read-only for 1 s",
             F::TwoWritable => "replica writable beside the primary for 2 s",
-            F::FullDisk => "primary's disk full for 4 s",
+            F::FullDisk => "primary's disk full, given up after 3 s",
             F::SlowDisk => "primary's disk slow (4 writes/s) for 4 s",
             F::SecondaryExpelled => "secondary expelled and back",
             F::PrimaryLeaves => "primary leaves the group",
@@ -215,9 +215,12 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         }
         F::FullDisk => {
             cluster.fill_disk(&primary)?;
-            rest(4_000).await;
-            cluster.free_disk(&primary)?;
+            rest(3_000).await;
+            // A server that waits for room looks again after a minute: it is given up.
+            cluster.kill(&primary).await?;
+            cluster.promote_best().await?;
             story.restored();
+            story.broken = Some(primary);
         }
         F::SlowDisk => {
             cluster.slow_disk(&primary, Some(4))?;
@@ -351,6 +354,9 @@ async fn rolling_restart(ground: &Ground, story: &mut Story) -> anyhow::Result<(
 pub(crate) async fn heal(ground: &Ground, story: &Story) -> anyhow::Result<()> {
     let cluster = &ground.cluster;
     if let Some(broken) = &story.broken {
+        if ground.plan.disks == Disks::Small {
+            cluster.free_disk(broken)?;
+        }
         match cluster.topology() {
             Topology::Async => cluster.rebuild(broken).await?,
             Topology::Group | Topology::Galera => cluster.start(broken).await?,

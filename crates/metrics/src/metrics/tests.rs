@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Definition, ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind,
-    Sample,
-    Side, StatementKind, TABLE, Value,
+    Definition, ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure,
+    RetryKind, Sample, Side, StatementKind, TABLE, Value,
 };
 
 /// `name{value,value}` to the value.
