@@ -41,6 +41,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// `[http] listen`: metrics and health. None: not served.
     pub http: Option<Address>,
+    /// `[admin]`: the listener for operators. None: there is none.
+    pub admin: Option<Admin>,
     /// `[log]`.
     pub log: Log,
     /// `[drain] timeout`: how long running statements and transactions may take to end after
@@ -70,6 +72,7 @@ impl Default for Config {
             sets: HashMap::new(),
             rules: Vec::new(),
             http: None,
+            admin: None,
             log: Log::default(),
             drain_timeout: Duration::from_secs(30),
             workers: None,
@@ -385,6 +388,37 @@ pub struct Account {
     pub password: Option<Secret>,
     /// `consistency` of its sessions, where it is not the listener's or `[routing]`'s.
     pub consistency: Option<Consistency>,
+}
+
+/// `[admin]`: where operators ask and act, in the MySQL protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admin {
+    /// `listen`: as a `[[listen]]`'s address. Default `127.0.0.1:6032`.
+    pub address: Address,
+    /// `user`: its one account. Default `admin`.
+    pub user: String,
+    /// `password_file` or `password_env`. Never empty.
+    pub password: Secret,
+    /// `tls`: as a `[[listen]]`'s.
+    pub tls: ListenerTls,
+    /// `max_connections` at once, those that are logging in included. Default 16.
+    pub max_connections: u32,
+}
+
+impl Admin {
+    /// With this password, and everything else by default.
+    pub fn new(password: Secret) -> Self {
+        Admin {
+            address: Address::Tcp {
+                host: "127.0.0.1".into(),
+                port: 6032,
+            },
+            user: "admin".into(),
+            password,
+            tls: ListenerTls::default(),
+            max_connections: 16,
+        }
+    }
 }
 
 /// `[log]`.

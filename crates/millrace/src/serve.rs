@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use millrace_admin::{HttpListener, Readiness};
+use millrace_admin::{Listener, Readiness};
 use millrace_backend::connect::{Address, SharedTls};
 use millrace_backend::monitor::{Monitor, MonitorOptions, World};
 use millrace_backend::pool::PoolOptions;
@@ -26,13 +26,13 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::drain::{Signals, drain};
-use crate::{check, listen, logging, tls};
+use crate::{admin, check, listen, logging, tls};
 
 /// How to serve: a file, or flags alone.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// The configuration file; takes the place of the flags for listeners and servers.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server", "monitor_user", "monitor_password_file", "http"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server", "monitor_user", "monitor_password_file", "http", "admin", "admin_password_file"])]
     config: Option<PathBuf>,
     /// Where to listen: HOST:PORT, [V6]:PORT, *:PORT or the path of a Unix socket. Repeatable.
     #[arg(long, value_name = "ADDR")]
@@ -50,6 +50,13 @@ pub(crate) struct ServeArgs {
     /// Where to serve metrics and health over HTTP.
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Where operators ask and act, in the MySQL protocol, as the account `admin`. Its password is
+    /// taken from MILLRACE_ADMIN_PASSWORD or a file.
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// A file that holds the operators' password.
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    admin_password_file: Option<PathBuf>,
     /// Threads that serve clients; as many as CPUs where not given.
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
@@ -88,6 +95,8 @@ fn configuration(args: &ServeArgs) -> anyhow::Result<Option<Config>> {
                 monitor_user: args.monitor_user.clone(),
                 monitor_password_file: args.monitor_password_file.clone(),
                 http: args.http.clone(),
+                admin: args.admin.clone(),
+                admin_password_file: args.admin_password_file.clone(),
             };
             match Config::from_flags(&flags, &Environment::process()) {
                 Ok(config) => config,
@@ -193,6 +202,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     for (number, listener) in (0..).zip(&config.listeners) {
         listeners.push(listen::bind(number, listener).await?);
     }
+    admin::start(&config, &shared).await?;
     start_monitor(&monitor, monitor_options, server_tls)?;
     let (stop, stopping) = oneshot::channel();
     let (accepting, stopped) = oneshot::channel::<()>();
@@ -207,7 +217,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(tell_time(mailboxes.clone()));
     tokio::spawn(publish_servers(monitor.watch().clone(), metrics.clone()));
     if let Some(http) = &config.http {
-        let listener = HttpListener::bind(&http.to_string())
+        let listener = Listener::bind(&http.to_string())
             .await
             .with_context(|| format!("cannot listen on {http} for HTTP"))?;
         info!(address = %http, "serving metrics and health");

@@ -444,7 +444,7 @@ impl Session {
                 };
                 lease.last_user = 0;
                 lease.give_back();
-                self.level = self.level_given;
+                self.set_level(self.level_given);
                 let state = self.worker.states.share(state);
                 self.set_state(state);
             }
@@ -470,6 +470,7 @@ impl Session {
         self.private.clear();
         self.transaction = Transaction::None;
         (self.journal, self.rerun) = (None, None);
+        self.handle.begun.set(false);
         self.one_shot.clear();
         self.one_shot_waits = false;
         self.one_shot_read_only = None;

@@ -79,6 +79,9 @@ impl Session {
         } else {
             self.note_one_shot(&mut lease, class, failed);
             self.transaction = Transaction::None;
+            if began {
+                self.handle.begun.set(false);
+            }
         }
         self.note_results(&mut lease, &outcome, class, text);
         self.note_transaction(&outcome, class, began);

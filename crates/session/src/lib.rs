@@ -28,6 +28,7 @@ mod registry;
 mod relay;
 mod relayed;
 mod rerun;
+mod roster;
 mod route;
 mod run;
 mod session;
@@ -40,6 +41,9 @@ mod worker;
 
 pub use accounts::Accounts;
 pub use held::{Held, HeldStatement, Lane};
+pub use kill::Killed;
+pub use login::random_nonce;
 pub use options::{FailoverOptions, Options, ServerKey};
-pub use registry::Registry;
+pub use registry::{Client, Registry};
+pub use roster::{Doing, PoolLine, ServerLine, SessionLine};
 pub use worker::{Entry, ListenerTls, Message, Shared, Worker};

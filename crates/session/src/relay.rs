@@ -390,6 +390,7 @@ impl Session {
         }
         self.client.send(bytes).await?;
         self.worker.metrics().sent(bytes.len() as u64);
+        self.handle.counts.sent(bytes.len());
         Ok(())
     }
 
@@ -406,6 +407,7 @@ impl Session {
             0
         };
         self.worker.metrics().sent(bytes.len() as u64);
+        self.handle.counts.sent(bytes.len());
         self.pending.extend_from_slice(&bytes[written..]);
         Ok(true)
     }

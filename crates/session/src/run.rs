@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -52,6 +53,7 @@ impl Session {
             let rest = self.inbuf.split_off(length);
             let command = std::mem::replace(&mut self.inbuf, rest);
             self.handle.busy_since.set(self.worker.tick());
+            self.handle.counts.command();
             self.handle.interrupted.set(false);
             if self.handle.saved.is_saving() {
                 Box::pin(self.wait_until_saved()).await;
@@ -170,6 +172,7 @@ impl Session {
             }
             if let Poll::Ready(Ok(read)) = read {
                 self.worker.metrics().received(read as u64);
+                self.handle.counts.received(read);
             }
             read.map_err(Failure::Client)
         })
@@ -503,6 +506,7 @@ impl Session {
             };
             let mut lease = match lease {
                 Ok(lease) => lease,
+                Err(_) if self.was_killed() => return Err(self.interrupted().await),
                 Err(error) => {
                     refusal = Some(self.unavailable(candidate.server, error));
                     continue;
@@ -846,14 +850,37 @@ impl Session {
         pool: &Rc<Pool>,
         state: &Rc<SessionState>,
     ) -> Result<Lease, BackendError> {
-        let taken = pool.take(self.handle.uid, state).await;
+        let taken = self.unless_killed(pool.take(self.handle.uid, state)).await;
         match taken {
             Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226) => {
                 self.worker.make_room_for(&self.identity.account.user).await;
-                pool.take(self.handle.uid, state).await
+                let taking = pool.take(self.handle.uid, state);
+                self.unless_killed(taking).await
             }
             taken => taken,
         }
+    }
+
+    /// Waits for a connection until a KILL names the session.
+    async fn unless_killed(
+        &self,
+        taking: impl Future<Output = Result<Lease, BackendError>>,
+    ) -> Result<Lease, BackendError> {
+        let mut taking = pin!(taking);
+        poll_fn(|cx| {
+            self.handle.register(cx);
+            if self.was_killed() {
+                let killed = BackendError::Limit("the statement was killed".to_owned());
+                return Poll::Ready(Err(killed));
+            }
+            taking.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// A KILL has named the session, or the statement under way.
+    fn was_killed(&self) -> bool {
+        self.handle.ended.get() || self.handle.interrupted.get()
     }
 
     pub(crate) fn unavailable(&self, server: ServerId, error: BackendError) -> Answer {

@@ -197,7 +197,7 @@ pub(crate) struct Session {
     pub(crate) one_shot_read_only: Option<bool>,
     /// The connection that the session keeps between statements.
     pub(crate) lease: Option<Lease>,
-    pub(crate) pins: Pins,
+    pub(crate) pins: Rc<Pins>,
     /// Temporary tables that exist on the leased connection, as named when created.
     pub(crate) temporary_tables: Vec<Box<[u8]>>,
     /// HANDLERs that are open.
@@ -293,6 +293,7 @@ impl Session {
         let mut session = Session {
             settings: Settings::default(),
             state: base.clone(),
+            pins: handle.pins.clone(),
             handle,
             id,
             client,
@@ -315,7 +316,6 @@ impl Session {
             one_shot_waits: false,
             one_shot_read_only: None,
             lease: None,
-            pins: Pins::default(),
             temporary_tables: Vec::new(),
             handlers: 0,
             seq: 0,
@@ -362,10 +362,16 @@ impl Session {
         self.handle.heard.set(self.worker.tick());
         self.select_rules();
         self.level_given = self.level_of_account();
-        self.level = self.level_given;
+        self.set_level(self.level_given);
         (self.seen, self.home) = (None, None);
         // An application that connects anew still sees what it wrote before.
         self.worker.written(&mut self.position);
+    }
+
+    /// Its reads are guaranteed to see this from now on.
+    pub(crate) fn set_level(&mut self, level: Consistency) {
+        self.level = level;
+        self.handle.level.set(level);
     }
 
     /// What the configuration gives the account, else the listener, else everybody.
@@ -380,6 +386,7 @@ impl Session {
     /// Takes over a new state and what follows from it for reading statements.
     pub(crate) fn set_state(&mut self, state: Rc<SessionState>) {
         let moves = self.state.database != state.database;
+        *self.handle.state.borrow_mut() = Some(state.clone());
         self.state = state;
         if moves {
             self.select_rules();

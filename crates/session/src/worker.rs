@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
@@ -26,11 +27,14 @@ use crate::accounts::Accounts;
 use crate::consistency::Frontier;
 use crate::directions::Remembered;
 use crate::held::Held;
+use crate::kill::Killed;
 use crate::options::{Options, ServerKey};
+use crate::pins::Pins;
 use crate::pools::Pools;
 use crate::prepared::Likeness;
 use crate::registry::Registry;
 use crate::relay::Outcome;
+use crate::roster::{Counts, PoolLine, ServerLine, SessionLine};
 use crate::verify::Verifiers;
 
 /// What all workers of the process share.
@@ -77,7 +81,7 @@ pub enum Message {
         /// Its socket: non-blocking, and without Nagle's delay.
         plain: std::net::TcpStream,
         /// Where it comes from; none where it has left again.
-        peer: Option<std::net::IpAddr>,
+        peer: Option<std::net::SocketAddr>,
         /// Where it came in.
         entry: Entry,
     },
@@ -100,6 +104,31 @@ pub enum Message {
         query: bool,
         /// Takes the answer.
         reply: oneshot::Sender<Option<Running>>,
+    },
+    /// Describe these sessions, in their order; a few hundred at most.
+    Describe {
+        /// Their identities.
+        uids: Vec<u64>,
+        /// Takes the answer: none for one that is not logged in.
+        reply: oneshot::Sender<Vec<Option<SessionLine>>>,
+    },
+    /// Describe the connections to each server.
+    Servers(oneshot::Sender<Vec<ServerLine>>),
+    /// Describe the pools.
+    Pools {
+        /// So many at most.
+        max: usize,
+        /// Takes the answer.
+        reply: oneshot::Sender<Vec<PoolLine>>,
+    },
+    /// End this session, or its statement, for an operator who may.
+    Kill {
+        /// The session.
+        uid: u64,
+        /// Only the statement.
+        query: bool,
+        /// Takes what came of it.
+        reply: oneshot::Sender<Killed>,
     },
     /// Close the connections of this account that nobody uses.
     DropAccount(Box<[u8]>),
@@ -179,6 +208,17 @@ pub(crate) struct Handle {
     pub(crate) idle_max: Cell<u64>,
     /// What another session saved of this one's last statement.
     pub(crate) saved: Rc<Keeper>,
+    /// Where the client is; none for a Unix socket.
+    pub(crate) peer: Option<SocketAddr>,
+    /// When it connected, in ticks.
+    pub(crate) connected: Cell<u64>,
+    pub(crate) counts: Counts,
+    pub(crate) pins: Rc<Pins>,
+    /// BEGIN was answered and is not sent yet.
+    pub(crate) begun: Cell<bool>,
+    pub(crate) level: Cell<Consistency>,
+    /// What the client has set; none before the login is done.
+    pub(crate) state: RefCell<Option<Rc<SessionState>>>,
     pub(crate) waker: RefCell<Option<Waker>>,
 }
 
@@ -373,6 +413,11 @@ impl Worker {
                     }
                 }));
             }
+            // Who asked may be gone: then nobody wants the answer.
+            Message::Describe { uids, reply } => drop(reply.send(self.describe(&uids))),
+            Message::Servers(reply) => drop(reply.send(self.server_lines())),
+            Message::Pools { max, reply } => drop(reply.send(self.pool_lines(max))),
+            Message::Kill { uid, query, reply } => self.kill_for_operator(uid, query, reply),
             Message::DropAccount(user) => self.drop_account(&user),
             Message::Interrupt(uid) => {
                 if let Some(handle) = self.session(uid) {

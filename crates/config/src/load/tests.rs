@@ -160,6 +160,18 @@ fn each_mistake_is_named_with_its_place_and_a_way_out() {
             "*:1 is a listener for clients already at m.toml:5",
         ),
         (
+            "[admin]\nlisten = \"127.0.0.1:6032\"",
+            "`password_file` or `password_env` is missing at m.toml:5",
+        ),
+        (
+            "[admin]\npassword_file = \"empty\"",
+            "the password of [admin] is empty at m.toml:5",
+        ),
+        (
+            "[admin]\nlisten = \"127.0.0.1:1\"\npassword_file = \"secret\"",
+            "127.0.0.1:1 is a listener already at m.toml:5",
+        ),
+        (
             "[[server]]\naddress = \"b\"",
             "several servers, but no account to ask them for their roles in m.toml; add \
              [monitor] with user and password_file or password_env",
@@ -341,6 +353,12 @@ password_env = "MILLRACE_MONITOR_PASSWORD"
 consistency = "instance"
 [http]
 listen = "127.0.0.1:9104"
+[admin]
+listen = "*:6032"
+user = "ops"
+password_file = "secret"
+tls = "required"
+max_connections = 18
 [log]
 level = "debug"
 format = "json"
@@ -462,6 +480,13 @@ timeout = "17s"
         sets: HashMap::new(),
         rules: Vec::new(),
         http: Some(tcp("127.0.0.1", 9104)),
+        admin: Some(Admin {
+            address: tcp("*", 6032),
+            user: "ops".into(),
+            password: Secret::new(b"hush".to_vec()),
+            tls: ListenerTls::Required,
+            max_connections: 18,
+        }),
         log: Log {
             level: LogLevel::Debug,
             format: LogFormat::Json,
@@ -557,6 +582,8 @@ fn flags_alone_make_a_configuration() {
         monitor_user: Some("m".into()),
         monitor_password_file: None,
         http: Some("127.0.0.1:9104".into()),
+        admin: None,
+        admin_password_file: None,
     };
     let config = Config::from_flags(&flags, &environment()).unwrap();
     assert_eq!(config.listeners.len(), 2);
@@ -755,4 +782,95 @@ fn what_is_wrong_with_a_rule_is_said() {
             .join("\n");
         assert!(errors.contains(expected), "{text}\n{errors}");
     }
+}
+
+#[test]
+fn the_settings_tell_all_but_the_secrets() {
+    let text = format!(
+        "{SMALL}[monitor]\nuser = \"m\"\npassword_file = \"secret\"\n[pool]\nwait_timeout = \
+         \"90s\"\n[limits]\nmax_packet = \"1536KiB\"\n[admin]\npassword_file = \"secret\"\n"
+    );
+    let settings = load(&text).unwrap().settings();
+    let find = |name: &str| {
+        let found = settings.iter().find(|setting| setting.name == name);
+        let found = found.unwrap_or_else(|| panic!("no {name}"));
+        (&*found.value, found.is_default)
+    };
+    assert_eq!(find("listen[1].address"), ("*:1", false));
+    assert_eq!(find("monitor.password"), ("(set)", false));
+    assert_eq!(find("admin.password"), ("(set)", false));
+    assert_eq!(find("pool.wait_timeout"), ("90s", false));
+    assert_eq!(find("pool.max_connections"), ("100", true));
+    assert_eq!(find("limits.max_packet"), ("1536KiB", false));
+    assert_eq!(find("routing.wait_limit"), ("100ms", true));
+    assert!(
+        settings
+            .iter()
+            .all(|setting| !setting.value.contains("hush"))
+    );
+    // What the example names, the list names.
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/millrace.toml");
+    let example = std::fs::read_to_string(example).unwrap();
+    let mut section = String::new();
+    for line in example.lines() {
+        let line = line.trim_start_matches('#');
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_matches(['[', ']']).to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ")
+            && !key.contains(' ')
+            && [
+                "pool", "limits", "routing", "failover", "auth", "log", "drain",
+            ]
+            .contains(&&*section)
+        {
+            find(&format!("{section}.{key}"));
+        }
+    }
+}
+
+#[test]
+fn rules_are_told_as_they_are_written() {
+    let text = "[[server_set]]\nname = \"r\"\nservers = \"a:3306\"\n\
+                [[rule]]\nname = \"n\"\naccount = [\"bi\", \"etl\"]\nkind = \"read\"\n\
+                table = \"shop.orders\"\nservers = \"r\"\ntime_limit = \"60s\"\ncontinue = true\n";
+    let rules = load(&format!("{SMALL}{text}")).unwrap().rule_texts();
+    assert_eq!(rules[0].name, "n");
+    assert_eq!(
+        rules[0].when,
+        "account = [bi, etl], kind = read, table = shop.orders"
+    );
+    assert_eq!(
+        rules[0].then,
+        "servers = r, time_limit = 1m, continue = true"
+    );
+}
+
+#[test]
+fn operators_by_flags_need_a_password() {
+    let flags = Flags {
+        listen: vec!["127.0.0.1:1".into()],
+        server: vec!["a".into()],
+        admin: Some("127.0.0.1:2".into()),
+        ..Flags::default()
+    };
+    let errors = Config::from_flags(&flags, &environment()).unwrap_err();
+    assert!(errors[0].to_string().contains("no password"), "{errors:?}");
+    let flags = Flags {
+        admin_password_file: Some("/etc/m/secret".into()),
+        ..flags
+    };
+    let admin = Config::from_flags(&flags, &environment()).unwrap().admin;
+    assert_eq!(admin.unwrap().address.to_string(), "127.0.0.1:2");
+}
+
+#[test]
+fn operators_from_elsewhere_are_warned_about() {
+    let warnings = |line: &str| {
+        let text = format!("{SMALL}[admin]\npassword_file = \"secret\"\n{line}");
+        load(&text).unwrap().warnings
+    };
+    assert!(warnings("").is_empty());
+    assert!(warnings("listen = \"[::1]:9\"").is_empty());
+    assert!(warnings("listen = \"*:9\"\ntls = \"required\"").is_empty());
+    assert_eq!(warnings("listen = \"*:9\"").len(), 1);
 }
