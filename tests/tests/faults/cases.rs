@@ -13,7 +13,9 @@ use crate::ground::{Disks, Ground, Plan};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Fault {
     Switchover,
+    PrimaryDrained,
     RollingRestart,
+    ReplicaDrained,
     ReplicaStopped,
     ReplicaKilled,
     ReplicaPaused,
@@ -55,6 +57,8 @@ impl Fault {
     pub(crate) fn name(self) -> &'static str {
         match self {
             F::Switchover => "switchover",
+            F::PrimaryDrained => "primary drained, then a switchover",
+            F::ReplicaDrained => "replica drained, restarted, resumed",
             F::RollingRestart => "rolling restart of all servers",
             F::ReplicaStopped => "replica stopped and started",
             F::ReplicaKilled => "replica killed (kill -9) and started",
@@ -80,7 +84,10 @@ impl Fault {
 
     pub(crate) fn aim(self) -> Aim {
         match self {
-            F::Switchover | F::RollingRestart | F::PrimaryLeaves => Aim::Planned,
+            F::Switchover | F::PrimaryDrained | F::RollingRestart | F::PrimaryLeaves => {
+                Aim::Planned
+            }
+            F::ReplicaDrained => Aim::Planned,
             F::PrimaryKilled | F::PrimaryStopped => Aim::PrimaryLost,
             F::ReplicaStopped | F::ReplicaKilled | F::ReplicaPaused | F::ReplicaCutOff => {
                 Aim::NoError
@@ -95,6 +102,8 @@ impl Fault {
 #[derive(Debug)]
 pub(crate) struct Story {
     pub(crate) struck: Instant,
+    /// By the wall clock, in milliseconds.
+    pub(crate) struck_ms: u64,
     /// A server took writes again.
     pub(crate) restored: Option<Instant>,
     restored_us: u64,
@@ -117,6 +126,7 @@ impl Story {
     fn begin() -> Self {
         Story {
             struck: Instant::now(),
+            struck_ms: wall_us() / 1000,
             restored: None,
             restored_us: u64::MAX,
             old: None,
@@ -150,6 +160,28 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         F::Switchover => {
             cluster.promote(&replica).await?;
             story.restored();
+        }
+        F::PrimaryDrained => {
+            let address = ground.address(&primary)?;
+            ground
+                .operate(&format!("DRAIN SERVER '{address}' WAIT 2"))
+                .await?;
+            cluster.promote(&replica).await?;
+            story.restored();
+            ground
+                .operate(&format!("RESUME SERVER '{address}'"))
+                .await?;
+        }
+        F::ReplicaDrained => {
+            let address = ground.address(&replica)?;
+            ground
+                .operate(&format!("DRAIN SERVER '{address}' WAIT 5"))
+                .await?;
+            cluster.stop(&replica).await?;
+            cluster.start(&replica).await?;
+            ground
+                .operate(&format!("RESUME SERVER '{address}'"))
+                .await?;
         }
         F::RollingRestart => rolling_restart(ground, &mut story).await?,
         F::ReplicaStopped => {
@@ -421,7 +453,9 @@ pub(crate) fn series(family: Family, topology: Topology, all: bool) -> Vec<(Plan
 fn all_asynchronous(plan: Plan) -> Vec<(Plan, Vec<Fault>)> {
     let one_server = vec![
         F::Switchover,
+        F::PrimaryDrained,
         F::RollingRestart,
+        F::ReplicaDrained,
         F::ReplicaStopped,
         F::ReplicaKilled,
         F::ReplicaPaused,

@@ -10,7 +10,10 @@ use millrace_tests::cutter::{Cutter, Mode};
 use millrace_tests::harness::{self, Proxy, ProxyOptions};
 use millrace_tests::ledger::{Contents, Row};
 use millrace_tests::load;
-use millrace_tests::wire::{Connection, Login};
+use millrace_tests::wire::{Connection, Login, Target};
+
+/// A row that an operator is answered with.
+pub(crate) type AdminRow = BTreeMap<String, Option<String>>;
 
 /// What a series of faults runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +71,8 @@ pub(crate) struct Ground {
     pub(crate) plan: Plan,
     /// Before the cluster: dropped first.
     pub(crate) proxies: Vec<Proxy>,
+    /// Where each of them answers operators.
+    admin_ports: Vec<u16>,
     /// In the servers' order.
     pub(crate) cutters: Vec<Cutter>,
     pub(crate) cluster: Cluster,
@@ -90,6 +95,7 @@ impl Ground {
         let mut ground = Ground {
             plan,
             proxies: Vec::new(),
+            admin_ports: Vec::new(),
             cutters: Vec::new(),
             cluster,
         };
@@ -124,12 +130,18 @@ impl Ground {
         };
         let addresses: Vec<String> = ports.iter().map(|p| format!("127.0.0.1:{p}")).collect();
         for _ in 0..self.plan.proxies {
+            let port = harness::free_port()?;
             let options = ProxyOptions {
                 pool_max: 100,
                 log: "info",
+                extra: format!(
+                    "[admin]\nlisten = \"127.0.0.1:{port}\"\n\
+                     password_env = \"MILLRACE_ADMIN_PASSWORD\"\n"
+                ),
                 ..ProxyOptions::default()
             };
             self.proxies.push(Proxy::start(&addresses, &options).await?);
+            self.admin_ports.push(port);
         }
         Ok(())
     }
@@ -153,6 +165,40 @@ impl Ground {
             login
         };
         self.proxies.iter().map(login).collect()
+    }
+
+    /// Has every Millrace run an operator's statement; gives the answers' rows by column.
+    pub(crate) async fn operate(&self, statement: &str) -> anyhow::Result<Vec<Vec<AdminRow>>> {
+        let mut answers = Vec::new();
+        for port in &self.admin_ports {
+            let target = Target::Tcp(format!("127.0.0.1:{port}"));
+            let mut login = Login::new(target, "admin", harness::ADMIN_PASSWORD);
+            login.timeout = Duration::from_secs(60);
+            let mut connection = Connection::open(&login).await?;
+            let reply = connection.expect(statement).await?;
+            connection.quit().await;
+            let columns = reply.columns();
+            let names: Vec<String> = columns
+                .iter()
+                .map(|column| String::from_utf8_lossy(&column.name).into_owned())
+                .collect();
+            let rows = reply.rows().into_iter();
+            answers.push(
+                rows.map(|row| names.iter().cloned().zip(row).collect())
+                    .collect(),
+            );
+        }
+        Ok(answers)
+    }
+
+    /// How Millrace knows a server.
+    pub(crate) fn address(&self, server: &str) -> anyhow::Result<String> {
+        if self.plan.forwarders {
+            return Ok(format!("127.0.0.1:{}", self.cutter(server)?.port));
+        }
+        let servers = self.cluster.servers();
+        let info = servers.iter().find(|s| s.name == server);
+        Ok(info.with_context(|| format!("no server {server}"))?.addr())
     }
 
     /// Empty tables, everywhere.

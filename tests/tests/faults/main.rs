@@ -14,6 +14,7 @@ mod cases;
 mod documented;
 mod ground;
 mod report;
+mod timeline;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -178,6 +179,7 @@ async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
     {
         bail!("Millrace has ended:\n{dead}");
     }
+    figures.judged = timeline::judged(ground, &story).await?;
     cases::heal(ground, &story).await.context("healing")?;
     ground.caught_up().await.context("after healing")?;
     let found = judge(ground, &story, &board).await?;
