@@ -214,18 +214,20 @@ impl Run {
             self.counts.steps += 1;
             self.now += 50;
             self.servers.replicate();
-            for at in 0..self.servers.all.len() {
-                if self.late[at].is_empty() {
-                    self.ask(at);
+            // Once all is known nothing more is seen: who waits is woken by others who leave.
+            if !self.is_known(primary) {
+                for at in 0..self.servers.all.len() {
+                    if self.late[at].is_empty() {
+                        self.ask(at);
+                    }
                 }
+                self.deliver();
             }
-            self.deliver();
             for session in 0..SESSIONS {
                 self.act(session, false);
             }
-            let id = ServerId(primary as u16);
             let idle = self.sessions.iter().all(|s| matches!(s.at, At::Idle));
-            if idle && self.world.primary == Some(id) && self.world.fit_replicas().count() > 0 {
+            if idle && self.is_known(primary) {
                 break;
             }
             assert!(
@@ -240,6 +242,12 @@ impl Run {
         assert_eq!(self.held.count(), 0, "nobody waits");
         assert!(self.queue.is_empty());
         self.counts.drained += 1;
+    }
+
+    /// Whether all servers are known to be what they are.
+    fn is_known(&self, primary: usize) -> bool {
+        self.world.primary == Some(ServerId(primary as u16))
+            && self.world.servers.iter().all(|server| server.is_fit())
     }
 
     fn operate(&mut self) {
