@@ -243,7 +243,8 @@ impl Place {
     /// It was in vain, and takes its old place.
     pub(crate) fn back(&self) {
         let mut queue = self.held.lock();
-        queue.failing[self.lane as usize] = true;
+        // A connection that was had, and no answer, says nothing about the others'.
+        queue.failing[self.lane as usize] = self.served.borrow().is_none();
         if let Some(waiting) = self.served.take() {
             queue.bytes += waiting.statement.bytes;
             queue.waiting.insert(self.ticket, waiting);
@@ -337,6 +338,8 @@ mod tests {
         a.back();
         assert_eq!(held.count(), 2);
         assert_eq!([&a, &b].map(is_first), [true, false]);
+        a.go();
+        assert!(is_first(&b), "connections can be had");
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Answered {
 #[derive(Debug, Clone)]
 pub(crate) struct Begun {
     /// The client's statement; none where autocommit is off, or it is the first entry.
-    pub(crate) text: Option<Box<[u8]>>,
+    pub(crate) text: Option<Rc<[u8]>>,
     pub(crate) read_only: bool,
     /// SET TRANSACTION statements ahead of it.
     pub(crate) one_shot: Vec<Box<[u8]>>,
@@ -137,6 +137,9 @@ pub(crate) struct Begun {
     /// The version of the session's user variables.
     pub(crate) private_version: u64,
 }
+
+/// The bytes that a journal keeps room for between two transactions.
+const REST_MAX: usize = 16 * 1024;
 
 /// An open transaction's statements.
 #[derive(Debug)]
@@ -163,6 +166,32 @@ impl Journal {
             spoilt: None,
             wrote: false,
             uncertain: false,
+        }
+    }
+
+    /// The same for another transaction, with the room that it has.
+    pub(crate) fn renew(&mut self, begun: Begun, now: Instant) {
+        let (mut bytes, mut entries) = (
+            std::mem::take(&mut self.bytes),
+            std::mem::take(&mut self.entries),
+        );
+        bytes.clear();
+        entries.clear();
+        *self = Journal {
+            bytes,
+            entries,
+            ..Journal::new(begun, now)
+        };
+    }
+
+    /// Frees what is large or belongs to others.
+    pub(crate) fn rest(&mut self) {
+        self.entries.clear();
+        if self.bytes.capacity() > REST_MAX {
+            self.bytes = Vec::new();
+        }
+        if self.entries.capacity() > 64 {
+            self.entries = Vec::new();
         }
     }
 
@@ -230,6 +259,11 @@ impl Journal {
 /// Whether a statement of a transaction may be run again with it. What it does besides changing rows
 /// of tables, on its connection or outside of the server, may not.
 pub(crate) fn is_replayable(class: &Statement) -> bool {
+    // A BEGIN commits what was open before it; that is no part of the transaction.
+    let commits = match class.kind {
+        Kind::Begin => Flags::empty(),
+        _ => Flags::IMPLICIT_COMMIT,
+    };
     let effects = Flags::ACQUIRES_USER_LOCK
         | Flags::RELEASES_USER_LOCK
         | Flags::RELEASES_ALL_USER_LOCKS
@@ -241,7 +275,7 @@ pub(crate) fn is_replayable(class: &Statement) -> bool {
         | Flags::INTO_VARIABLE
         | Flags::INTO_OUTFILE
         | Flags::CONSISTENT_SNAPSHOT
-        | Flags::IMPLICIT_COMMIT
+        | commits
         | Flags::SETS_GLOBAL
         | Flags::USES_CONNECTION_ID
         | Flags::WAITS;

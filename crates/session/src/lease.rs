@@ -129,6 +129,13 @@ impl Session {
         {
             return Ok(Attempt::Elsewhere(answer));
         }
+        if let Some(ended) = self.route.ended.take() {
+            let left = Box::pin(self.look_what_it_left(lease, request, &ended)).await?;
+            if let Err(answer) = left {
+                self.route.ended = Some(ended);
+                return Ok(Attempt::Elsewhere(answer));
+            }
+        }
         if self.sees_foreign(lease, request)
             && let Err(error) = Box::pin(self.clear_foreign(lease)).await
         {
@@ -260,6 +267,9 @@ impl Session {
             } else if read_only || (!kept && may_repeat(request)) {
                 let or_stale: Test = |error| refuses_read(error) || is_stale(error);
                 (Some(refuses_read), or_stale)
+            } else if !kept && may_retry(request) && is_change(request) {
+                let or_stale: Test = |error| leaves_transaction(error) || is_stale(error);
+                (Some(leaves_transaction), or_stale)
             } else if !kept && may_retry(request) {
                 let or_stale: Test = |error| refuses_write(error) || is_stale(error);
                 (Some(refuses_write), or_stale)
@@ -290,6 +300,9 @@ impl Session {
         }
         // A server that is ending closes the connection soon.
         lease.broken |= meaning == Meaning::Ending;
+        if meaning == Meaning::Ending && !may_repeat(request) {
+            self.route.ended = Some(why.clone());
+        }
         self.count_retry(match request.access {
             Access::Write => RetryKind::Write,
             _ => RetryKind::Read,
@@ -612,6 +625,17 @@ fn may_retry(request: &Request<'_>) -> bool {
         class.kind,
         Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete | Kind::Select | Kind::Do
     ) && !class.flags.intersects(locks)
+}
+
+/// Whether the statement changes rows and runs no code of others': what it did is undone with it, where
+/// its tables have transactions.
+fn is_change(request: &Request<'_>) -> bool {
+    let class = request.inner.map_or(request.class, |(inner, _)| inner);
+    let changes = matches!(
+        class.kind,
+        Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
+    );
+    changes && class.functions.is_empty() && request.inner.is_none()
 }
 
 fn close_statement(id: u32) -> [u8; 9] {

@@ -49,7 +49,8 @@ pub(crate) fn refuses_write(error: &ServerError) -> bool {
     meaning(error) == Meaning::NotRun
 }
 
-/// Whether the server can be of no more use to the transaction whose statement is answered so.
+/// Whether the server can be of no more use to the transaction whose statement is answered so, or has
+/// undone the single change that is answered so.
 pub(crate) fn leaves_transaction(error: &ServerError) -> bool {
     meaning(error) != Meaning::Own
 }

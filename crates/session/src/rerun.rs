@@ -13,7 +13,7 @@ use millrace_metrics::PinReason;
 use millrace_protocol::command::{COM_STMT_PREPARE, Command};
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
-use millrace_sql::{Access, Flags, Kind, TableUse, classify};
+use millrace_sql::{Access, Flags, Kind, Statement, TableUse, classify};
 use millrace_topology::ServerId;
 use tracing::debug;
 
@@ -142,7 +142,7 @@ impl Session {
             last_insert_id: lease.last_insert_id,
             private_version: self.private.version,
         };
-        let mut journal = Box::new(Journal::new(begun, Instant::now()));
+        let mut journal = self.worker.take_journal(begun);
         if !known || self.one_shot_waits {
             journal.spoil(Spoilt::Begin);
         }
@@ -181,7 +181,9 @@ impl Session {
             return;
         };
         if !self.pins.has(PinReason::Transaction) {
-            self.journal = None;
+            if let Some(journal) = self.journal.take() {
+                self.worker.put_journal(journal);
+            }
             return;
         }
         let class = request.inner.map_or(request.class, |(inner, _)| inner);
@@ -234,6 +236,11 @@ impl Session {
         if sent && changed && (uncertain || commits(request)) {
             self.end_transaction();
             return Err(self.unknown_outcome());
+        }
+        self.route.lost += u8::from(sent);
+        if u32::from(self.route.lost) > self.worker.options().failover.retries_max {
+            // It may be what ends its servers.
+            return Err(self.lose_transaction(Spoilt::NoServer));
         }
         self.resume(request)?;
         Ok(why)
@@ -307,6 +314,7 @@ impl Session {
     pub(crate) fn end_transaction(&mut self) {
         (self.journal, self.rerun) = (None, None);
         self.transaction = Transaction::None;
+        self.handle.begun.set(false);
         self.unpin(PinReason::Transaction);
         self.one_shot.clear();
         (self.one_shot_waits, self.one_shot_read_only) = (false, None);
@@ -350,8 +358,11 @@ impl Session {
         rerun: &mut Rerun,
         wait: bool,
     ) -> Result<(), Stop> {
-        if rerun.journal.wrote && self.writes_without_transaction(lease, rerun).await? {
-            return Err(Stop::Never(Spoilt::NonTransactional));
+        if rerun.journal.wrote {
+            let written = self.tables_written(&rerun.journal);
+            if self.keeps_rows(lease, &written).await? {
+                return Err(Stop::Never(Spoilt::NonTransactional));
+            }
         }
         loop {
             self.begin_again(lease, &rerun.journal.begun, wait).await?;
@@ -363,42 +374,40 @@ impl Session {
         }
     }
 
-    /// Whether a table that the transaction changes keeps its rows when it is rolled back: they may be
-    /// there already.
-    async fn writes_without_transaction(
-        &mut self,
-        lease: &mut Lease,
-        rerun: &Rerun,
-    ) -> Result<bool, Stop> {
-        let mut names: Vec<Box<[u8]>> = Vec::new();
+    /// The tables that a transaction's statements change.
+    fn tables_written(&self, journal: &Journal) -> Vec<Box<[u8]>> {
+        let mut names = Vec::new();
         let mut class = self.worker.take_statement();
-        for (at, entry) in rerun.journal.entries.iter().enumerate() {
-            let payload = packet::payload(rerun.journal.packets(at));
+        for (at, entry) in journal.entries.iter().enumerate() {
+            let payload = packet::payload(journal.packets(at));
             let text: &[u8] = match (&entry.executed, Command::parse(&payload, self.capabilities)) {
                 (Some(executed), _) => &executed.text,
                 (None, Ok(Command::Query(query))) => query.text,
                 _ => continue,
             };
             classify(text, &self.lex, &mut class);
-            let written = |usage| matches!(usage, TableUse::Write | TableUse::Define);
-            for table in class.tables.iter().filter(|table| written(table.usage)) {
-                let name = variable_name(table.name.of(text));
-                if !names.contains(&name) {
-                    names.push(name);
-                }
-            }
+            written_by(&class, text, &mut names);
         }
         self.worker.put_statement(class);
-        if names.is_empty() {
+        names
+    }
+
+    /// Whether one of these tables keeps the rows of a statement that is rolled back: they may be there
+    /// already. A view is taken for what it may hide.
+    async fn keeps_rows(
+        &mut self,
+        lease: &mut Lease,
+        tables: &[Box<[u8]>],
+    ) -> Result<bool, BackendError> {
+        if tables.is_empty() {
             return Ok(false);
         }
         let mut list = Vec::new();
-        for name in &names {
+        for name in tables {
             list.extend_from_slice(if list.is_empty() { b"" } else { b"," });
             write_hex(&mut list, "_utf8mb4", name);
         }
         let list = String::from_utf8_lossy(&list);
-        // A view is taken for what it may hide.
         let question = format!(
             "SELECT 1 FROM information_schema.TABLES WHERE LOWER(TABLE_NAME) IN ({list}) \
              AND COALESCE(ENGINE,_utf8mb4'') NOT IN \
@@ -407,6 +416,38 @@ impl Session {
         self.leave_last_user(lease).await?;
         let found = lease.query(&question).await?;
         Ok(!found.is_empty())
+    }
+
+    /// A statement was ended with its server, and would run again here. Looks whether all that it did
+    /// there was undone; the error is what the client is told otherwise.
+    pub(crate) async fn look_what_it_left(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        ended: &Answer,
+    ) -> Result<Result<(), Answer>, Failure> {
+        let mut tables = Vec::new();
+        match request.main {
+            Main::Execute { id, .. } => {
+                if let Some(statement) = self.statements.get(id) {
+                    written_by(&statement.class, &statement.text, &mut tables);
+                }
+            }
+            Main::Packet(packet) => {
+                let payload = packet::payload(packet);
+                if let Ok(Command::Query(query)) = Command::parse(&payload, self.capabilities) {
+                    written_by(request.class, query.text, &mut tables);
+                }
+            }
+        }
+        match self.keeps_rows(lease, &tables).await {
+            Ok(false) => Ok(Ok(())),
+            Ok(true) => Err(Failure::Answer(ended.clone())),
+            Err(error) => {
+                lease.broken = true;
+                Ok(Err(Answer::backend(error)))
+            }
+        }
     }
 
     /// What the session before may still ask about the connection is saved.
@@ -445,7 +486,10 @@ impl Session {
             prelude.query(lease, text.as_bytes());
             lease.last_insert_id = Some(id);
         }
-        for text in begun.one_shot.iter().chain(&begun.text) {
+        for text in &begun.one_shot {
+            prelude.query(lease, text);
+        }
+        if let Some(text) = &begun.text {
             prelude.query(lease, text);
         }
         Ok(self.run_steps(lease, &mut prelude).await?)
@@ -630,6 +674,17 @@ pub(crate) fn commits(request: &Request<'_>) -> bool {
 /// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong.
 fn may_end_transaction(error: &ServerError) -> bool {
     error.state.starts_with(b"40") || matches!(error.code, 1020 | 1180 | 1205 | 1206 | 3100 | 3101)
+}
+
+/// Adds the tables that a statement changes.
+fn written_by(class: &Statement, text: &[u8], names: &mut Vec<Box<[u8]>>) {
+    let written = |usage| matches!(usage, TableUse::Write | TableUse::Define);
+    for table in class.tables.iter().filter(|table| written(table.usage)) {
+        let name = variable_name(table.name.of(text));
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
 }
 
 /// Writes a statement's number into each of an execution's packets.

@@ -457,9 +457,10 @@ impl Session {
         }
         if let Some(lease) = self.lease.take() {
             self.route.server = Some(lease.server);
-            return Box::pin(self.run_on_kept(lease, request)).await;
-        }
-        if self.rerun.is_some() {
+            if let Some(lease) = Box::pin(self.run_on_kept(lease, request)).await? {
+                return Ok(lease);
+            }
+        } else if self.rerun.is_some() {
             self.resume(request)?;
         } else if let Some(lease) = self.own_connection(request) {
             self.route.server = Some(lease.server);
@@ -467,11 +468,6 @@ impl Session {
                 return Ok(lease);
             }
         }
-        self.run_on_any(request).await
-    }
-
-    /// Runs the request on a connection that the session does not have yet, as soon as there is one.
-    async fn run_on_any(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
         self.frontier = None;
         if self.needs_frontier(request) {
             Box::pin(self.ask_frontier()).await;
@@ -586,16 +582,17 @@ impl Session {
         }
     }
 
-    /// Runs the request on the connection that the session keeps.
+    /// Runs the request on the connection that the session keeps; none where that has to be left and
+    /// another will do.
     async fn run_on_kept(
         &mut self,
         mut lease: Lease,
         request: &Request<'_>,
-    ) -> Result<Lease, Failure> {
+    ) -> Result<Option<Lease>, Failure> {
         let (why, sent) = match self.reason_to_leave(&mut lease, request) {
             Some(why) => (why, false),
             None => match self.attempt(&mut lease, request, false).await {
-                Ok(Attempt::Done) => return Ok(lease),
+                Ok(Attempt::Done) => return Ok(Some(lease)),
                 Ok(Attempt::Gone { why, sent }) => (why, sent),
                 // Refused, and the connection is as it was.
                 Ok(Attempt::Elsewhere(answer)) if !lease.broken => {
@@ -614,7 +611,7 @@ impl Session {
             },
         };
         self.leave(lease, request, why, sent)?;
-        self.run_on_any(request).await
+        Ok(None)
     }
 
     /// Why the kept connection is not to be used for the request: it is dead, or its server is not the
@@ -1050,5 +1047,22 @@ pub(crate) fn metric_kind(kind: Kind) -> StatementKind {
         | Kind::Deallocate
         | Kind::SetRole => StatementKind::Session,
         _ => StatementKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<'a, F: Future>(_: impl FnOnce(&'a mut Session, &'a [u8]) -> F) -> usize {
+        std::mem::size_of::<F>()
+    }
+
+    /// 1,032 bytes, the most that glibc's allocator takes from a thread's own cache, in a release
+    /// build; what is not optimised takes 8 more.
+    #[test]
+    fn a_statements_future_is_small() {
+        let size = size_of_future(Session::command);
+        assert!(size <= 1040, "{size} bytes");
     }
 }

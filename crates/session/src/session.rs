@@ -62,7 +62,7 @@ pub(crate) enum Transaction {
     /// BEGIN was answered and is sent together with the next statement.
     Deferred {
         /// The client's statement.
-        text: Box<[u8]>,
+        text: Rc<[u8]>,
         /// READ ONLY: may run on a replica.
         read_only: bool,
     },

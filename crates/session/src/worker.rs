@@ -27,6 +27,7 @@ use crate::accounts::Accounts;
 use crate::consistency::Frontier;
 use crate::directions::Remembered;
 use crate::held::Held;
+use crate::journal::{Begun, Journal};
 use crate::kill::Killed;
 use crate::options::{Options, ServerKey};
 use crate::pins::Pins;
@@ -274,6 +275,8 @@ pub struct Worker {
     /// At most one, for the next statement to conclude.
     outcome: Cell<Option<Box<Outcome>>>,
     buffers: RefCell<Vec<Vec<u8>>>,
+    #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
+    journals: RefCell<Vec<Box<Journal>>>,
     next_statement: Cell<u64>,
     shared_statements: RefCell<HashMap<Likeness, u64>>,
     proven: RefCell<HashSet<u64>>,
@@ -348,6 +351,7 @@ impl Worker {
             shapes: RefCell::default(),
             outcome: Cell::default(),
             buffers: RefCell::default(),
+            journals: RefCell::default(),
             next_statement: Cell::new(1),
             shared_statements: RefCell::default(),
             proven: RefCell::default(),
@@ -801,6 +805,26 @@ impl Worker {
 
     pub(crate) fn put_class(&self, class: Rc<Statement>) {
         self.shapes.borrow_mut().recycle(class);
+    }
+
+    /// The journal of a transaction that begins now; give it back with [`Worker::put_journal`].
+    pub(crate) fn take_journal(&self, begun: Begun) -> Box<Journal> {
+        let now = Instant::now();
+        match self.journals.borrow_mut().pop() {
+            Some(mut journal) => {
+                journal.renew(begun, now);
+                journal
+            }
+            None => Box::new(Journal::new(begun, now)),
+        }
+    }
+
+    pub(crate) fn put_journal(&self, mut journal: Box<Journal>) {
+        let mut journals = self.journals.borrow_mut();
+        if journals.len() < 16 {
+            journal.rest();
+            journals.push(journal);
+        }
     }
 
     /// An empty buffer; give it back with [`Worker::put_buffer`].

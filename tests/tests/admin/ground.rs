@@ -92,6 +92,23 @@ impl Operator {
         Ok(error.code)
     }
 
+    /// Waits until the listing is empty.
+    pub(crate) async fn wait_until_none(
+        &mut self,
+        sql: &str,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let rows = self.rows(sql).await?;
+            if rows.is_empty() {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "{sql}: {rows:#?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Waits until the listing has such a row, and answers it.
     pub(crate) async fn wait_for(
         &mut self,

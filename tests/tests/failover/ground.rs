@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use millrace_sandbox::{APP, Cluster, MONITOR, ServerInfo};
-use millrace_tests::cutter::Cutter;
+use millrace_tests::cutter::{Cutter, Mode};
 use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::wire::{Connection, Login, Reply, Target};
 
@@ -39,17 +39,23 @@ async fn try_mend(cluster: &Cluster) -> anyhow::Result<()> {
 /// A proxy for the cluster, with further lines in its configuration.
 pub(crate) async fn proxy(cluster: &Cluster, more: &str) -> anyhow::Result<Proxy> {
     let servers: Vec<u16> = cluster.servers().iter().map(|server| server.port).collect();
-    proxy_for(&servers, more).await
+    proxy_for(&servers, 2, more).await
 }
 
-async fn proxy_for(ports: &[u16], more: &str) -> anyhow::Result<Proxy> {
+/// The same with one worker.
+pub(crate) async fn proxy_of_one(cluster: &Cluster, more: &str) -> anyhow::Result<Proxy> {
+    let servers: Vec<u16> = cluster.servers().iter().map(|server| server.port).collect();
+    proxy_for(&servers, 1, more).await
+}
+
+async fn proxy_for(ports: &[u16], workers: u32, more: &str) -> anyhow::Result<Proxy> {
     let launch = Launch::new()?;
     let servers: String = ports
         .iter()
         .map(|port| format!("[[server]]\naddress = \"127.0.0.1:{port}\"\n"))
         .collect();
     let text = format!(
-        "workers = 2\n[[listen]]\naddress = \"127.0.0.1:{}\"\n{servers}\
+        "workers = {workers}\n[[listen]]\naddress = \"127.0.0.1:{}\"\n{servers}\
          [monitor]\nuser = \"{}\"\npassword_env = \"MILLRACE_MONITOR_PASSWORD\"\n\
          interval = \"200ms\"\n\
          [log]\nlevel = \"debug\"\n\
@@ -67,7 +73,7 @@ pub(crate) async fn proxy_with_cutter(cluster: &Cluster) -> anyhow::Result<(Prox
     let cutter = Cutter::start(primary.port).await?;
     let mut ports: Vec<u16> = vec![cutter.port];
     ports.extend(cluster.replicas().iter().map(|replica| replica.port));
-    Ok((proxy_for(&ports, "").await?, cutter))
+    Ok((proxy_for(&ports, 2, "").await?, cutter))
 }
 
 pub(crate) fn app(target: Target) -> Login {
@@ -98,6 +104,8 @@ pub(crate) async fn kill(cluster: &Cluster) -> anyhow::Result<ServerInfo> {
     let next = next(cluster)?;
     cluster.wait_replicas_caught_up(FOLLOWED).await?;
     cluster.kill(&cluster.primary().name).await?;
+    // A process is gone when its first thread is; its sockets, when its last is.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     Ok(next)
 }
 
@@ -184,6 +192,13 @@ pub(crate) async fn both<A, B>(
     b: impl Future<Output = anyhow::Result<B>>,
 ) -> anyhow::Result<(A, B)> {
     tokio::try_join!(a, b)
+}
+
+/// Cuts the answers of the primary for a moment.
+pub(crate) async fn cut_for_a_moment(cutter: &Cutter) -> anyhow::Result<()> {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cutter.set(Mode::Forward);
+    Ok(())
 }
 
 /// Some time for a statement to get to its server.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use millrace_sandbox::Cluster;
 
-use crate::ground::{ask, both, client, ensure_error, kill, proxy, scalar, table, wait_held};
+use crate::ground::{ask, both, client, ensure_error, kill, proxy, proxy_of_one, scalar, table, wait_held};
 
-/// They go out in the order in which they came, whichever worker they are on.
+/// They go out in the order in which they came.
 pub(crate) async fn in_order(cluster: &Cluster) -> anyhow::Result<()> {
     const SESSIONS: usize = 12;
     table(
@@ -16,7 +16,7 @@ pub(crate) async fn in_order(cluster: &Cluster) -> anyhow::Result<()> {
     )
     .await?;
     // One connection, so that the order in which they go out is that in which they are run.
-    let proxy = proxy(cluster, "[pool]\nmax_connections = 1\n").await?;
+    let proxy = proxy_of_one(cluster, "[pool]\nmax_connections = 1\n").await?;
     let mut sessions = Vec::new();
     for _ in 0..SESSIONS {
         sessions.push(client(&proxy).await?);

@@ -196,6 +196,9 @@ pub(crate) async fn hung_primary(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "").await?;
     let (mut reader, mut writer) = (client(&proxy).await?, client(&proxy).await?);
     let mut teller = client(&proxy).await?;
+    // So that there is a connection for each.
+    let warm = "SELECT @@server_id, SLEEP(0.3)";
+    tokio::try_join!(reader.expect(warm), writer.expect(warm), teller.expect(warm))?;
     for sql in ["BEGIN", "INSERT INTO hung VALUES (1)"] {
         teller.expect(sql).await?;
     }

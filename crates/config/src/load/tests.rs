@@ -540,11 +540,20 @@ fn the_readme_shows_what_is_right() {
 /// Every default that the example shows in a comment is the default.
 #[test]
 fn the_example_shows_the_defaults() {
+    // The keys of a section that is commented out belong to no other.
+    let mut section_is_there = true;
     let shown: String = EXAMPLE
         .lines()
-        .map(|line| match line.strip_prefix('#') {
-            Some(rest) if is_default_shown(rest) => format!("{rest}\n"),
-            _ => format!("{line}\n"),
+        .map(|line| {
+            if line.starts_with('[') || line.is_empty() {
+                section_is_there = true;
+            } else if line.starts_with("#[") {
+                section_is_there = false;
+            }
+            match line.strip_prefix('#') {
+                Some(rest) if section_is_there && is_default_shown(rest) => format!("{rest}\n"),
+                _ => format!("{line}\n"),
+            }
         })
         .collect();
     let (with, without) = (load(&shown).unwrap(), load(EXAMPLE).unwrap());
@@ -556,6 +565,19 @@ fn the_example_shows_the_defaults() {
         shown.matches(" = ").count() > 40,
         "the defaults were uncommented"
     );
+}
+
+#[test]
+fn the_example_shows_the_operators_defaults() {
+    let (_, behind) = EXAMPLE.split_once("#[admin]\n").unwrap();
+    let (section, _) = behind.split_once("\n\n").unwrap();
+    let lines = section.lines().map(|line| line.trim_start_matches('#'));
+    let section: String = lines.map(|line| format!("{line}\n")).collect();
+    let section = section.replace("MILLRACE_ADMIN_PASSWORD", "MILLRACE_MONITOR_PASSWORD");
+    let config = load(&format!("{EXAMPLE}\n[admin]\n{section}")).unwrap();
+    let expected = Admin::new(Secret::new(b"pst".to_vec()));
+    assert_eq!(config.admin, Some(expected));
+    assert!(section.matches(" = ").count() >= 5);
 }
 
 /// `key = value` that is no file name, address or further table.
