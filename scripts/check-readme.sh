@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 status=0
 
 # Where a block takes a password from a variable, there must be one.
-export MILLRACE_MONITOR_PASSWORD=none
+export MILLRACE_MONITOR_PASSWORD=none MILLRACE_ADMIN_PASSWORD=none
 
 documents=(README.md ARCHITECTURE.md CONTRIBUTING.md bench/README.md
     bench/instructions/README.md)

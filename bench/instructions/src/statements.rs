@@ -10,7 +10,9 @@ use millrace_metrics::Metrics;
 use millrace_protocol::command::{COM_STMT_PREPARE, encode_command, encode_query};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_session::{Accounts, Entry, Message, Options, Registry, ServerKey, Shared, Worker};
+use millrace_session::{
+    Accounts, Entry, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
+};
 use millrace_topology::PerServer;
 use tokio::sync::mpsc;
 
@@ -40,6 +42,7 @@ fn stage() -> anyhow::Result<Stage> {
         limits: Arc::default(),
         sets: Arc::default(),
         written: Arc::new(vec![Mutex::default()]),
+        held: Arc::new(Held::new(&FailoverOptions::default())),
         mailboxes: Arc::new(vec![mailbox.clone()]),
     };
     let (client, accepted) = UnixStream::pair()?;

@@ -2,8 +2,6 @@
 
 use std::future::Future;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
@@ -12,8 +10,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use millrace_metrics::Metrics;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+use crate::Listener;
 use crate::exposition::{CONTENT_TYPE, exposition};
 
 /// Whether clients can be served.
@@ -25,52 +23,6 @@ pub struct Readiness {
     pub detail: String,
 }
 
-/// A bound socket that is to serve HTTP.
-#[derive(Debug)]
-pub enum HttpListener {
-    /// TCP.
-    Tcp(TcpListener),
-    /// A Unix socket; its file is removed in the end.
-    Unix(UnixListener, PathBuf),
-}
-
-impl HttpListener {
-    /// Binds `host:port` (`*` for every interface), or a Unix socket at an absolute path. A
-    /// socket file that nobody listens on any more is replaced.
-    pub async fn bind(address: &str) -> io::Result<Self> {
-        if address.starts_with('/') {
-            let path = PathBuf::from(address);
-            remove_stale(&path).await?;
-            return Ok(HttpListener::Unix(UnixListener::bind(&path)?, path));
-        }
-        let listener = match address.strip_prefix("*:") {
-            Some(port) => match TcpListener::bind(format!("[::]:{port}")).await {
-                Ok(listener) => listener,
-                // No IPv6 on this machine.
-                Err(_) => TcpListener::bind(format!("0.0.0.0:{port}")).await?,
-            },
-            None => TcpListener::bind(address).await?,
-        };
-        Ok(HttpListener::Tcp(listener))
-    }
-
-    /// Where it listens: the port that was really taken, or the path.
-    pub fn local_address(&self) -> io::Result<String> {
-        match self {
-            HttpListener::Tcp(listener) => Ok(listener.local_addr()?.to_string()),
-            HttpListener::Unix(_, path) => Ok(path.display().to_string()),
-        }
-    }
-}
-
-async fn remove_stale(path: &Path) -> io::Result<()> {
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    if is_socket && UnixStream::connect(path).await.is_err() {
-        std::fs::remove_file(path)?;
-    }
-    Ok(())
-}
-
 struct Shared<R> {
     metrics: Arc<Metrics>,
     ready: R,
@@ -79,7 +31,7 @@ struct Shared<R> {
 /// Serves until `stop` is done. `/healthz` answers 200 as long as the process lives, `/readyz`
 /// 200 or 503 as `ready` says, `/metrics` the metrics.
 pub async fn serve<R, S>(
-    listener: HttpListener,
+    listener: Listener,
     metrics: Arc<Metrics>,
     ready: R,
     stop: S,
@@ -95,12 +47,12 @@ where
         .route("/readyz", get(show_readiness::<R>))
         .with_state(shared);
     match listener {
-        HttpListener::Tcp(listener) => {
+        Listener::Tcp(listener) => {
             axum::serve(listener, router)
                 .with_graceful_shutdown(stop)
                 .await
         }
-        HttpListener::Unix(listener, path) => {
+        Listener::Unix(listener, path) => {
             let served = axum::serve(listener, router)
                 .with_graceful_shutdown(stop)
                 .await;
@@ -133,8 +85,10 @@ async fn show_readiness<R: Fn() -> Readiness>(State(shared): State<Arc<Shared<R>
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use std::path::Path;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
+
+    use tokio::net::{TcpStream, UnixListener, UnixStream};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -161,7 +115,7 @@ mod tests {
         // One is left behind by a process that was killed.
         drop(UnixListener::bind(socket).unwrap());
         for address in ["127.0.0.1:0", socket] {
-            let listener = HttpListener::bind(address).await.unwrap();
+            let listener = Listener::bind(address).await.unwrap();
             let address = listener.local_address().unwrap();
             let metrics = Arc::new(Metrics::new(1, vec!["a:1".into()]));
             let up = Arc::new(AtomicBool::new(false));
@@ -197,7 +151,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("millrace-used-{}", std::process::id()));
         let text = path.to_str().unwrap();
         let used = UnixListener::bind(text).unwrap();
-        assert!(HttpListener::bind(text).await.is_err());
+        assert!(Listener::bind(text).await.is_err());
         drop(used);
         std::fs::remove_file(path).unwrap();
     }

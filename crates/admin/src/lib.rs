@@ -1,10 +1,15 @@
-//! Metrics and health over HTTP: `/metrics`, `/healthz`, `/readyz`. Counts nothing itself and
-//! changes nothing: every path only reads.
+//! What operators see: metrics and health over HTTP (`/metrics`, `/healthz`, `/readyz`), and an
+//! admin listener in the MySQL protocol. Counts nothing itself, and changes nothing but what an
+//! operator tells it to: draining and resuming a server, ending a session.
 
 mod exposition;
 mod http;
+mod listener;
+mod operators;
 mod process;
 
 pub use exposition::{CONTENT_TYPE, exposition};
-pub use http::{HttpListener, Readiness, serve};
+pub use http::{Readiness, serve};
+pub use listener::Listener;
 pub use millrace_metrics::{Metrics, WorkerMetrics};
+pub use operators::{OperatorsOptions, RuleText, Setting, Sources, serve_operators};

@@ -127,6 +127,8 @@ pub struct ServerPool {
     tick: Cell<u64>,
     me: Weak<ServerPool>,
     connects: Cell<u64>,
+    /// Shared with its connections.
+    down: Rc<Cell<bool>>,
 }
 
 /// The idle connections of one key.
@@ -137,6 +139,11 @@ pub struct Pool {
     idle: RefCell<Vec<Box<Conn>>>,
     /// Connections of this kind that are being opened.
     opening: Cell<usize>,
+    /// Opened so far.
+    opened: Cell<u64>,
+    /// Lent so far, and taken back.
+    lent: Cell<u64>,
+    returned: Cell<u64>,
     server: Weak<ServerPool>,
 }
 
@@ -228,6 +235,7 @@ impl ServerPool {
             tick: Cell::new(0),
             me: me.clone(),
             connects: Cell::new(0),
+            down: Rc::default(),
         })
     }
 
@@ -293,6 +301,24 @@ impl ServerPool {
         self.connects.get()
     }
 
+    /// Shows every pool, and how many sessions wait for a connection of its kind.
+    pub fn each_pool(&self, mut see: impl FnMut(&Pool, usize)) {
+        let mut waiting: HashMap<*const Pool, usize> = HashMap::new();
+        for waiter in self.waiters.borrow().iter() {
+            *waiting.entry(Rc::as_ptr(&waiter.pool)).or_default() += 1;
+        }
+        for pool in self.pools.borrow().values() {
+            see(pool, waiting.remove(&Rc::as_ptr(pool)).unwrap_or(0));
+        }
+    }
+
+    /// Some pool of an account.
+    pub fn pool_of(&self, user: &[u8]) -> Option<Rc<Pool>> {
+        let pools = self.pools.borrow();
+        let found = pools.values().find(|pool| *pool.key.account.user == *user);
+        found.cloned()
+    }
+
     /// The pool for a key; kept by sessions so that it is looked up once.
     pub fn pool(&self, key: &PoolKey) -> Rc<Pool> {
         if let Some(pool) = self.pools.borrow().get(key) {
@@ -302,6 +328,9 @@ impl ServerPool {
             key: key.clone(),
             idle: RefCell::default(),
             opening: Cell::new(0),
+            opened: Cell::new(0),
+            lent: Cell::new(0),
+            returned: Cell::new(0),
             server: self.me.clone(),
         });
         self.pools.borrow_mut().insert(key.clone(), pool.clone());
@@ -337,6 +366,23 @@ impl ServerPool {
     /// Closes all idle connections: the server went down or changed its role.
     pub fn drop_idle(&self) {
         self.retire_those(|_| true);
+    }
+
+    /// The server is taken for dead, or no more. Who waits for one of its connections to say something
+    /// is told so when its task is woken.
+    pub fn set_down(&self, down: bool) {
+        self.down.set(down);
+    }
+
+    /// Who waits for a connection is told that the server is lost, in order: it was taken for dead, or
+    /// is not what it was.
+    pub fn send_away(&self) {
+        let waiting = std::mem::take(&mut *self.waiters.borrow_mut());
+        for waiter in waiting {
+            let lost = std::io::ErrorKind::ConnectionAborted;
+            waiter.finish(Err(BackendError::Io(lost.into())));
+        }
+        self.mark_starving(false);
     }
 
     /// Closes an account's idle connections: it is allowed no more than it has.
@@ -490,12 +536,13 @@ impl ServerPool {
         self.connects.set(self.connects.get() + 1);
         let Some(me) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
-            let opened = me.open_one(&pool, permit).await;
+            let opened = me.open_one(&pool, Some(permit)).await;
             pool.opening.set(pool.opening.get() - 1);
             match opened {
                 Ok(conn) => {
                     let (metrics, server) = me.metrics();
                     metrics.connection_opened(server);
+                    pool.opened.set(pool.opened.get() + 1);
                     me.deliver(conn, &pool);
                 }
                 Err(error) => me.failed(&pool, error),
@@ -503,7 +550,11 @@ impl ServerPool {
         });
     }
 
-    async fn open_one(&self, pool: &Pool, permit: Permit) -> Result<Box<Conn>, BackendError> {
+    async fn open_one(
+        &self,
+        pool: &Pool,
+        permit: Option<Permit>,
+    ) -> Result<Box<Conn>, BackendError> {
         let facts = self.facts();
         let key = &pool.key;
         let login = Login {
@@ -516,11 +567,12 @@ impl ServerPool {
         };
         let timeout = self.options.connect_timeout;
         let opened = open(&facts.address, &login, &self.tls, timeout).await?;
-        let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, Some(permit)));
+        let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
         let state = tokio::time::timeout(timeout, conn.set_up(&facts.track))
             .await
             .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
         conn.state = self.states.share(state);
+        conn.down = self.down.clone();
         Ok(conn)
     }
 
@@ -612,6 +664,32 @@ impl Pool {
         &self.key
     }
 
+    /// Connections in no use.
+    pub fn idle(&self) -> usize {
+        self.idle.borrow().len()
+    }
+
+    /// Connections that are being opened.
+    pub fn opening(&self) -> usize {
+        self.opening.get()
+    }
+
+    /// Connections on loan.
+    pub fn leased(&self) -> u64 {
+        self.lent.get() - self.returned.get()
+    }
+
+    /// Connections opened since the pool was made. One that nobody uses is dropped with its
+    /// counts.
+    pub fn opened(&self) -> u64 {
+        self.opened.get()
+    }
+
+    /// Connections lent since then.
+    pub fn lent(&self) -> u64 {
+        self.lent.get()
+    }
+
     /// An idle connection, at once: the one that can run the session's statement with the least
     /// ahead of it.
     pub fn try_take(self: &Rc<Self>, wish: &Wish<'_>) -> Option<Lease> {
@@ -631,6 +709,14 @@ impl Pool {
             drop(conn);
             server.closed(1);
         }
+    }
+
+    /// A connection like the pool's that is none of them: no limit counts it, nobody else is lent it,
+    /// and it is closed when it is dropped.
+    pub async fn open_apart(&self) -> Result<Box<Conn>, BackendError> {
+        let server = self.server.upgrade();
+        let server = server.ok_or(BackendError::Protocol("the server was removed"))?;
+        server.open_one(self, None).await
     }
 
     /// Whether [`Pool::try_take_own`] would find one. Taking it and giving it back is no way to ask:
@@ -772,6 +858,7 @@ impl Drop for Leaving {
 impl ServerPool {
     fn lease(self: &Rc<Self>, conn: Box<Conn>, pool: &Rc<Pool>) -> Lease {
         self.leased.set(self.leased.get() + 1);
+        pool.lent.set(pool.lent.get() + 1);
         let (metrics, server) = self.metrics();
         metrics.leased(server);
         Lease {
@@ -852,6 +939,7 @@ impl DerefMut for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.server.leased.set(self.server.leased.get() - 1);
+        self.pool.returned.set(self.pool.returned.get() + 1);
         let (metrics, server) = self.server.metrics();
         metrics.lease_ended(server);
         if self.conn.take().is_some() {

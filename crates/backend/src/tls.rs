@@ -220,3 +220,13 @@ impl ServerCertVerifier for Verifier {
             .supported_schemes()
     }
 }
+
+/// Gives TLS towards a client what was read of it with the packet before.
+pub fn take_in(tls: &mut rustls::ServerConnection, mut bytes: &[u8]) {
+    while !bytes.is_empty() && tls.read_tls(&mut bytes).is_ok_and(|read| read > 0) {
+        if tls.process_new_packets().is_err() {
+            // The handshake meets the same error and tells it.
+            return;
+        }
+    }
+}

@@ -19,6 +19,19 @@ pub enum Address {
 }
 
 impl Address {
+    /// Whether only this machine can connect to it: a Unix socket, or a loopback address.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Unix(_) => true,
+            Address::Tcp { host, .. } => {
+                host.eq_ignore_ascii_case("localhost")
+                    || host
+                        .parse::<std::net::IpAddr>()
+                        .is_ok_and(|address| address.to_canonical().is_loopback())
+            }
+        }
+    }
+
     /// Reads `host:port`, `[v6]:port`, or a path that starts with `/`. Without a port,
     /// `default_port` is taken where there is one.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, String> {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use millrace_topology::ConfiguredRole;
 
-use crate::{Address, Config, ConfigError, DiscoveryMode, Place, ServerTlsMode};
+use crate::{Address, Config, ConfigError, DiscoveryMode, ListenerTls, Place, ServerTlsMode};
 
 /// What a rule is about.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +18,7 @@ pub(crate) enum Item {
     Tls,
     ServerTls,
     Http,
+    Admin,
 }
 
 /// How the configuration was given, for hints.
@@ -98,6 +99,13 @@ impl Check<'_> {
         {
             let what = format!("{http} is a listener for clients already");
             self.error(Item::Http, what, None);
+        }
+        if let Some(admin) = &config.admin {
+            taken.extend(&config.http);
+            if taken.iter().any(|other| collide(other, &admin.address)) {
+                let what = format!("{} is a listener already", admin.address);
+                self.error(Item::Admin, what, None);
+            }
         }
     }
 
@@ -220,6 +228,16 @@ fn warnings(config: &Config) -> Vec<String> {
              use it"
                 .into(),
         );
+    }
+    if let Some(admin) = &config.admin
+        && !admin.address.is_local()
+        && admin.tls != ListenerTls::Required
+    {
+        warnings.push(format!(
+            "[admin] listens on {}, for other machines too, and does not demand TLS: what operators \
+             see can be read on the way; set tls = \"required\"",
+            admin.address
+        ));
     }
     let readers = config.servers.iter().filter(|server| server.weight > 0);
     if config.servers.len() > 1 && readers.count() == 0 {

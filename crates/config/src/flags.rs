@@ -8,7 +8,7 @@ use millrace_topology::ConfiguredRole;
 use crate::check::{self, Item};
 use crate::section::read_secret;
 use crate::{
-    Address, Config, ConfigError, Environment, Listener, ListenerTls, Place, Secret, Server,
+    Address, Admin, Config, ConfigError, Environment, Listener, ListenerTls, Place, Secret, Server,
 };
 
 /// The flags that stand in for a file.
@@ -24,10 +24,17 @@ pub struct Flags {
     pub monitor_password_file: Option<PathBuf>,
     /// `--http`.
     pub http: Option<String>,
+    /// `--admin`. Its password is read from `MILLRACE_ADMIN_PASSWORD` or a file.
+    pub admin: Option<String>,
+    /// `--admin-password-file`.
+    pub admin_password_file: Option<PathBuf>,
 }
 
 /// The environment variable that holds the monitor's password.
 const PASSWORD_VARIABLE: &str = "MILLRACE_MONITOR_PASSWORD";
+
+/// The environment variable that holds the operators' password.
+const ADMIN_VARIABLE: &str = "MILLRACE_ADMIN_PASSWORD";
 
 impl Config {
     /// A configuration from flags; everything else has its default.
@@ -61,6 +68,7 @@ impl Config {
         if let Some(text) = &flags.http {
             config.http = parse(text, None, "--http", &mut errors);
         }
+        config.admin = flags.admin(environment, &mut errors);
         config.monitor.user = flags.monitor_user.clone();
         config.monitor.password = flags.password(environment, &mut errors);
         let places = flags.places();
@@ -74,6 +82,40 @@ impl Config {
 }
 
 impl Flags {
+    /// The listener for operators, where one is wanted.
+    fn admin(&self, environment: &Environment, errors: &mut Vec<ConfigError>) -> Option<Admin> {
+        let address = parse(self.admin.as_ref()?, None, "--admin", errors)?;
+        let mut wrong = |flag, what: String| {
+            let hint = "give it in MILLRACE_ADMIN_PASSWORD or with --admin-password-file FILE";
+            errors.push(ConfigError {
+                what,
+                place: Place::Flag(flag),
+                hint: Some(hint.into()),
+            });
+        };
+        let password = match &self.admin_password_file {
+            Some(path) => match read_secret(environment, path) {
+                Ok(password) => password,
+                Err(what) => {
+                    wrong("--admin-password-file", format!("the flag {what}"));
+                    return None;
+                }
+            },
+            None => {
+                let variable = (environment.variable)(ADMIN_VARIABLE);
+                Secret::new(variable.unwrap_or_default().into_bytes())
+            }
+        };
+        if password.is_empty() {
+            wrong("--admin", "no password for the admin listener".into());
+            return None;
+        }
+        Some(Admin {
+            address,
+            ..Admin::new(password)
+        })
+    }
+
     fn password(&self, environment: &Environment, errors: &mut Vec<ConfigError>) -> Secret {
         let Some(path) = &self.monitor_password_file else {
             let variable = (environment.variable)(PASSWORD_VARIABLE);
@@ -96,6 +138,7 @@ impl Flags {
                     Item::Listener(_) => "--listen",
                     Item::Server(_) => "--server",
                     Item::Http => "--http",
+                    Item::Admin => "--admin",
                     Item::Monitor => "--monitor-user",
                     Item::Whole
                     | Item::Discovery

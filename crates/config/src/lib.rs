@@ -16,6 +16,7 @@ mod nearest;
 mod rules;
 mod secret;
 mod section;
+mod show;
 mod value;
 
 pub use address::Address;
@@ -24,7 +25,8 @@ pub use environment::Environment;
 pub use error::{ConfigError, Place};
 pub use flags::Flags;
 pub use model::{
-    Account, Auth, ClientTls, Config, Limits, Listener, ListenerTls, Log, LogFormat, LogLevel,
-    Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode,
+    Account, Admin, Auth, ClientTls, Config, Failover, Limits, Listener, ListenerTls, Log,
+    LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode,
 };
 pub use secret::Secret;
+pub use show::{RuleText, Setting};

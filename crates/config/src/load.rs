@@ -11,9 +11,9 @@ use crate::rules;
 use crate::section::{Section, Source};
 use crate::value::{Wrong, choice, duration, flag, number, size, text, texts};
 use crate::{
-    Account, Address, Auth, ClientTls, Config, ConfigError, Environment, Limits, Listener,
-    ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls,
-    ServerTlsMode,
+    Account, Address, Admin, Auth, ClientTls, Config, ConfigError, Environment, Failover, Limits,
+    Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Secret, Server,
+    ServerTls, ServerTlsMode,
 };
 
 const GIB: u64 = 1 << 30;
@@ -112,10 +112,12 @@ impl Config {
         one("pool", &mut |s| self.pool.read(s));
         one("limits", &mut |s| self.limits.read(s));
         one("routing", &mut |s| self.routing.read(s));
+        one("failover", &mut |s| self.failover.read(s));
         one("auth", &mut |s| self.auth.read(s));
         origins.http = one("http", &mut |s| {
             s.read_some("listen", &mut self.http, listen)
         });
+        origins.admin = one("admin", &mut |s| self.admin = read_admin(s));
         one("log", &mut |s| self.log.read(s));
         one("drain", &mut |s| {
             s.read("timeout", &mut self.drain_timeout, duration(Duration::ZERO));
@@ -159,15 +161,7 @@ fn read_listener(section: &Section<'_>) -> Option<Listener> {
         ]),
     );
     let mut tls = ListenerTls::default();
-    section.read(
-        "tls",
-        &mut tls,
-        choice(&[
-            ("optional", ListenerTls::Optional),
-            ("required", ListenerTls::Required),
-            ("off", ListenerTls::Off),
-        ]),
-    );
+    section.read("tls", &mut tls, choice(LISTENER_TLS));
     let mut consistency = None;
     section.read_some("consistency", &mut consistency, choice(CONSISTENCY));
     Some(Listener {
@@ -224,6 +218,26 @@ fn read_account(section: &Section<'_>) -> Option<Account> {
         password,
         consistency,
     })
+}
+
+/// None where it has no password: that is an error, never a listener without one.
+fn read_admin(section: &Section<'_>) -> Option<Admin> {
+    let secret = section.secret();
+    if !section.names_secret() {
+        section.missing("`password_file` or `password_env` is missing");
+    } else if secret.as_ref().is_some_and(Secret::is_empty) {
+        section.missing("the password of [admin] is empty");
+    }
+    let mut admin = Admin::new(secret.unwrap_or_default());
+    section.read("listen", &mut admin.address, listen);
+    section.read("user", &mut admin.user, text);
+    section.read("tls", &mut admin.tls, choice(LISTENER_TLS));
+    section.read(
+        "max_connections",
+        &mut admin.max_connections,
+        number(1, 10_000),
+    );
+    (!admin.password.is_empty()).then_some(admin)
 }
 
 impl Monitor {
@@ -330,6 +344,13 @@ impl Limits {
     }
 }
 
+/// Words for a listener's TLS.
+const LISTENER_TLS: &[(&str, ListenerTls)] = &[
+    ("optional", ListenerTls::Optional),
+    ("required", ListenerTls::Required),
+    ("off", ListenerTls::Off),
+];
+
 /// Words for levels.
 pub(crate) const CONSISTENCY: &[(&str, Consistency)] = &[
     ("eventual", Consistency::Eventual),
@@ -374,6 +395,28 @@ impl Routing {
             u32::try_from(wait.as_millis()).map_err(|_| Wrong::new("is too long"))
         });
         section.read("max_lag", &mut self.max_lag, duration(SECOND));
+    }
+}
+
+impl Failover {
+    fn read(&mut self, section: &Section<'_>) {
+        let any = || duration(Duration::ZERO);
+        section.read("hold_time", &mut self.hold_time, any());
+        section.read("max_held", &mut self.max_held, number(0, 10_000_000));
+        section.read(
+            "max_held_bytes",
+            &mut self.max_held_bytes,
+            size(0, 64 * GIB),
+        );
+        section.read("retries", &mut self.retries, number(0, 100));
+        section.read(
+            "max_replay_statements",
+            &mut self.max_replay_statements,
+            number(0, 1_000_000),
+        );
+        section.read("max_replay_bytes", &mut self.max_replay_bytes, size(0, GIB));
+        section.read("max_replay_time", &mut self.max_replay_time, any());
+        section.read("drain_time", &mut self.drain_time, any());
     }
 }
 
@@ -434,6 +477,7 @@ struct Origins {
     tls: Option<usize>,
     server_tls: Option<usize>,
     http: Option<usize>,
+    admin: Option<usize>,
 }
 
 impl Origins {
@@ -449,6 +493,7 @@ impl Origins {
                 Item::Tls => self.tls,
                 Item::ServerTls => self.server_tls,
                 Item::Http => self.http,
+                Item::Admin => self.admin,
             };
             match offset {
                 Some(offset) => source.place(offset),

@@ -31,6 +31,8 @@ pub struct Config {
     pub limits: Limits,
     /// `[routing]`: which server runs what.
     pub routing: Routing,
+    /// `[failover]`: what becomes of statements when a server is lost or moves.
+    pub failover: Failover,
     /// `[auth]`: how failed logins are slowed down.
     pub auth: Auth,
     /// `[[account]]`: accounts whose password is given here instead of being learnt.
@@ -41,6 +43,8 @@ pub struct Config {
     pub rules: Vec<Rule>,
     /// `[http] listen`: metrics and health. None: not served.
     pub http: Option<Address>,
+    /// `[admin]`: the listener for operators. None: there is none.
+    pub admin: Option<Admin>,
     /// `[log]`.
     pub log: Log,
     /// `[drain] timeout`: how long running statements and transactions may take to end after
@@ -65,11 +69,13 @@ impl Default for Config {
             pool: Pool::default(),
             limits: Limits::default(),
             routing: Routing::default(),
+            failover: Failover::default(),
             auth: Auth::default(),
             accounts: Vec::new(),
             sets: HashMap::new(),
             rules: Vec::new(),
             http: None,
+            admin: None,
             log: Log::default(),
             drain_timeout: Duration::from_secs(30),
             workers: None,
@@ -317,6 +323,44 @@ impl Default for Routing {
     }
 }
 
+/// `[failover]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failover {
+    /// `hold_time`: how long a statement waits for a server that can run it. Default 15 s; 0: not at
+    /// all.
+    pub hold_time: Duration,
+    /// `max_held`: statements that wait at once. Default 10000.
+    pub max_held: u32,
+    /// `max_held_bytes`: the length of their commands together. Default 64 MiB.
+    pub max_held_bytes: u64,
+    /// `retries`: how often a read is sent again whose connection broke while it ran. Default 2.
+    pub retries: u32,
+    /// `max_replay_statements`: the longest transaction that is run again on a new primary. Default
+    /// 1000; 0: none is.
+    pub max_replay_statements: u32,
+    /// `max_replay_bytes`: the length of its commands together. Default 1 MiB.
+    pub max_replay_bytes: u64,
+    /// `max_replay_time`: how long after its begin a transaction may be run again. Default 1 min.
+    pub max_replay_time: Duration,
+    /// `drain_time`: how long transactions may go on on a server that is drained. Default 10 s.
+    pub drain_time: Duration,
+}
+
+impl Default for Failover {
+    fn default() -> Self {
+        Failover {
+            hold_time: Duration::from_secs(15),
+            max_held: 10_000,
+            max_held_bytes: 64 << 20,
+            retries: 2,
+            max_replay_statements: 1000,
+            max_replay_bytes: 1 << 20,
+            max_replay_time: Duration::from_secs(60),
+            drain_time: Duration::from_secs(10),
+        }
+    }
+}
+
 /// `[auth]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Auth {
@@ -351,6 +395,37 @@ pub struct Account {
     pub password: Option<Secret>,
     /// `consistency` of its sessions, where it is not the listener's or `[routing]`'s.
     pub consistency: Option<Consistency>,
+}
+
+/// `[admin]`: where operators ask and act, in the MySQL protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admin {
+    /// `listen`: as a `[[listen]]`'s address. Default `127.0.0.1:6032`.
+    pub address: Address,
+    /// `user`: its one account. Default `admin`.
+    pub user: String,
+    /// `password_file` or `password_env`. Never empty.
+    pub password: Secret,
+    /// `tls`: as a `[[listen]]`'s.
+    pub tls: ListenerTls,
+    /// `max_connections` at once, those that are logging in included. Default 16.
+    pub max_connections: u32,
+}
+
+impl Admin {
+    /// With this password, and everything else by default.
+    pub fn new(password: Secret) -> Self {
+        Admin {
+            address: Address::Tcp {
+                host: "127.0.0.1".into(),
+                port: 6032,
+            },
+            user: "admin".into(),
+            password,
+            tls: ListenerTls::default(),
+            max_connections: 16,
+        }
+    }
 }
 
 /// `[log]`.

@@ -2,7 +2,7 @@
 //! worker's thread: with one worker, taking a client in wakes no other.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -107,12 +107,12 @@ fn bind_one(address: &std::net::SocketAddr) -> io::Result<Socket> {
 
 /// The next client's socket, ready to be handed to another runtime (a tokio listener would first
 /// enter it in this one's poll), and where the client is.
-async fn next_client(listener: &AsyncFd<Socket>) -> io::Result<(TcpStream, Option<IpAddr>)> {
+async fn next_client(listener: &AsyncFd<Socket>) -> io::Result<(TcpStream, Option<SocketAddr>)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let accept = |socket: &Socket| Ok(acceptfrom_with(socket, flags)?);
     let (accepted, peer) = listener.async_io(Interest::READABLE, accept).await?;
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-    Ok((accepted.into(), peer.map(|peer| peer.ip())))
+    Ok((accepted.into(), peer))
 }
 
 /// Replaces a socket file that nobody listens on any more.
@@ -160,7 +160,7 @@ pub(crate) async fn accept(
     tasks.shutdown().await;
 }
 
-async fn accept_tcp(socket: Socket, take: impl Fn(TcpStream, Option<IpAddr>)) {
+async fn accept_tcp(socket: Socket, take: impl Fn(TcpStream, Option<SocketAddr>)) {
     #[expect(
         deprecated,
         reason = "sound for a socket that it owns; its successor wants unsafe code, forbidden here"

@@ -1,5 +1,6 @@
 //! The `millrace` program: reads the command line and hands over.
 
+mod admin;
 mod check;
 mod demo;
 mod drain;

@@ -8,30 +8,32 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use millrace_admin::{HttpListener, Readiness};
+use millrace_admin::{Listener, Readiness};
 use millrace_backend::connect::{Address, SharedTls};
 use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
 use millrace_backend::monitor::{Answered, Monitor, MonitorOptions, World};
 use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
-use millrace_config::{Config, Environment, Flags};
+use millrace_config::{Config, Environment, Failover, Flags};
 use millrace_metrics::{Metrics, PrimaryState, ServerState};
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
-use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
+use millrace_session::{
+    Accounts, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
+};
 use millrace_topology::{Health, NoPrimary, PerServer, ServerId};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::drain::{Signals, drain};
-use crate::{check, listen, logging, tls};
+use crate::{admin, check, listen, logging, tls};
 
 /// How to serve: a file, or flags alone.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     /// The configuration file; takes the place of the flags for listeners and servers.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server", "monitor_user", "monitor_password_file", "http"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "server", "monitor_user", "monitor_password_file", "http", "admin", "admin_password_file"])]
     config: Option<PathBuf>,
     /// Where to listen: HOST:PORT, [V6]:PORT, *:PORT or the path of a Unix socket. Repeatable.
     #[arg(long, value_name = "ADDR")]
@@ -49,6 +51,13 @@ pub(crate) struct ServeArgs {
     /// Where to serve metrics and health over HTTP.
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
+    /// Where operators ask and act, in the MySQL protocol, as the account `admin`. Its password is
+    /// taken from MILLRACE_ADMIN_PASSWORD or a file.
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// A file that holds the operators' password.
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    admin_password_file: Option<PathBuf>,
     /// Threads that serve clients; as many as CPUs where not given.
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
@@ -87,6 +96,8 @@ fn configuration(args: &ServeArgs) -> anyhow::Result<Option<Config>> {
                 monitor_user: args.monitor_user.clone(),
                 monitor_password_file: args.monitor_password_file.clone(),
                 http: args.http.clone(),
+                admin: args.admin.clone(),
+                admin_password_file: args.admin_password_file.clone(),
             };
             match Config::from_flags(&flags, &Environment::process()) {
                 Ok(config) => config,
@@ -166,8 +177,10 @@ async fn serve(config: Config) -> anyhow::Result<()> {
             accounts.learn(account.name.as_bytes(), password);
         }
     }
+    let options = Arc::new(options(&config));
     let shared = Shared {
-        options: Arc::new(options(&config)),
+        held: Arc::new(Held::new(&options.failover)),
+        options,
         pool: Arc::new(pool_options(&config)),
         counts: Arc::new(PerServer::new(addresses.len())),
         accounts,
@@ -193,6 +206,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     for (number, listener) in (0..).zip(&config.listeners) {
         listeners.push(listen::bind(number, listener).await?);
     }
+    admin::start(&config, &shared).await?;
     start_monitor(&monitor, monitor_options, server_tls)?;
     let (stop, stopping) = oneshot::channel();
     let (accepting, stopped) = oneshot::channel::<()>();
@@ -207,7 +221,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     tokio::spawn(tell_time(mailboxes.clone()));
     tokio::spawn(publish_servers(monitor.clone(), metrics.clone()));
     if let Some(http) = &config.http {
-        let listener = HttpListener::bind(&http.to_string())
+        let listener = Listener::bind(&http.to_string())
             .await
             .with_context(|| format!("cannot listen on {http} for HTTP"))?;
         info!(address = %http, "serving metrics and health");
@@ -279,6 +293,20 @@ fn options(config: &Config) -> Options {
         failure_delay_max: config.auth.failure_delay_max,
         failures_free: config.auth.failures_free,
         failure_memory: config.auth.failure_memory,
+        failover: failover_options(&config.failover),
+    }
+}
+
+fn failover_options(failover: &Failover) -> FailoverOptions {
+    FailoverOptions {
+        hold_time_max: failover.hold_time,
+        held_statements_max: failover.max_held as usize,
+        held_bytes_max: usize::try_from(failover.max_held_bytes).unwrap_or(usize::MAX),
+        retries_max: failover.retries,
+        replay_statements_max: failover.max_replay_statements as usize,
+        replay_bytes_max: usize::try_from(failover.max_replay_bytes).unwrap_or(usize::MAX),
+        replay_time_max: failover.max_replay_time,
+        drain_time_max: failover.drain_time,
     }
 }
 

@@ -228,19 +228,44 @@ impl TextResult {
         end: &OkFields<'_>,
         put_row: impl Fn(&[Owned], &mut Writer<'_>),
     ) -> u8 {
-        let mut writer = Writer::new(out, seq);
-        writer.lenenc_int(self.columns.len() as u64);
-        if caps.intersects(METADATA_FLAG) {
-            writer.u8(1);
-        }
-        let seq = writer.finish();
-        let mut seq = self.put_definitions(out, seq, caps, end.status, end.warnings);
+        let mut seq = self.encode_head(out, seq, caps, end);
         for row in &self.rows {
             let mut writer = Writer::new(out, seq);
             put_row(row, &mut writer);
             seq = writer.finish();
         }
         encode_end(out, seq, caps, end)
+    }
+
+    /// Appends what comes before the rows, for a result that is sent as it is made: the rows
+    /// follow with [`encode_row`](Self::encode_row), and [`encode_end`] ends them.
+    pub fn encode_head(
+        &self,
+        out: &mut Vec<u8>,
+        seq: u8,
+        caps: Capabilities,
+        end: &OkFields<'_>,
+    ) -> u8 {
+        let mut writer = Writer::new(out, seq);
+        writer.lenenc_int(self.columns.len() as u64);
+        if caps.intersects(METADATA_FLAG) {
+            writer.u8(1);
+        }
+        let seq = writer.finish();
+        self.put_definitions(out, seq, caps, end.status, end.warnings)
+    }
+
+    /// Appends one row, binary or as text; the result does not keep it.
+    pub fn encode_row(&self, out: &mut Vec<u8>, seq: u8, cells: &[Cell<'_>], binary: bool) -> u8 {
+        let mut row: Vec<Owned> = cells.iter().map(|&cell| Owned::of(cell)).collect();
+        row.resize(self.columns.len(), Owned::Null);
+        let mut writer = Writer::new(out, seq);
+        if binary {
+            binary_row(&self.columns, &row, &mut writer);
+        } else {
+            text_row(&row, &mut writer);
+        }
+        writer.finish()
     }
 
     fn put_definitions(

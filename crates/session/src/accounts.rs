@@ -113,7 +113,7 @@ impl Accounts {
     }
 
     /// A login of the address failed; answers how long the refusal is to be held back.
-    pub(crate) fn failed(&self, address: Option<IpAddr>, options: &Options) -> Duration {
+    pub fn failed(&self, address: Option<IpAddr>, options: &Options) -> Duration {
         let Some(address) = address else {
             return Duration::ZERO;
         };
@@ -140,7 +140,7 @@ impl Accounts {
     }
 
     /// A login of the address succeeded.
-    pub(crate) fn succeeded(&self, address: Option<IpAddr>) {
+    pub fn succeeded(&self, address: Option<IpAddr>) {
         let Some(address) = address else { return };
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         if !failures.is_empty() {

@@ -195,7 +195,7 @@ impl Session {
                 incarnation: 0,
             });
         }
-        self.level = level;
+        self.set_level(level);
         self.ok(OkFields::default()).await
     }
 

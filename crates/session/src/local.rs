@@ -43,7 +43,7 @@ impl Session {
         if class.kind == Kind::Diagnostics {
             return self.show_saved_warnings(text).await;
         }
-        if self.lease.is_some() {
+        if self.lease.is_some() || self.rerun.is_some() {
             return Ok(false);
         }
         match class.kind {
@@ -57,6 +57,7 @@ impl Session {
                         state = b"________";
                     }
                     self.transaction = Transaction::None;
+                    self.handle.begun.set(false);
                     self.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
                     self.one_shot.clear();
                     self.one_shot_read_only = None;
@@ -119,6 +120,7 @@ impl Session {
             text: text.into(),
             read_only,
         };
+        self.handle.begun.set(true);
         self.status |= Status::IN_TRANS;
         self.status.set(Status::IN_TRANS_READONLY, read_only);
         self.settle_locally();

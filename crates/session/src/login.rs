@@ -1,7 +1,8 @@
 //! A client's way in: greeting, TLS, proof of the password, and the session's first state.
 //! Passwords are checked against the servers' own accounts; none is configured here.
 
-use std::net::IpAddr;
+use std::cell::Cell;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use millrace_backend::error::BackendError;
 use millrace_backend::packet_io::{read_packet, write_packet};
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::{Plain, Stream};
+use millrace_backend::tls::take_in;
 use millrace_metrics::{ErrorClass, LoginOutcome};
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::compress::Algorithm;
@@ -19,7 +21,6 @@ use millrace_protocol::handshake::{
 };
 use millrace_protocol::ok::{Change, ErrPacket, OkFields, encode_ok, put_change};
 use millrace_protocol::{Capabilities, Status};
-use rustls::ServerConnection;
 use tracing::debug;
 
 use crate::failure::{Answer, Failure};
@@ -66,14 +67,15 @@ const OWN: Capabilities = Capabilities::COMPRESS.union(Capabilities::ZSTD_COMPRE
 /// Clients that break off rather than send their password under an RSA key, unless told to.
 const REFUSE_RSA: [&[u8]; 3] = [b"libmysql", b"MySQL Connector/J", b"MySqlConnector"];
 
-/// Serves a client from its first byte to its last. `address`: none for a Unix socket.
-pub(crate) fn spawn(worker: Rc<Worker>, plain: Plain, address: Option<IpAddr>, entry: Entry) {
+/// Serves a client from its first byte to its last. `peer`: none for a Unix socket.
+pub(crate) fn spawn(worker: Rc<Worker>, plain: Plain, peer: Option<SocketAddr>, entry: Entry) {
     tokio::task::spawn_local(async move {
+        let address = peer.map(|peer| peer.ip());
         let limit = worker.options().clients_per_address;
         let admitted =
             address.is_none_or(|address| worker.shared.registry.enter_address(address, limit));
         worker.metrics().client_opened();
-        serve(&worker, plain, entry, address, admitted).await;
+        serve(&worker, plain, entry, peer, admitted).await;
         worker.metrics().client_closed();
         if let Some(address) = address.filter(|_| admitted) {
             worker.shared.registry.leave_address(address, limit);
@@ -85,9 +87,10 @@ async fn serve(
     worker: &Rc<Worker>,
     plain: Plain,
     entry: Entry,
-    address: Option<IpAddr>,
+    peer: Option<SocketAddr>,
     admitted: bool,
 ) {
+    let address = peer.map(|peer| peer.ip());
     let mut stream = Stream::Plain(plain);
     if let Some(refusal) = refusal(worker, admitted) {
         let mut out = Vec::new();
@@ -99,6 +102,9 @@ async fn serve(
     let (id, uid) = worker.shared.registry.enter(worker.index);
     let handle = Rc::new(Handle {
         uid,
+        peer,
+        connected: Cell::new(worker.tick()),
+        heard: Cell::new(worker.tick()),
         ..Handle::default()
     });
     let login = Box::pin(log_in(worker, stream, entry, address, id, handle.clone()));
@@ -167,7 +173,7 @@ pub(crate) fn error_packet(answer: &Answer) -> ErrPacket<'_> {
 }
 
 /// Bytes without zeros, as a nonce wants them.
-pub(crate) fn random_nonce() -> [u8; 20] {
+pub fn random_nonce() -> [u8; 20] {
     let mut nonce = [0; 20];
     if aws_lc_rs::rand::fill(&mut nonce).is_err() {
         // The generator cannot fail on a running system; a known nonce would be no proof.
@@ -370,16 +376,6 @@ async fn greet<'a>(
         hello,
         capabilities,
     }))
-}
-
-/// Gives TLS what was read of it with the packet before.
-fn take_in(tls: &mut ServerConnection, mut bytes: &[u8]) {
-    while !bytes.is_empty() && tls.read_tls(&mut bytes).is_ok_and(|read| read > 0) {
-        if tls.process_new_packets().is_err() {
-            // The handshake meets the same error and tells it.
-            return;
-        }
-    }
 }
 
 /// Who a client says it is, and its first proof.

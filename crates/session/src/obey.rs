@@ -120,7 +120,8 @@ impl Session {
             // Whatever comes of the KILL, nobody else is to meet it.
             handle.tainted.set(true);
             let pool = worker.servers.of(server).pool(&key);
-            tell_server(pool, handle.uid, state, format!("KILL QUERY {thread}")).await;
+            let kill = format!("KILL QUERY {thread}");
+            let _ = tell_server(pool, handle.uid, state, kill).await;
             let _ = seq;
         });
         task.abort_handle()
@@ -246,11 +247,15 @@ async fn clear(lease: &mut Lease) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Has a server run a KILL, on a connection of the session's account.
-pub(crate) async fn tell_server(pool: Rc<Pool>, uid: u64, state: Rc<SessionState>, kill: String) {
-    let Ok(mut other) = pool.take(uid, &state).await else {
-        return;
-    };
+/// Has a server run a KILL, on a connection of the session's account. An error: it is not known
+/// to have.
+pub(crate) async fn tell_server(
+    pool: Rc<Pool>,
+    uid: u64,
+    state: Rc<SessionState>,
+    kill: String,
+) -> Result<(), BackendError> {
+    let mut other = pool.take(uid, &state).await?;
     // Until all is answered it is of no use to anybody else.
     other.broken = true;
     let telling = async {
@@ -258,11 +263,14 @@ pub(crate) async fn tell_server(pool: Rc<Pool>, uid: u64, state: Rc<SessionState
         other.query(&kill).await
     };
     let told = tokio::time::timeout(STOP, telling).await;
-    // 1094: it has ended by itself.
-    other.broken = match told {
-        Ok(Ok(_)) => false,
-        Ok(Err(BackendError::Server(error))) => error.code != 1094,
-        _ => true,
+    let told = match told {
+        Ok(Ok(_)) => Ok(()),
+        // It has ended by itself.
+        Ok(Err(BackendError::Server(error))) if error.code == 1094 => Ok(()),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(BackendError::Timeout("the KILL's own limit")),
     };
+    other.broken = told.is_err();
     other.give_back();
+    told
 }

@@ -37,6 +37,45 @@ pub struct Options {
     pub failures_free: u32,
     /// After this an address's failures are forgotten.
     pub failure_memory: Duration,
+    /// What becomes of statements when a server is lost or moves.
+    pub failover: FailoverOptions,
+}
+
+/// What becomes of statements when a server is lost or moves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailoverOptions {
+    /// How long a statement waits for a server that can run it; 0: not at all.
+    pub hold_time_max: Duration,
+    /// Most statements that wait at once, over all workers.
+    pub held_statements_max: usize,
+    /// Most bytes of their commands together.
+    pub held_bytes_max: usize,
+    /// How often a read is sent again whose connection broke while it ran: one that ends its
+    /// server is not to end them all.
+    pub retries_max: u32,
+    /// Most statements of a transaction that is run again on another server; 0: none is.
+    pub replay_statements_max: usize,
+    /// Most bytes of its commands together.
+    pub replay_bytes_max: usize,
+    /// How long after its begin a transaction may be run again.
+    pub replay_time_max: Duration,
+    /// How long transactions may go on on a server that is drained.
+    pub drain_time_max: Duration,
+}
+
+impl Default for FailoverOptions {
+    fn default() -> Self {
+        FailoverOptions {
+            hold_time_max: Duration::from_secs(15),
+            held_statements_max: 10_000,
+            held_bytes_max: 64 << 20,
+            retries_max: 2,
+            replay_statements_max: 1000,
+            replay_bytes_max: 1 << 20,
+            replay_time_max: Duration::from_secs(60),
+            drain_time_max: Duration::from_secs(10),
+        }
+    }
 }
 
 impl Default for Options {
@@ -55,6 +94,7 @@ impl Default for Options {
             failure_delay_max: Duration::from_secs(5),
             failures_free: 3,
             failure_memory: Duration::from_secs(60),
+            failover: FailoverOptions::default(),
         }
     }
 }

@@ -15,6 +15,16 @@ pub(crate) struct Entry {
     pub(crate) uid: u64,
 }
 
+impl Entry {
+    fn client(&self, id: u32) -> Client {
+        Client {
+            id,
+            worker: self.worker,
+            uid: self.uid,
+        }
+    }
+}
+
 /// All clients of the process.
 #[derive(Debug)]
 pub struct Registry {
@@ -37,7 +47,35 @@ impl Default for Registry {
     }
 }
 
+/// A client as the registry has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Client {
+    /// Its connection number.
+    pub id: u32,
+    /// The worker that serves it.
+    pub worker: usize,
+    /// Its session's identity.
+    pub uid: u64,
+}
+
 impl Registry {
+    /// All clients, by their numbers. Those that are still logging in are among them.
+    pub fn list(&self) -> Vec<Client> {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list: Vec<Client> = clients
+            .iter()
+            .map(|(id, entry)| entry.client(*id))
+            .collect();
+        drop(clients);
+        list.sort_unstable_by_key(|client| client.id);
+        list
+    }
+
+    /// The client with this number.
+    pub fn client(&self, id: u32) -> Option<Client> {
+        Some(self.find(id)?.client(id))
+    }
+
     /// Clients connected now.
     pub fn clients(&self) -> usize {
         self.count.load(Ordering::Relaxed)

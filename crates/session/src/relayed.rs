@@ -200,6 +200,7 @@ impl Relayed {
     pub(crate) async fn run(self: Box<Self>, handle: &Handle) {
         let this = *self;
         this.worker.metrics().pinned(PinReason::RelayedLogin);
+        handle.pins.add(PinReason::RelayedLogin);
         let [from_client, from_server] = this.ahead;
         exchange(this.client, this.server, from_client, from_server, handle).await;
         this.worker.metrics().unpinned(PinReason::RelayedLogin);

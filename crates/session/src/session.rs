@@ -17,11 +17,13 @@ use millrace_sql::{Charset, Family, LexMode};
 use millrace_topology::{GtidSet, ServerId};
 
 use crate::consistency::Seen;
+use crate::journal::Journal;
 use crate::obey::Obeying;
 use crate::pins::Pins;
 use crate::prepared::Statements;
 use crate::questions::first_found_rows;
 use crate::relay::Outcome;
+use crate::rerun::Rerun;
 use crate::route::Route;
 use crate::variables::Private;
 use crate::worker::{Entry, Handle, Worker};
@@ -60,7 +62,7 @@ pub(crate) enum Transaction {
     /// BEGIN was answered and is sent together with the next statement.
     Deferred {
         /// The client's statement.
-        text: Box<[u8]>,
+        text: Rc<[u8]>,
         /// READ ONLY: may run on a replica.
         read_only: bool,
     },
@@ -183,6 +185,10 @@ pub(crate) struct Session {
     pub(crate) tracks: Tracks,
     pub(crate) private: Private,
     pub(crate) transaction: Transaction,
+    /// What the open transaction has done so far.
+    pub(crate) journal: Option<Box<Journal>>,
+    /// The open transaction has lost its server: it is to be run again before anything else is.
+    pub(crate) rerun: Option<Box<Rerun>>,
     /// SET TRANSACTION statements for the next transaction.
     pub(crate) one_shot: Vec<Box<[u8]>>,
     /// Such a statement has run on the leased connection and is not used up.
@@ -191,7 +197,7 @@ pub(crate) struct Session {
     pub(crate) one_shot_read_only: Option<bool>,
     /// The connection that the session keeps between statements.
     pub(crate) lease: Option<Lease>,
-    pub(crate) pins: Pins,
+    pub(crate) pins: Rc<Pins>,
     /// Temporary tables that exist on the leased connection, as named when created.
     pub(crate) temporary_tables: Vec<Box<[u8]>>,
     /// HANDLERs that are open.
@@ -287,6 +293,7 @@ impl Session {
         let mut session = Session {
             settings: Settings::default(),
             state: base.clone(),
+            pins: handle.pins.clone(),
             handle,
             id,
             client,
@@ -303,11 +310,12 @@ impl Session {
             tracks: Tracks::new(family),
             private: Private::default(),
             transaction: Transaction::None,
+            journal: None,
+            rerun: None,
             one_shot: Vec::new(),
             one_shot_waits: false,
             one_shot_read_only: None,
             lease: None,
-            pins: Pins::default(),
             temporary_tables: Vec::new(),
             handlers: 0,
             seq: 0,
@@ -354,10 +362,16 @@ impl Session {
         self.handle.heard.set(self.worker.tick());
         self.select_rules();
         self.level_given = self.level_of_account();
-        self.level = self.level_given;
+        self.set_level(self.level_given);
         (self.seen, self.home) = (None, None);
         // An application that connects anew still sees what it wrote before.
         self.worker.written(&mut self.position);
+    }
+
+    /// Its reads are guaranteed to see this from now on.
+    pub(crate) fn set_level(&mut self, level: Consistency) {
+        self.level = level;
+        self.handle.level.set(level);
     }
 
     /// What the configuration gives the account, else the listener, else everybody.
@@ -372,6 +386,7 @@ impl Session {
     /// Takes over a new state and what follows from it for reading statements.
     pub(crate) fn set_state(&mut self, state: Rc<SessionState>) {
         let moves = self.state.database != state.database;
+        *self.handle.state.borrow_mut() = Some(state.clone());
         self.state = state;
         if moves {
             self.select_rules();

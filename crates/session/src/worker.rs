@@ -3,10 +3,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backend::conn::Keeper;
 use millrace_backend::connect::SharedTls;
@@ -18,18 +19,23 @@ use millrace_metrics::{Metrics, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
-use millrace_topology::{GtidSet, PerServer, ServerId};
+use millrace_topology::{GtidSet, Health, PerServer, ServerId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
 use crate::consistency::Frontier;
 use crate::directions::Remembered;
+use crate::held::Held;
+use crate::journal::{Begun, Journal};
+use crate::kill::Killed;
 use crate::options::{Options, ServerKey};
+use crate::pins::Pins;
 use crate::pools::Pools;
 use crate::prepared::Likeness;
 use crate::registry::Registry;
 use crate::relay::Outcome;
+use crate::roster::{Counts, PoolLine, ServerLine, SessionLine};
 use crate::verify::Verifiers;
 
 /// What all workers of the process share.
@@ -63,6 +69,8 @@ pub struct Shared {
     pub sets: Arc<HashMap<String, u64>>,
     /// What was written through each worker, as positions: a new session begins with all of it.
     pub written: Arc<Vec<Mutex<Option<GtidSet>>>>,
+    /// Statements that wait for a server.
+    pub held: Arc<Held>,
     /// Every worker's mailbox.
     pub mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
 }
@@ -74,7 +82,7 @@ pub enum Message {
         /// Its socket: non-blocking, and without Nagle's delay.
         plain: std::net::TcpStream,
         /// Where it comes from; none where it has left again.
-        peer: Option<std::net::IpAddr>,
+        peer: Option<std::net::SocketAddr>,
         /// Where it came in.
         entry: Entry,
     },
@@ -97,6 +105,31 @@ pub enum Message {
         query: bool,
         /// Takes the answer.
         reply: oneshot::Sender<Option<Running>>,
+    },
+    /// Describe these sessions, in their order; a few hundred at most.
+    Describe {
+        /// Their identities.
+        uids: Vec<u64>,
+        /// Takes the answer: none for one that is not logged in.
+        reply: oneshot::Sender<Vec<Option<SessionLine>>>,
+    },
+    /// Describe the connections to each server.
+    Servers(oneshot::Sender<Vec<ServerLine>>),
+    /// Describe the pools.
+    Pools {
+        /// So many at most.
+        max: usize,
+        /// Takes the answer.
+        reply: oneshot::Sender<Vec<PoolLine>>,
+    },
+    /// End this session, or its statement, for an operator who may.
+    Kill {
+        /// The session.
+        uid: u64,
+        /// Only the statement.
+        query: bool,
+        /// Takes what came of it.
+        reply: oneshot::Sender<Killed>,
     },
     /// Close the connections of this account that nobody uses.
     DropAccount(Box<[u8]>),
@@ -166,6 +199,8 @@ pub(crate) struct Handle {
     pub(crate) draining: Cell<bool>,
     /// The client's socket is to be looked at: the statement has run for a while.
     pub(crate) check_client: Cell<bool>,
+    /// The server of the kept connection may have to be left.
+    pub(crate) uproot: Cell<bool>,
     /// A statement runs since this tick; 0: none.
     pub(crate) busy_since: Cell<u64>,
     /// When the client last sent something, in ticks.
@@ -174,6 +209,17 @@ pub(crate) struct Handle {
     pub(crate) idle_max: Cell<u64>,
     /// What another session saved of this one's last statement.
     pub(crate) saved: Rc<Keeper>,
+    /// Where the client is; none for a Unix socket.
+    pub(crate) peer: Option<SocketAddr>,
+    /// When it connected, in ticks.
+    pub(crate) connected: Cell<u64>,
+    pub(crate) counts: Counts,
+    pub(crate) pins: Rc<Pins>,
+    /// BEGIN was answered and is not sent yet.
+    pub(crate) begun: Cell<bool>,
+    pub(crate) level: Cell<Consistency>,
+    /// What the client has set; none before the login is done.
+    pub(crate) state: RefCell<Option<Rc<SessionState>>>,
     pub(crate) waker: RefCell<Option<Waker>>,
 }
 
@@ -189,7 +235,7 @@ impl Handle {
         }
     }
 
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }
@@ -213,6 +259,8 @@ pub struct Worker {
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
+    /// Since when servers have been drained, by index.
+    drained: RefCell<Vec<Option<Instant>>>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
@@ -227,6 +275,8 @@ pub struct Worker {
     /// At most one, for the next statement to conclude.
     outcome: Cell<Option<Box<Outcome>>>,
     buffers: RefCell<Vec<Vec<u8>>>,
+    #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
+    journals: RefCell<Vec<Box<Journal>>>,
     next_statement: Cell<u64>,
     shared_statements: RefCell<HashMap<Likeness, u64>>,
     proven: RefCell<HashSet<u64>>,
@@ -290,6 +340,7 @@ impl Worker {
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
             taken: RefCell::default(),
+            drained: RefCell::default(),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
             rotation: Cell::new(0),
@@ -300,6 +351,7 @@ impl Worker {
             shapes: RefCell::default(),
             outcome: Cell::default(),
             buffers: RefCell::default(),
+            journals: RefCell::default(),
             next_statement: Cell::new(1),
             shared_statements: RefCell::default(),
             proven: RefCell::default(),
@@ -365,10 +417,16 @@ impl Worker {
                     }
                 }));
             }
+            // Who asked may be gone: then nobody wants the answer.
+            Message::Describe { uids, reply } => drop(reply.send(self.describe(&uids))),
+            Message::Servers(reply) => drop(reply.send(self.server_lines())),
+            Message::Pools { max, reply } => drop(reply.send(self.pool_lines(max))),
+            Message::Kill { uid, query, reply } => self.kill_for_operator(uid, query, reply),
             Message::DropAccount(user) => self.drop_account(&user),
             Message::Interrupt(uid) => {
                 if let Some(handle) = self.session(uid) {
                     handle.interrupted.set(handle.busy_since.get() != 0);
+                    handle.wake();
                 }
             }
             Message::End(uid) => {
@@ -395,6 +453,12 @@ impl Worker {
         let late = late.iter().enumerate().filter(|(_, until)| **until > tick);
         self.late.set(late.fold(0, |bits, (at, _)| bits | 1 << at));
         self.servers.each(|_, server| server.sweep(tick));
+        for index in 0..self.servers.len() {
+            let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+            if self.is_drained(server) {
+                self.uproot(server);
+            }
+        }
         for handle in self.sessions.borrow().values() {
             let busy = handle.busy_since.get();
             let idle_max = handle.idle_max.get();
@@ -422,13 +486,23 @@ impl Worker {
             let fell =
                 before.is_some_and(|before| before.health.is_usable()) && !view.health.is_usable();
             let other = before.is_some_and(|before| before.incarnation != view.incarnation);
+            let now_primary = world.snapshot.primary == Some(view.id);
+            let demoted = old.snapshot.primary == Some(view.id) && !now_primary;
+            // An only server is used whatever is known of it.
+            server.set_down(matches!(view.health, Health::Down { .. }) && !now_primary);
             if fell || other {
                 server.drop_idle();
                 if let Some(known) = self.known.borrow_mut().get_mut(view.id.index()) {
                     known.clear();
                 }
             }
+            if fell || demoted {
+                server.send_away();
+                self.uproot(view.id);
+            }
+            self.note_draining(view.id, view.draining);
         }
+        self.shared.held.look_again();
         if !Arc::ptr_eq(&old.catalogue, &world.catalogue) || !self.catalogue_read.replace(true) {
             let rows = &world.catalogue;
             if let Some(family) = rows.family {
@@ -437,6 +511,32 @@ impl Worker {
                 *self.catalogue.borrow_mut() = Rc::new(catalogue);
             }
         }
+    }
+
+    /// Has the sessions that keep a connection to the server look whether they may.
+    fn uproot(&self, server: ServerId) {
+        for handle in self.sessions.borrow().values() {
+            if handle.on.get().is_some_and(|(on, _)| on == server) {
+                handle.uproot.set(true);
+                handle.wake();
+            }
+        }
+    }
+
+    fn note_draining(&self, server: ServerId, draining: bool) {
+        let mut drained = self.drained.borrow_mut();
+        if drained.len() <= server.index() {
+            drained.resize(server.index() + 1, None);
+        }
+        let since = &mut drained[server.index()];
+        *since = draining.then(|| since.unwrap_or_else(Instant::now));
+    }
+
+    /// Whether the server has been drained for longer than transactions may go on there.
+    pub(crate) fn is_drained(&self, server: ServerId) -> bool {
+        let limit = self.options().failover.drain_time_max;
+        let since = self.drained.borrow().get(server.index()).copied().flatten();
+        since.is_some_and(|since| since.elapsed() >= limit)
     }
 
     /// The servers as known now.
@@ -705,6 +805,26 @@ impl Worker {
 
     pub(crate) fn put_class(&self, class: Rc<Statement>) {
         self.shapes.borrow_mut().recycle(class);
+    }
+
+    /// The journal of a transaction that begins now; give it back with [`Worker::put_journal`].
+    pub(crate) fn take_journal(&self, begun: Begun) -> Box<Journal> {
+        let now = Instant::now();
+        match self.journals.borrow_mut().pop() {
+            Some(mut journal) => {
+                journal.renew(begun, now);
+                journal
+            }
+            None => Box::new(Journal::new(begun, now)),
+        }
+    }
+
+    pub(crate) fn put_journal(&self, mut journal: Box<Journal>) {
+        let mut journals = self.journals.borrow_mut();
+        if journals.len() < 16 {
+            journal.rest();
+            journals.push(journal);
+        }
     }
 
     /// An empty buffer; give it back with [`Worker::put_buffer`].

@@ -160,6 +160,18 @@ fn each_mistake_is_named_with_its_place_and_a_way_out() {
             "*:1 is a listener for clients already at m.toml:5",
         ),
         (
+            "[admin]\nlisten = \"127.0.0.1:6032\"",
+            "`password_file` or `password_env` is missing at m.toml:5",
+        ),
+        (
+            "[admin]\npassword_file = \"empty\"",
+            "the password of [admin] is empty at m.toml:5",
+        ),
+        (
+            "[admin]\nlisten = \"127.0.0.1:1\"\npassword_file = \"secret\"",
+            "127.0.0.1:1 is a listener already at m.toml:5",
+        ),
+        (
             "[[server]]\naddress = \"b\"",
             "several servers, but no account to ask them for their roles in m.toml; add \
              [monitor] with user and password_file or password_env",
@@ -328,6 +340,15 @@ wait_limit = "0"
 waits_max = 2
 max_lag = "12s"
 slow_start = "17s"
+[failover]
+hold_time = "21s"
+max_held = 22
+max_held_bytes = "23KiB"
+retries = 24
+max_replay_statements = 25
+max_replay_bytes = "26KiB"
+max_replay_time = "27s"
+drain_time = "28s"
 [auth]
 failure_delay = "13ms"
 failure_delay_max = "14s"
@@ -339,6 +360,12 @@ password_env = "MILLRACE_MONITOR_PASSWORD"
 consistency = "instance"
 [http]
 listen = "127.0.0.1:9104"
+[admin]
+listen = "*:6032"
+user = "ops"
+password_file = "secret"
+tls = "required"
+max_connections = 18
 [log]
 level = "debug"
 format = "json"
@@ -443,6 +470,16 @@ timeout = "17s"
             max_lag: s(12),
             slow_start: s(17),
         },
+        failover: Failover {
+            hold_time: s(21),
+            max_held: 22,
+            max_held_bytes: 23 << 10,
+            retries: 24,
+            max_replay_statements: 25,
+            max_replay_bytes: 26 << 10,
+            max_replay_time: s(27),
+            drain_time: s(28),
+        },
         auth: Auth {
             failure_delay: ms(13),
             failure_delay_max: s(14),
@@ -457,6 +494,13 @@ timeout = "17s"
         sets: HashMap::new(),
         rules: Vec::new(),
         http: Some(tcp("127.0.0.1", 9104)),
+        admin: Some(Admin {
+            address: tcp("*", 6032),
+            user: "ops".into(),
+            password: Secret::new(b"hush".to_vec()),
+            tls: ListenerTls::Required,
+            max_connections: 18,
+        }),
         log: Log {
             level: LogLevel::Debug,
             format: LogFormat::Json,
@@ -510,11 +554,20 @@ fn the_readme_shows_what_is_right() {
 /// Every default that the example shows in a comment is the default.
 #[test]
 fn the_example_shows_the_defaults() {
+    // The keys of a section that is commented out belong to no other.
+    let mut section_is_there = true;
     let shown: String = EXAMPLE
         .lines()
-        .map(|line| match line.strip_prefix('#') {
-            Some(rest) if is_default_shown(rest) => format!("{rest}\n"),
-            _ => format!("{line}\n"),
+        .map(|line| {
+            if line.starts_with('[') || line.is_empty() {
+                section_is_there = true;
+            } else if line.starts_with("#[") {
+                section_is_there = false;
+            }
+            match line.strip_prefix('#') {
+                Some(rest) if section_is_there && is_default_shown(rest) => format!("{rest}\n"),
+                _ => format!("{line}\n"),
+            }
         })
         .collect();
     let (with, without) = (load(&shown).unwrap(), load(EXAMPLE).unwrap());
@@ -526,6 +579,19 @@ fn the_example_shows_the_defaults() {
         shown.matches(" = ").count() > 40,
         "the defaults were uncommented"
     );
+}
+
+#[test]
+fn the_example_shows_the_operators_defaults() {
+    let (_, behind) = EXAMPLE.split_once("#[admin]\n").unwrap();
+    let (section, _) = behind.split_once("\n\n").unwrap();
+    let lines = section.lines().map(|line| line.trim_start_matches('#'));
+    let section: String = lines.map(|line| format!("{line}\n")).collect();
+    let section = section.replace("MILLRACE_ADMIN_PASSWORD", "MILLRACE_MONITOR_PASSWORD");
+    let config = load(&format!("{EXAMPLE}\n[admin]\n{section}")).unwrap();
+    let expected = Admin::new(Secret::new(b"pst".to_vec()));
+    assert_eq!(config.admin, Some(expected));
+    assert!(section.matches(" = ").count() >= 5);
 }
 
 /// `key = value` that is no file name, address or further table.
@@ -552,6 +618,8 @@ fn flags_alone_make_a_configuration() {
         monitor_user: Some("m".into()),
         monitor_password_file: None,
         http: Some("127.0.0.1:9104".into()),
+        admin: None,
+        admin_password_file: None,
     };
     let config = Config::from_flags(&flags, &environment()).unwrap();
     assert_eq!(config.listeners.len(), 2);
@@ -750,4 +818,95 @@ fn what_is_wrong_with_a_rule_is_said() {
             .join("\n");
         assert!(errors.contains(expected), "{text}\n{errors}");
     }
+}
+
+#[test]
+fn the_settings_tell_all_but_the_secrets() {
+    let text = format!(
+        "{SMALL}[monitor]\nuser = \"m\"\npassword_file = \"secret\"\n[pool]\nwait_timeout = \
+         \"90s\"\n[limits]\nmax_packet = \"1536KiB\"\n[admin]\npassword_file = \"secret\"\n"
+    );
+    let settings = load(&text).unwrap().settings();
+    let find = |name: &str| {
+        let found = settings.iter().find(|setting| setting.name == name);
+        let found = found.unwrap_or_else(|| panic!("no {name}"));
+        (&*found.value, found.is_default)
+    };
+    assert_eq!(find("listen[1].address"), ("*:1", false));
+    assert_eq!(find("monitor.password"), ("(set)", false));
+    assert_eq!(find("admin.password"), ("(set)", false));
+    assert_eq!(find("pool.wait_timeout"), ("90s", false));
+    assert_eq!(find("pool.max_connections"), ("100", true));
+    assert_eq!(find("limits.max_packet"), ("1536KiB", false));
+    assert_eq!(find("routing.wait_limit"), ("100ms", true));
+    assert!(
+        settings
+            .iter()
+            .all(|setting| !setting.value.contains("hush"))
+    );
+    // What the example names, the list names.
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/millrace.toml");
+    let example = std::fs::read_to_string(example).unwrap();
+    let mut section = String::new();
+    for line in example.lines() {
+        let line = line.trim_start_matches('#');
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_matches(['[', ']']).to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ")
+            && !key.contains(' ')
+            && [
+                "pool", "limits", "routing", "failover", "auth", "log", "drain",
+            ]
+            .contains(&&*section)
+        {
+            find(&format!("{section}.{key}"));
+        }
+    }
+}
+
+#[test]
+fn rules_are_told_as_they_are_written() {
+    let text = "[[server_set]]\nname = \"r\"\nservers = \"a:3306\"\n\
+                [[rule]]\nname = \"n\"\naccount = [\"bi\", \"etl\"]\nkind = \"read\"\n\
+                table = \"shop.orders\"\nservers = \"r\"\ntime_limit = \"60s\"\ncontinue = true\n";
+    let rules = load(&format!("{SMALL}{text}")).unwrap().rule_texts();
+    assert_eq!(rules[0].name, "n");
+    assert_eq!(
+        rules[0].when,
+        "account = [bi, etl], kind = read, table = shop.orders"
+    );
+    assert_eq!(
+        rules[0].then,
+        "servers = r, time_limit = 1m, continue = true"
+    );
+}
+
+#[test]
+fn operators_by_flags_need_a_password() {
+    let flags = Flags {
+        listen: vec!["127.0.0.1:1".into()],
+        server: vec!["a".into()],
+        admin: Some("127.0.0.1:2".into()),
+        ..Flags::default()
+    };
+    let errors = Config::from_flags(&flags, &environment()).unwrap_err();
+    assert!(errors[0].to_string().contains("no password"), "{errors:?}");
+    let flags = Flags {
+        admin_password_file: Some("/etc/m/secret".into()),
+        ..flags
+    };
+    let admin = Config::from_flags(&flags, &environment()).unwrap().admin;
+    assert_eq!(admin.unwrap().address.to_string(), "127.0.0.1:2");
+}
+
+#[test]
+fn operators_from_elsewhere_are_warned_about() {
+    let warnings = |line: &str| {
+        let text = format!("{SMALL}[admin]\npassword_file = \"secret\"\n{line}");
+        load(&text).unwrap().warnings
+    };
+    assert!(warnings("").is_empty());
+    assert!(warnings("listen = \"[::1]:9\"").is_empty());
+    assert!(warnings("listen = \"*:9\"\ntls = \"required\"").is_empty());
+    assert_eq!(warnings("listen = \"*:9\"").len(), 1);
 }

@@ -1,0 +1,73 @@
+//! The admin listener on real servers: who gets in, what each listing says compared with what is,
+//! draining under load, KILL, limits, and the examples of docs/admin.md.
+
+mod acting;
+mod documented;
+mod entering;
+mod ground;
+mod listing;
+#[path = "../serving/ground.rs"]
+#[allow(dead_code, reason = "the suite needs but some of it")]
+mod serving;
+
+use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
+use millrace_tests::checks::Checks;
+
+async fn admin(family: Family) -> anyhow::Result<()> {
+    let mut spec = ClusterSpec::new(family);
+    spec.max_connections = 500;
+    let cluster = Cluster::up(spec).await?;
+    let cluster = &cluster;
+    serving::mark(cluster).await?;
+    let mut checks = Checks::new(format!("admin, {family}"));
+    checks.run("logins", entering::logins(cluster)).await;
+    checks.run("slowed down", entering::slowed(cluster)).await;
+    checks.run("tls demanded", entering::tls(cluster)).await;
+    checks.run("off", entering::off(cluster)).await;
+    checks.run("limits", entering::limits(cluster)).await;
+    checks
+        .run("command line clients", entering::command_line(cluster))
+        .await;
+    checks.run("a driver", entering::driver(cluster)).await;
+    checks.run("servers", listing::servers(cluster)).await;
+    checks.run("sessions", listing::sessions(cluster)).await;
+    checks
+        .run("many sessions", listing::many_sessions(cluster))
+        .await;
+    checks.run("pins", listing::pins(cluster)).await;
+    checks.run("pools", listing::pools(cluster)).await;
+    checks
+        .run("rules, metrics, configuration", listing::counted(cluster))
+        .await;
+    checks.run("kill query", acting::kill_query(cluster)).await;
+    checks.run("kill", acting::kill(cluster)).await;
+    checks.run("drain under load", acting::drain(cluster)).await;
+    checks
+        .run("drain waits", acting::drain_waits(cluster))
+        .await;
+    checks
+        .run("documented", documented::examples(cluster))
+        .await;
+    checks.finish()
+}
+
+fn test(family: Family) {
+    if !skip_unless(family, "admin") {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(admin(family)).unwrap();
+}
+
+#[test]
+fn mysql() {
+    test(Family::MySql);
+}
+
+#[test]
+fn mariadb() {
+    test(Family::MariaDb);
+}
