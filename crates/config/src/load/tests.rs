@@ -3,7 +3,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::*;
-use crate::{Flags, Secret};
+use crate::{Discovery, DiscoveryMode, Flags, Secret};
 
 /// Knows the files under `/etc/m` that are used below, and one variable.
 fn environment() -> Environment {
@@ -293,10 +293,17 @@ weight = 7
 user = "m"
 password_file = "secret"
 interval = "2s"
+urgent_interval = "40ms"
 timeout = "500ms"
 connect_timeout = "700ms"
 position_interval = "5ms"
 fail_after = 3
+[discovery]
+mode = "auto"
+max_servers = 9
+forget_after = "20s"
+[discovery.translate]
+"10.0.0.1" = "localhost:13306"
 [tls]
 cert = "c.pem"
 key = "/keys/k.pem"
@@ -408,10 +415,17 @@ timeout = "17s"
             user: Some("m".into()),
             password: Secret::new(b"hush".to_vec()),
             interval: s(2),
+            urgent_interval: ms(40),
             timeout: ms(500),
             connect_timeout: ms(700),
             position_interval: ms(5),
             fail_after: 3,
+        },
+        discovery: Discovery {
+            mode: DiscoveryMode::Auto,
+            max_servers: 9,
+            forget_after: s(20),
+            translate: [("10.0.0.1:3306".into(), "localhost:13306".into())].into(),
         },
         tls: ClientTls {
             cert: pem("c"),

@@ -109,9 +109,8 @@ fn why(snapshot: &Snapshot, view: &ServerView) -> String {
     use millrace_topology::NoPrimary;
     let unfit = view.unfit.map(|unfit| unfit.to_string());
     let without = snapshot.without.filter(|without| match without {
-        NoPrimary::Lost(id) | NoPrimary::Demoted(id) | NoPrimary::Draining(id) => *id == view.id,
         NoPrimary::Conflict => snapshot.conflict.contains(&view.id),
-        _ => false,
+        other => other.server() == Some(view.id),
     });
     let without = without.map(|without| format!("no server takes writes: {without}"));
     let both: Vec<String> = unfit.into_iter().chain(without).collect();
