@@ -16,6 +16,6 @@ pub use histogram::{BUCKETS, Histogram, HistogramSum, bucket_bound_seconds};
 pub use labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Side, StatementKind,
 };
-pub use metrics::{Metrics, ServerState};
+pub use metrics::{Metrics, PrimaryState, ServerState};
 pub use table::{Definition, Kind, TABLE, define, markdown};
 pub use worker::WorkerMetrics;
