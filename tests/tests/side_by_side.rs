@@ -344,24 +344,18 @@ async fn side_by_side(family: Family) -> anyhow::Result<()> {
     checks.finish()
 }
 
-fn test(family: Family) {
-    if !skip_unless(family, "side by side") {
-        return;
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    if !skip_unless(Family::MySql, "side by side") {
+        return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("no runtime")
-        .unwrap();
-    runtime.block_on(side_by_side(family)).unwrap();
+    side_by_side(Family::MySql).await
 }
 
-#[test]
-fn mysql() {
-    test(Family::MySql);
-}
-
-#[test]
-fn mariadb() {
-    test(Family::MariaDb);
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    if !skip_unless(Family::MariaDb, "side by side") {
+        return Ok(());
+    }
+    side_by_side(Family::MariaDb).await
 }

@@ -203,6 +203,8 @@ pub struct Conn {
     pub used: u64,
     /// Not to be used again: an unfinished answer, a KILL, an error.
     pub broken: bool,
+    /// Its server is taken for dead: nobody waits for what it has to say.
+    pub down: Rc<Cell<bool>>,
     nonce: Vec<u8>,
     plugin: String,
     permit: Option<Permit>,
@@ -236,6 +238,7 @@ impl Conn {
             opened: Instant::now(),
             used: 0,
             broken: false,
+            down: Rc::default(),
             nonce: opened.greeting.nonce.to_vec(),
             plugin: opened.greeting.auth_plugin,
             permit,
@@ -257,7 +260,11 @@ impl Conn {
         if self.buffer.capacity() - self.buffer.len() < 1024 {
             self.buffer.reserve(8192);
         }
-        self.stream.poll_read_into(cx, &mut self.buffer)
+        let polled = self.stream.poll_read_into(cx, &mut self.buffer);
+        if polled.is_pending() && self.down.get() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        polled
     }
 
     /// Waits for more bytes from the server; its end of stream is an error.

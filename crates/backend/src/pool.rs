@@ -127,6 +127,8 @@ pub struct ServerPool {
     tick: Cell<u64>,
     me: Weak<ServerPool>,
     connects: Cell<u64>,
+    /// Shared with its connections.
+    down: Rc<Cell<bool>>,
 }
 
 /// The idle connections of one key.
@@ -233,6 +235,7 @@ impl ServerPool {
             tick: Cell::new(0),
             me: me.clone(),
             connects: Cell::new(0),
+            down: Rc::default(),
         })
     }
 
@@ -363,6 +366,23 @@ impl ServerPool {
     /// Closes all idle connections: the server went down or changed its role.
     pub fn drop_idle(&self) {
         self.retire_those(|_| true);
+    }
+
+    /// The server is taken for dead, or no more. Who waits for one of its connections to say something
+    /// is told so when its task is woken.
+    pub fn set_down(&self, down: bool) {
+        self.down.set(down);
+    }
+
+    /// Who waits for a connection is told that the server is lost, in order: it was taken for dead, or
+    /// is not what it was.
+    pub fn send_away(&self) {
+        let waiting = std::mem::take(&mut *self.waiters.borrow_mut());
+        for waiter in waiting {
+            let lost = std::io::ErrorKind::ConnectionAborted;
+            waiter.finish(Err(BackendError::Io(lost.into())));
+        }
+        self.mark_starving(false);
     }
 
     /// Closes an account's idle connections: it is allowed no more than it has.
@@ -552,6 +572,7 @@ impl ServerPool {
             .await
             .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
         conn.state = self.states.share(state);
+        conn.down = self.down.clone();
         Ok(conn)
     }
 

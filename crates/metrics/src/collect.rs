@@ -2,7 +2,8 @@
 
 use crate::HistogramSum;
 use crate::labels::{
-    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Side, StatementKind,
+    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
+    StatementKind,
 };
 use crate::metrics::{PrimaryState, ServerState};
 use crate::table::{self, Definition};
@@ -129,6 +130,15 @@ impl World<'_> {
             .map(|k| count(&[k.as_str()], sum.counter(|w| &w.retries[k.index()])))
             .collect();
         to.metric(table::RETRIES, &retries)?;
+        to.metric(table::HELD, &[count(&[], sum.gauge(|w| &w.held))])?;
+        let failures: Vec<_> = ReplayFailure::ALL
+            .iter()
+            .map(|why| {
+                let value = sum.counter(|w| &w.replay_failures[why.index()]);
+                count(&[why.as_str()], value)
+            })
+            .collect();
+        to.metric(table::REPLAY_FAILURES, &failures)?;
         let pins: Vec<_> = PinReason::ALL
             .iter()
             .map(|r| count(&[r.as_str()], sum.gauge(|w| &w.pins[r.index()])))

@@ -115,10 +115,28 @@ labels! {
         Unsent => "unsent",
         /// A read whose result had not begun, elsewhere.
         Read => "read",
+        /// A write that its server provably did not run, elsewhere.
+        Write => "write",
         /// A read after a failed wait, elsewhere.
         Position => "position",
         /// A prepared statement the server no longer knew.
         Reprepare => "reprepare",
+    }
+}
+
+labels! {
+    /// Why a transaction that lost its server was not run again on another.
+    ReplayFailure {
+        /// More statements or bytes than the limits allow.
+        TooLarge => "too_large",
+        /// Open for longer than the limit allows.
+        TooOld => "too_old",
+        /// It did what cannot be done again.
+        NotReplayable => "not_replayable",
+        /// A statement was answered differently.
+        Differs => "differs",
+        /// No server could be had in time.
+        NoServer => "no_server",
     }
 }
 

@@ -14,7 +14,8 @@ mod worker;
 pub use collect::{Sample, Value, Visitor};
 pub use histogram::{BUCKETS, Histogram, HistogramSum, bucket_bound_seconds};
 pub use labels::{
-    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Side, StatementKind,
+    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
+    StatementKind,
 };
 pub use metrics::{Metrics, PrimaryState, ServerState};
 pub use table::{Definition, Kind, TABLE, define, markdown};

@@ -75,6 +75,10 @@ table! {
     ERRORS = Counter "millrace_errors" ["side", "class"]
         "Errors sent to clients, by whose fault and which kind";
     RETRIES = Counter "millrace_retries" ["kind"] "Statements tried again without the client's notice";
+    HELD = Gauge "millrace_statements_held" []
+        "Statements that wait for a server that can run them";
+    REPLAY_FAILURES = Counter "millrace_replay_failures" ["reason"]
+        "Transactions that lost their server and were not run again on another";
     PINS = Gauge "millrace_pins" ["reason"] "Sessions that keep a server connection";
     PINS_BEGUN = Counter "millrace_pins_begun" ["reason"] "Pins begun";
     POOL_CONNECTIONS = Gauge "millrace_pool_connections" ["server", "state"]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use millrace_topology::PerServer;
 
 use crate::labels::{
-    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Side, StatementKind,
+    ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
+    StatementKind,
 };
 use crate::{Histogram, HistogramSum};
 
@@ -21,6 +22,8 @@ pub struct WorkerMetrics {
     pub(crate) bytes_sent: AtomicU64,
     pub(crate) pins: [Pair; PinReason::COUNT],
     pub(crate) retries: [AtomicU64; RetryKind::COUNT],
+    pub(crate) held: Pair,
+    pub(crate) replay_failures: [AtomicU64; ReplayFailure::COUNT],
     pub(crate) errors: [[AtomicU64; ErrorClass::COUNT]; Side::COUNT],
     pub(crate) logins: [AtomicU64; LoginOutcome::COUNT],
     /// Statements that Millrace answers itself.
@@ -73,6 +76,8 @@ impl WorkerMetrics {
             bytes_sent: AtomicU64::new(0),
             pins: Default::default(),
             retries: Default::default(),
+            held: Pair::default(),
+            replay_failures: Default::default(),
             errors: Default::default(),
             logins: Default::default(),
             local: Default::default(),
@@ -134,6 +139,21 @@ impl WorkerMetrics {
     /// Something was tried again.
     pub fn retry(&self, kind: RetryKind) {
         bump(&self.retries[kind.index()], 1);
+    }
+
+    /// A statement begins to wait for a server that can run it.
+    pub fn held(&self) {
+        self.held.begin();
+    }
+
+    /// It waits no more.
+    pub fn hold_ended(&self) {
+        self.held.end();
+    }
+
+    /// A transaction that lost its server was not run again on another.
+    pub fn replay_failed(&self, why: ReplayFailure) {
+        bump(&self.replay_failures[why.index()], 1);
     }
 
     /// A session was pinned.

@@ -33,6 +33,15 @@ pub fn decide(
     }
 }
 
+/// Whether nothing but the primary will do for a statement that needs `access`.
+pub fn is_for_primary(session: &SessionView<'_>, access: Access) -> bool {
+    match session.target {
+        Target::PrimaryOnly => true,
+        Target::ReplicasOnly => false,
+        Target::Auto => needs_primary(session, access).is_some(),
+    }
+}
+
 /// Why the statement may run on the primary only; none where any server with the data will do.
 fn needs_primary(session: &SessionView<'_>, access: Access) -> Option<Reason> {
     match access {

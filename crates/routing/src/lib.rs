@@ -11,7 +11,7 @@ mod model;
 pub mod rules;
 
 pub use catalogue::{Catalogue, Row, TriggerEffects};
-pub use decide::decide;
+pub use decide::{decide, is_for_primary};
 pub use millrace_sql::Access;
 pub use model::{
     AllLag, Balance, CANDIDATES_MAX, Candidate, Candidates, Consistency, Decision, Load, NoServer,

@@ -431,38 +431,42 @@ impl Session {
         let _ = packet;
         self.release_everything();
         let database = self.state.database.clone();
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
-        let primary =
-            primary.ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
-        let state = self.state.clone();
-        let pool = self.pool(primary);
-        let mut lease = pool
-            .take(self.handle.uid, &state)
-            .await
-            .map_err(Answer::backend)?;
-        self.save_for_last_user(&mut lease).await;
-        let track = lease.server_facts().track.clone();
-        match lease.reset(&track).await {
-            Ok(state) => {
-                lease.state = self.worker.states.share(state.clone());
-                let state = SessionState {
-                    database,
-                    multi_statements: self.state.multi_statements,
-                    ..state
-                };
-                lease.last_user = 0;
-                lease.give_back();
-                self.set_level(self.level_given);
-                let state = self.worker.states.share(state);
-                self.set_state(state);
-            }
-            Err(error) => {
-                lease.broken = true;
-                lease.give_back();
-                return Err(Answer::backend(error).into());
+        let state = SessionState {
+            database,
+            multi_statements: self.state.multi_statements,
+            ..self.state_of_new().await?
+        };
+        self.set_level(self.level_given);
+        let state = self.worker.states.share(state);
+        self.set_state(state);
+        self.ok(OkFields::default()).await
+    }
+
+    /// What a connection to the primary has that was just reset.
+    async fn state_of_new(&mut self) -> Result<SessionState, Failure> {
+        let mut lost = 0;
+        loop {
+            let mut lease = self.primary_lease().await?;
+            self.save_for_last_user(&mut lease).await;
+            let track = lease.server_facts().track.clone();
+            match lease.reset(&track).await {
+                Ok(state) => {
+                    lease.state = self.worker.states.share(state.clone());
+                    lease.last_user = 0;
+                    lease.give_back();
+                    return Ok(state);
+                }
+                Err(error) => {
+                    lease.broken = true;
+                    let answer = self.unavailable(lease.server, error);
+                    lease.give_back();
+                    if !answer.passing || lost >= self.worker.options().failover.retries_max {
+                        return Err(answer.into());
+                    }
+                    lost += 1;
+                }
             }
         }
-        self.ok(OkFields::default()).await
     }
 
     /// Ends all that the session has on servers, except its account.
@@ -478,6 +482,7 @@ impl Session {
         self.private.clear();
         self.transaction = Transaction::None;
         self.handle.begun.set(false);
+        (self.journal, self.rerun) = (None, None);
         self.one_shot.clear();
         self.one_shot_waits = false;
         self.one_shot_read_only = None;

@@ -85,6 +85,9 @@ impl Session {
         }
         self.note_results(&mut lease, &outcome, class, text);
         self.note_transaction(&outcome, class, began);
+        if self.journal.is_some() {
+            self.keep_journal(&outcome, request);
+        }
         // Whoever did that, in whatever statement: the next user needs to be told again.
         let is_tracking = |name: &str| name.starts_with("session_track_");
         lease.tracking_foreign |= outcome

@@ -2,10 +2,15 @@
 
 use std::io;
 use std::ops::Deref;
+use std::time::Duration;
 
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_metrics::{ErrorClass, Side};
 use millrace_routing::NoServer;
+
+use crate::held::Full;
+use crate::journal::Spoilt;
+use crate::refusals::{Meaning, meaning};
 
 /// Why a statement got no answer from a server, or a session must end.
 #[derive(Debug)]
@@ -15,6 +20,8 @@ pub(crate) enum Failure {
     Client(io::Error),
     /// The session was killed or the process drains: it ends.
     Ended,
+    /// The server that the idle session keeps a connection to is left.
+    Uprooted,
     /// An error for the client; the session goes on.
     Answer(Answer),
     /// An error for the client, after which the session ends.
@@ -32,17 +39,36 @@ pub(crate) struct Told {
     pub(crate) error: ServerError,
     pub(crate) side: Side,
     pub(crate) class: ErrorClass,
+    /// It may be otherwise in a moment, or on another server: worth a wait.
+    pub(crate) passing: bool,
 }
 
 impl Answer {
     fn new(error: ServerError, side: Side, class: ErrorClass) -> Self {
-        Answer(Box::new(Told { error, side, class }))
+        Answer(Box::new(Told {
+            error,
+            side,
+            class,
+            passing: false,
+        }))
+    }
+
+    /// The connection to the server broke.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.side == Side::Proxy && self.error.code == 2013
+    }
+
+    fn passing(mut self) -> Self {
+        self.0.passing = true;
+        self
     }
 
     /// The server's own error, passed on.
     pub(crate) fn server(error: ServerError) -> Self {
         let class = ErrorClass::from_sqlstate(&error.state);
-        Self::new(error, Side::Server, class)
+        let passing = meaning(&error) != Meaning::Own;
+        let answer = Self::new(error, Side::Server, class);
+        if passing { answer.passing() } else { answer }
     }
 
     /// An error about what the client sent.
@@ -75,6 +101,48 @@ impl Answer {
             b"HY000",
             format!("Millrace: {why}; {advice}"),
         )
+        .passing()
+    }
+
+    /// The same after a wait that was in vain.
+    pub(crate) fn waited(mut self, time: Duration) -> Self {
+        let waited = format!(" (waited {time:?}: failover.hold_time)");
+        self.0.error.message.extend_from_slice(waited.as_bytes());
+        self
+    }
+
+    /// There is no room among the statements that wait.
+    pub(crate) fn no_room(self, full: &Full) -> Self {
+        let mut message = self.0.error.message.clone();
+        message.extend_from_slice(format!("; {full}").as_bytes());
+        Self::proxy(ErrorClass::Limit, 1105, b"HY000", message)
+    }
+
+    /// The connection broke while a write was under way. 1180 is the servers' error for a commit that
+    /// went wrong; 08007 is the SQL standard's "transaction resolution unknown".
+    pub(crate) fn unknown_outcome() -> Self {
+        Self::proxy(
+            ErrorClass::Connection,
+            1180,
+            b"08007",
+            "Millrace: the connection to the server broke while the statement was under way; \
+             whether it was committed is not known; look before you run it again",
+        )
+    }
+
+    /// The open transaction was lost with its server and could not be run again on another. Nothing of
+    /// it was done: as after a deadlock, the client may begin it anew.
+    pub(crate) fn transaction_lost(why: Spoilt) -> Self {
+        Self::proxy(
+            ErrorClass::Transaction,
+            1213,
+            b"40001",
+            format!(
+                "Deadlock found when trying to get lock; try restarting transaction (Millrace: the \
+                 transaction was lost with its server and not run again on another, because {})",
+                why.as_str()
+            ),
+        )
     }
 
     /// A server could not be used.
@@ -87,12 +155,13 @@ impl Answer {
                 b"08004",
                 format!("Millrace: {what}"),
             ),
-            other => Self::proxy(
-                ErrorClass::Connection,
-                2013,
-                b"HY000",
-                format!("Lost connection to MySQL server during query (Millrace: {other})"),
-            ),
+            other => {
+                let passing = matches!(other, BackendError::Io(_) | BackendError::Timeout(_));
+                let text =
+                    format!("Lost connection to MySQL server during query (Millrace: {other})");
+                let answer = Self::proxy(ErrorClass::Connection, 2013, b"HY000", text);
+                if passing { answer.passing() } else { answer }
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Statements that wait for a server that can run them, over all workers: in the order in which they
 //! came, within limits. Knows nothing of servers.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -150,6 +151,7 @@ impl Held {
             held: self.clone(),
             ticket,
             lane,
+            served: RefCell::new(None),
         })
     }
 
@@ -174,6 +176,15 @@ impl Queue {
         next.map(|(ticket, _)| *ticket)
     }
 
+    fn take(&mut self, ticket: u64, count: &AtomicUsize) -> Option<Waiting> {
+        let taken = self.waiting.remove(&ticket);
+        if let Some(waiting) = &taken {
+            self.bytes -= waiting.statement.bytes;
+        }
+        count.store(self.waiting.len(), Ordering::Relaxed);
+        taken
+    }
+
     fn wake_first(&mut self, lane: Lane) {
         let first = self.first(lane);
         if let Some(waiting) = first.and_then(|ticket| self.waiting.get_mut(&ticket))
@@ -190,6 +201,8 @@ pub(crate) struct Place {
     held: Arc<Held>,
     ticket: u64,
     lane: Lane,
+    /// Its entry, while it has a connection.
+    served: RefCell<Option<Waiting>>,
 }
 
 impl Place {
@@ -217,17 +230,28 @@ impl Place {
         queue.wake_first(self.lane);
     }
 
-    /// It has a connection: so can the others.
+    /// It has a connection and waits no more; so can the others.
     pub(crate) fn connected(&self) {
         let mut queue = self.held.lock();
         queue.failing[self.lane as usize] = false;
+        if let Some(waiting) = queue.take(self.ticket, &self.held.count) {
+            self.served.replace(Some(waiting));
+        }
         queue.wake_first(self.lane);
     }
 
     /// It was in vain, and takes its old place.
     pub(crate) fn back(&self) {
         let mut queue = self.held.lock();
-        queue.failing[self.lane as usize] = true;
+        // A connection that was had, and no answer, says nothing about the others'.
+        queue.failing[self.lane as usize] = self.served.borrow().is_none();
+        if let Some(waiting) = self.served.take() {
+            queue.bytes += waiting.statement.bytes;
+            queue.waiting.insert(self.ticket, waiting);
+            self.held
+                .count
+                .store(queue.waiting.len(), Ordering::Relaxed);
+        }
         if let Some(waiting) = queue.waiting.get_mut(&self.ticket) {
             waiting.out = false;
         }
@@ -237,15 +261,10 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut queue = self.held.lock();
-        if let Some(waiting) = queue.waiting.remove(&self.ticket) {
-            queue.bytes -= waiting.statement.bytes;
-        }
+        queue.take(self.ticket, &self.held.count);
         if queue.waiting.is_empty() {
             queue.failing = [false; 2];
         }
-        self.held
-            .count
-            .store(queue.waiting.len(), Ordering::Relaxed);
         queue.wake_first(self.lane);
     }
 }
@@ -315,6 +334,12 @@ mod tests {
         assert!(!is_first(&b), "one at a time");
         a.connected();
         assert!(is_first(&b));
+        assert_eq!(held.count(), 1, "it waits no more");
+        a.back();
+        assert_eq!(held.count(), 2);
+        assert_eq!([&a, &b].map(is_first), [true, false]);
+        a.go();
+        assert!(is_first(&b), "connections can be had");
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use millrace_backend::conn::number;
 use millrace_backend::error::BackendError;
-use millrace_backend::pool::Lease;
 use millrace_metrics::{ErrorClass, PinReason};
 use millrace_protocol::command::ExecuteParams;
 use millrace_protocol::ok::OkFields;
@@ -194,15 +193,6 @@ impl Session {
         Ok(rows.ok().and_then(|rows| number(&rows, 0)))
     }
 
-    async fn primary_lease(&mut self) -> Result<Lease, Failure> {
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
-        let primary =
-            primary.ok_or_else(|| Answer::no_server(millrace_routing::NoServer::NoPrimary))?;
-        let state = self.state.clone();
-        let taken = self.pool(primary).take(self.handle.uid, &state).await;
-        Ok(taken.map_err(Answer::backend)?)
-    }
-
     /// COM_PROCESS_KILL.
     pub(crate) async fn kill_connection(
         &mut self,
@@ -376,7 +366,9 @@ impl Session {
             self.lease = Some(lease);
             return match registered? {
                 Attempt::Done => Ok(()),
-                Attempt::Elsewhere(answer) => Err(Failure::Answer(answer)),
+                Attempt::Elsewhere(answer) | Attempt::Gone { why: answer, .. } => {
+                    Err(Failure::Answer(answer))
+                }
             };
         }
         let prepared = self.prepare_connection(&mut lease, &request).await;

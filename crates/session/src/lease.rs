@@ -4,23 +4,26 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_backend::error::BackendError;
+use millrace_backend::error::{BackendError, ServerError};
+use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
-use millrace_metrics::RetryKind;
+use millrace_metrics::{PinReason, RetryKind};
 use millrace_protocol::command::{
     COM_STMT_CLOSE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA, Command, execute_with_types,
 };
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
 use millrace_routing::rules::Directions;
-use millrace_sql::{Access, Family, Flags, Statement};
+use millrace_sql::{Access, Family, Flags, Kind, Statement};
 
 use crate::failure::{Answer, Failure};
 use crate::obey::tell_server;
 use crate::prelude::Prelude;
 use crate::prepared::ClientStatement;
-use crate::relay::{Ended, Plan, refused_here};
-use crate::session::Session;
+use crate::refusals::{Meaning, leaves_transaction, meaning, refuses_read, refuses_write};
+use crate::relay::{Ended, Plan};
+use crate::rerun::commits;
+use crate::session::{Session, Transaction};
 
 /// What is sent to the server.
 pub(crate) enum Main<'a> {
@@ -72,6 +75,14 @@ pub(crate) enum Attempt {
     /// Nothing was run or shown; another server may be tried. The error is for the case that
     /// there is none.
     Elsewhere(Answer),
+    /// Nothing was shown, and the connection, on which the session has something, is gone or of no
+    /// more use.
+    Gone {
+        /// For the case that nothing else can be done.
+        why: Answer,
+        /// The statement may have been run.
+        sent: bool,
+    },
 }
 
 impl Session {
@@ -113,6 +124,18 @@ impl Session {
             lease.saving = None;
         }
         // What is rare is in boxes here, so that what every statement needs is small.
+        if self.rerun.is_some()
+            && let Err(answer) = Box::pin(self.run_again(lease, wait)).await?
+        {
+            return Ok(Attempt::Elsewhere(answer));
+        }
+        if let Some(ended) = self.route.ended.take() {
+            let left = Box::pin(self.look_what_it_left(lease, request, &ended)).await?;
+            if let Err(answer) = left {
+                self.route.ended = Some(ended);
+                return Ok(Attempt::Elsewhere(answer));
+            }
+        }
         if self.sees_foreign(lease, request)
             && let Err(error) = Box::pin(self.clear_foreign(lease)).await
         {
@@ -136,6 +159,7 @@ impl Session {
                 return Ok(Attempt::Elsewhere(Answer::backend(error)));
             }
         };
+        let recorded = self.is_recorded(request);
         let writes = request.access >= Access::PrimaryRead;
         if prelude.doubtful
             && writes
@@ -163,8 +187,8 @@ impl Session {
             }
         };
         if let Err(error) = sent {
-            lease.broken = true;
-            return self.broken(request, lease, BackendError::Io(error));
+            // Its last byte did not go out.
+            return self.broken(request, lease, BackendError::Io(error), false);
         }
         // Every command was sent, so every answer must be read, whatever one of them says.
         let mut refusal = None;
@@ -174,51 +198,35 @@ impl Session {
             }
         }
         if let Some(answer) = refusal {
-            let discarding = Box::pin(self.discard(lease, request));
-            if request.access <= Access::Read {
-                // Its answer is worth no wait: a long read's connection is closed instead.
-                let discarded = tokio::time::timeout(DISCARD, discarding).await;
-                if discarded.is_err() {
-                    lease.broken = true;
-                    self.stop_on_server(lease);
-                }
-            } else {
-                discarding.await;
-            }
-            // A transaction that was begun for it must not come to anybody else.
-            lease.broken |= prelude.begins;
-            return Ok(Attempt::Elsewhere(answer));
+            let begins = prelude.begins;
+            drop(prelude);
+            return Box::pin(self.refused(lease, request, answer, begins)).await;
         }
         self.worker.prove(std::mem::take(&mut prelude.proofs));
         let begins = prelude.begins;
         drop(prelude);
-        let is_read = request.access <= Access::Read;
         let primary = self.worker.with_world(|world| world.snapshot.primary);
         let read_only =
             self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
-        let may_move = is_read || read_only;
-        let hold: Option<fn(u16) -> bool> = match request.main {
-            Main::Execute { .. } if first && may_move => {
-                Some(|code| refused_here(code) || is_stale(code))
-            }
-            Main::Execute { .. } if first => Some(is_stale),
-            _ => may_move.then_some(refused_here),
-        };
         let plan = Plan {
-            hold,
+            hold: self.errors_to_hold(request, read_only, first),
             statement: request.prepare,
             discard: false,
+            sums: recorded,
         };
         match self.relay(lease, request.expect, &plan).await? {
             Ended::Whole => {
                 self.note_types(lease, request, types_told);
+                if recorded {
+                    self.record(lease, request);
+                }
                 Ok(Attempt::Done)
             }
-            Ended::Held(error) if is_stale(error.code) => {
+            Ended::Held(error) if is_stale(&error) => {
                 Box::pin(self.attempt_anew(lease, request, wait)).await
             }
             // A replica refuses the write before it looks at the transaction.
-            Ended::Held(error) if read_only && error.code != 1053 => {
+            Ended::Held(error) if read_only && meaning(&error) == Meaning::NotRun => {
                 let text = "Cannot execute statement in a READ ONLY transaction.";
                 let text = text.trim_end_matches(if lease.family == Family::MariaDb {
                     "."
@@ -229,8 +237,7 @@ impl Session {
             }
             Ended::Held(error) => {
                 lease.broken |= begins;
-                self.worker.metrics().retry(RetryKind::Read);
-                Ok(Attempt::Elsewhere(Answer::server(*error)))
+                Ok(self.held_back(lease, request, *error))
             }
             Ended::Lost => {
                 lease.broken = true;
@@ -238,9 +245,112 @@ impl Session {
                     return Err(Failure::Ended);
                 }
                 let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
-                self.broken(request, lease, BackendError::Io(error))
+                self.broken(request, lease, BackendError::Io(error), true)
             }
         }
+    }
+
+    /// The errors that are not for the client, because the statement can run all the same.
+    fn errors_to_hold(
+        &self,
+        request: &Request<'_>,
+        read_only: bool,
+        first: bool,
+    ) -> Option<fn(&ServerError) -> bool> {
+        type Test = fn(&ServerError) -> bool;
+        let executes = first && matches!(request.main, Main::Execute { .. });
+        let kept = self.lease_is_kept();
+        let (moves, or_stale): (Option<Test>, Test) =
+            if kept && self.pins.has_only(PinReason::Transaction) {
+                let or_stale: Test = |error| leaves_transaction(error) || is_stale(error);
+                (Some(leaves_transaction), or_stale)
+            } else if read_only || (!kept && may_repeat(request)) {
+                let or_stale: Test = |error| refuses_read(error) || is_stale(error);
+                (Some(refuses_read), or_stale)
+            } else if !kept && may_retry(request) && is_change(request) {
+                let or_stale: Test = |error| leaves_transaction(error) || is_stale(error);
+                (Some(leaves_transaction), or_stale)
+            } else if !kept && may_retry(request) {
+                let or_stale: Test = |error| refuses_write(error) || is_stale(error);
+                (Some(refuses_write), or_stale)
+            } else {
+                (None, is_stale)
+            };
+        if executes { Some(or_stale) } else { moves }
+    }
+
+    /// The server did not run the statement, and said so.
+    fn held_back(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        error: ServerError,
+    ) -> Attempt {
+        use millrace_topology::ObservationKind;
+        let meaning = meaning(&error);
+        if meaning == Meaning::NotRun && request.access > Access::Read {
+            let monitor = &self.worker.shared.monitor;
+            monitor.observe(lease.server, ObservationKind::RefusedWrite);
+        }
+        let why = Answer::server(error);
+        if self.lease_is_kept() {
+            // A COMMIT that a server did not get to while it was ending may yet have been done.
+            let sent = meaning != Meaning::NotRun;
+            return Attempt::Gone { why, sent };
+        }
+        // A server that is ending closes the connection soon.
+        lease.broken |= meaning == Meaning::Ending;
+        if meaning == Meaning::Ending && !may_repeat(request) {
+            self.route.ended = Some(why.clone());
+        }
+        self.count_retry(match request.access {
+            Access::Write => RetryKind::Write,
+            _ => RetryKind::Read,
+        });
+        Attempt::Elsewhere(why)
+    }
+
+    pub(crate) fn count_retry(&self, kind: RetryKind) {
+        self.worker.metrics().retry(kind);
+        let monitor = &self.worker.shared.monitor;
+        monitor.failovers().count(FailoverCount::Retried);
+    }
+
+    /// What went ahead of the statement failed, and the statement had been sent with it.
+    async fn refused(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        answer: Answer,
+        begins: bool,
+    ) -> Result<Attempt, Failure> {
+        let lost = lease.broken && answer.is_lost();
+        if lost {
+            if self.is_killed().await {
+                return Err(Failure::Ended);
+            }
+            let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
+            return self.broken(request, lease, BackendError::Io(error), true);
+        }
+        let discarding = Box::pin(self.discard(lease, request));
+        let reads = request.access <= Access::Read;
+        if reads {
+            // Its answer is worth no wait: a long read's connection is closed instead.
+            let discarded = tokio::time::timeout(DISCARD, discarding).await;
+            if discarded.is_err() {
+                lease.broken = true;
+                self.stop_on_server(lease);
+            }
+        } else {
+            discarding.await;
+        }
+        // A transaction that was begun for it must not come to anybody else.
+        lease.broken |= begins;
+        if !reads && self.outcome.error.is_none() && !self.is_undone_with_connection(request) {
+            // It ran, without what should have been there before it.
+            return Err(Failure::Answer(answer));
+        }
+        Ok(Attempt::Elsewhere(answer))
     }
 
     /// Ends what runs on a connection that is about to be closed, by another one of the same account:
@@ -280,25 +390,45 @@ impl Session {
         })
     }
 
-    /// The connection broke with the statement under way and nothing shown to the client.
+    /// The connection broke with the statement under way and nothing shown to the client; `sent`:
+    /// all of the statement had gone out.
     fn broken(
         &mut self,
         request: &Request<'_>,
-        lease: &Lease,
+        lease: &mut Lease,
         error: BackendError,
+        sent: bool,
     ) -> Result<Attempt, Failure> {
         let kind = millrace_topology::ObservationKind::LiveError(millrace_topology::Cause::Lost);
         self.worker.shared.monitor.observe(lease.server, kind);
-        let answer = Answer::backend(error);
+        lease.broken = true;
+        let why = Answer::backend(error);
         if self.lease_is_kept() {
-            // What lived on the connection is gone, so the session cannot go on.
-            return Err(Failure::Fatal(answer));
+            return Ok(Attempt::Gone { why, sent });
         }
-        if request.access <= Access::Read {
-            self.worker.metrics().retry(RetryKind::Read);
-            return Ok(Attempt::Elsewhere(answer));
+        if !sent {
+            self.count_retry(RetryKind::Unsent);
+            return Ok(Attempt::Elsewhere(why));
         }
-        Err(Failure::Answer(answer))
+        if !may_repeat(request) && !self.is_undone_with_connection(request) {
+            return Err(self.unknown_outcome());
+        }
+        if u32::from(self.route.lost) >= self.worker.options().failover.retries_max {
+            return Err(Failure::Answer(why));
+        }
+        self.route.lost += 1;
+        self.count_retry(match request.access {
+            Access::Write => RetryKind::Write,
+            _ => RetryKind::Read,
+        });
+        Ok(Attempt::Elsewhere(why))
+    }
+
+    /// Whether the statement opens a transaction and leaves it open: with its connection, all that it
+    /// did is gone.
+    fn is_undone_with_connection(&self, request: &Request<'_>) -> bool {
+        let opens = !matches!(self.transaction, Transaction::None) || self.autocommit_off();
+        opens && !commits(request)
     }
 
     /// The connection was kept from an earlier statement.
@@ -325,7 +455,7 @@ impl Session {
 
     /// The connection's number for a prepared statement that it holds.
     /// And the version of the parameter types that it was told.
-    fn held_prepared(&mut self, lease: &mut Lease, id: u32) -> Option<(u32, u32)> {
+    pub(crate) fn held_prepared(&mut self, lease: &mut Lease, id: u32) -> Option<(u32, u32)> {
         let statement = self.statements.get_mut(id)?;
         if let Some(held) = lease.prepared.get(statement.uid) {
             return Some(held);
@@ -341,7 +471,7 @@ impl Session {
     }
 
     /// Appends an execution with the types that its packet leaves out; false where it cannot be read.
-    fn append_with_types(&self, id: u32, packet: &[u8], out: &mut Vec<u8>) -> bool {
+    pub(crate) fn append_with_types(&self, id: u32, packet: &[u8], out: &mut Vec<u8>) -> bool {
         let payload = packet::payload(packet);
         let (Some(statement), Ok(Command::StmtExecute(execute))) = (
             self.statements.get(id),
@@ -381,7 +511,7 @@ impl Session {
 
     /// Prepares a statement on the connection; answers its number there. The inner error is the
     /// server's refusal.
-    async fn prepare_anew(
+    pub(crate) async fn prepare_anew(
         &mut self,
         lease: &mut Lease,
         id: u32,
@@ -417,15 +547,12 @@ impl Session {
             Err(BackendError::Server(error)) => Ok(Err(Answer::server(error))),
             Err(error) => {
                 lease.broken = true;
-                if self.lease_is_kept() {
-                    return Err(Failure::Fatal(Answer::backend(error)));
-                }
                 Ok(Err(Answer::backend(error)))
             }
         }
     }
 
-    async fn prepare_now(
+    pub(crate) async fn prepare_now(
         &mut self,
         lease: &mut Lease,
         prelude: &mut Prelude,
@@ -459,7 +586,7 @@ impl Session {
         }
     }
 
-    fn append_long_data(&self, id: u32, server_id: u32, out: &mut Vec<u8>) {
+    pub(crate) fn append_long_data(&self, id: u32, server_id: u32, out: &mut Vec<u8>) {
         let Some(statement) = self.statements.get(id) else {
             return;
         };
@@ -477,8 +604,38 @@ impl Session {
 const DISCARD: Duration = Duration::from_millis(20);
 
 /// Errors that say a prepared statement was not run and has to be prepared anew.
-fn is_stale(code: u16) -> bool {
-    matches!(code, 1243 | 1615)
+fn is_stale(error: &ServerError) -> bool {
+    matches!(error.code, 1243 | 1615)
+}
+
+/// Whether a statement may run a second time as far as its own effects go: it only reads, or changes
+/// the session only, what its connection has lost with itself.
+fn may_repeat(request: &Request<'_>) -> bool {
+    request.access <= Access::PrimaryRead || request.expect == Expect::Prepare
+}
+
+/// Whether a write that its server refused may be sent to another: one plain statement.
+fn may_retry(request: &Request<'_>) -> bool {
+    let class = request.inner.map_or(request.class, |(inner, _)| inner);
+    let locks = Flags::ACQUIRES_USER_LOCK
+        | Flags::RELEASES_USER_LOCK
+        | Flags::RELEASES_ALL_USER_LOCKS
+        | Flags::INTO_OUTFILE;
+    matches!(
+        class.kind,
+        Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete | Kind::Select | Kind::Do
+    ) && !class.flags.intersects(locks)
+}
+
+/// Whether the statement changes rows and runs no code of others': what it did is undone with it, where
+/// its tables have transactions.
+fn is_change(request: &Request<'_>) -> bool {
+    let class = request.inner.map_or(request.class, |(inner, _)| inner);
+    let changes = matches!(
+        class.kind,
+        Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
+    );
+    changes && class.functions.is_empty() && request.inner.is_none()
 }
 
 fn close_statement(id: u32) -> [u8; 9] {

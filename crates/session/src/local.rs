@@ -43,7 +43,7 @@ impl Session {
         if class.kind == Kind::Diagnostics {
             return self.show_saved_warnings(text).await;
         }
-        if self.lease.is_some() {
+        if self.lease.is_some() || self.rerun.is_some() {
             return Ok(false);
         }
         match class.kind {

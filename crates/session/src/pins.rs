@@ -33,6 +33,11 @@ impl Pins {
         self.held.borrow().iter().any(|(held, _)| *held == reason)
     }
 
+    /// Whether it is the only one in force.
+    pub(crate) fn has_only(&self, reason: PinReason) -> bool {
+        matches!(&self.held.borrow()[..], [(only, _)] if *only == reason)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.held.borrow().is_empty()
     }

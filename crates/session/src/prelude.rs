@@ -8,7 +8,7 @@ use millrace_backend::conn::{number, warnings};
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState};
-use millrace_metrics::{PinReason, PositionWait};
+use millrace_metrics::{PinReason, PositionWait, Side};
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::first_value;
 use millrace_sql::{Access, Family, Flags, Kind, Statement};
@@ -68,16 +68,7 @@ impl Session {
         }
         self.adjust_tracking(lease, request.class, &mut prelude);
         if wait {
-            let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
-            let function = match lease.family {
-                Family::MySql => "WAIT_FOR_EXECUTED_GTID_SET",
-                Family::MariaDb => "MASTER_GTID_WAIT",
-            };
-            // The connection's collation may still be another session's: with utf16 a bare literal
-            // would be an empty set, which every server has.
-            let text = format!("SELECT {function}(_utf8mb4'{}',{seconds})", self.required());
-            lease.frame_query(&mut prelude.bytes, text.as_bytes());
-            prelude.steps.push(Step::Wait);
+            self.wait_for_position(lease, &mut prelude);
         }
         let target = self.state.clone();
         self.replay(lease, &target, &mut prelude);
@@ -96,6 +87,20 @@ impl Session {
             self.open_transaction(lease, request.class, &mut prelude);
         }
         Ok(prelude)
+    }
+
+    /// The wait for the position that the session's reads must see.
+    pub(crate) fn wait_for_position(&self, lease: &Lease, prelude: &mut Prelude) {
+        let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
+        let function = match lease.family {
+            Family::MySql => "WAIT_FOR_EXECUTED_GTID_SET",
+            Family::MariaDb => "MASTER_GTID_WAIT",
+        };
+        // The connection's collation may still be another session's: with utf16 a bare literal
+        // would be an empty set, which every server has.
+        let text = format!("SELECT {function}(_utf8mb4'{}',{seconds})", self.required());
+        lease.frame_query(&mut prelude.bytes, text.as_bytes());
+        prelude.steps.push(Step::Wait);
     }
 
     /// Brings the connection to `target`, unless it is there.
@@ -409,7 +414,14 @@ impl Session {
             let text = self.tracks.statement(lease.family);
             prelude.query(lease, text.as_bytes());
             lease.tracking_foreign = true;
-        } else if !wanted && lease.tracking_foreign {
+        } else if !wanted {
+            self.track_again(lease, prelude);
+        }
+    }
+
+    /// Has a connection tell what Millrace needs to know, where a client set that otherwise.
+    pub(crate) fn track_again(&self, lease: &mut Lease, prelude: &mut Prelude) {
+        if lease.tracking_foreign {
             let facts = lease.server_facts();
             let text = millrace_backend::conn::Conn::tracking_statement(lease.family, &facts.track);
             prelude.query(lease, text.as_bytes());
@@ -453,13 +465,13 @@ impl Session {
             Err(error) => {
                 // The connection's state is not what its record says.
                 lease.broken = true;
-                if self.lease_is_kept() {
-                    return Err(Failure::Fatal(Answer::backend(error)));
-                }
-                match error {
+                let answer = Answer::backend(error);
+                match answer.side {
+                    _ if answer.passing => Ok(Err(answer)),
+                    _ if self.lease_is_kept() => Err(Failure::Fatal(answer)),
                     // No other server would take a write: the client gets the server's word.
-                    BackendError::Server(error) => Err(Failure::Answer(Answer::server(error))),
-                    other => Ok(Err(Answer::backend(other))),
+                    Side::Server => Err(Failure::Answer(answer)),
+                    _ => Ok(Err(answer)),
                 }
             }
         }
@@ -547,7 +559,7 @@ fn hash(server: ServerId, bytes: &[u8]) -> u64 {
 }
 
 impl Prelude {
-    fn query(&mut self, lease: &Lease, text: &[u8]) {
+    pub(crate) fn query(&mut self, lease: &Lease, text: &[u8]) {
         lease.frame_query(&mut self.bytes, text);
         self.steps.push(Step::Plain(Expect::Query));
     }

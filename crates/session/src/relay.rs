@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::login::error_packet;
 use crate::obey::too_slow;
 use crate::session::{Session, Tracks};
+use crate::sum::Sum;
 
 /// What a server's answer said besides its rows.
 #[derive(Debug, Default)]
@@ -50,6 +51,8 @@ pub(crate) struct Outcome {
     pub(crate) prepared: Option<(u32, u16, u16)>,
     /// Bytes of the answer went to the client.
     pub(crate) forwarded: bool,
+    /// Of definitions and rows as the server sent them, where that was asked for.
+    pub(crate) sum: Sum,
 }
 
 impl Outcome {
@@ -78,17 +81,13 @@ pub(crate) enum Ended {
 #[derive(Default)]
 pub(crate) struct Plan {
     /// Errors to hold back, if they come first.
-    pub(crate) hold: Option<fn(u16) -> bool>,
+    pub(crate) hold: Option<fn(&ServerError) -> bool>,
     /// The number to show the client for a prepared statement.
     pub(crate) statement: Option<u32>,
     /// Throw the answer away.
     pub(crate) discard: bool,
-}
-
-/// Server errors that say the statement was not run here and may run elsewhere: read only,
-/// offline, shutting down.
-pub(crate) fn refused_here(code: u16) -> bool {
-    matches!(code, 1290 | 1836 | 3032 | 1053 | 3100)
+    /// Sum up definitions and rows.
+    pub(crate) sums: bool,
 }
 
 /// The number in `Rows matched: 2  Changed: 1  Warnings: 0`.
@@ -127,8 +126,16 @@ impl Session {
         let (mut start, mut at) = (0, 0);
         loop {
             match tracker.next(&lease.buffer[at..]) {
-                Event::Pass(len) => at += len,
+                Event::Pass(len) => {
+                    if plan.sums {
+                        self.outcome.sum.add(&lease.buffer[at..at + len]);
+                    }
+                    at += len;
+                }
                 Event::ColumnCount { len } => {
+                    if plan.sums {
+                        self.outcome.sum.add(&lease.buffer[at..at + len]);
+                    }
                     out.extend_from_slice(&lease.buffer[start..at]);
                     put_column_count(&mut out, &lease.buffer[at..at + len]);
                     at += len;
@@ -177,7 +184,7 @@ impl Session {
                         return self.lost();
                     };
                     let first = !self.outcome.forwarded && start == 0 && out.is_empty();
-                    if first && plan.hold.is_some_and(|hold| hold(error.code)) {
+                    if first && plan.hold.is_some_and(|hold| hold(&error)) {
                         lease.buffer.drain(..at + len);
                         return Ok(Ended::Held(error));
                     }

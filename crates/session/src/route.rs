@@ -24,13 +24,21 @@ pub(crate) struct Route {
     pub(crate) waited: bool,
     /// Servers that were tried before.
     pub(crate) refused: u8,
+    /// Connections that broke while it ran.
+    pub(crate) lost: u8,
+    /// The answer of the server that ended while it ran.
+    pub(crate) ended: Option<Answer>,
     pub(crate) directions: Option<Rc<Directions>>,
 }
 
 impl Route {
     /// A statement begins; unless said otherwise it runs on the connection that the session keeps.
     pub(crate) fn begin(&mut self, level: Consistency, directions: Option<&Rc<Directions>>) {
-        (self.reason, self.waited, self.refused) = (Some(Reason::Pinned), false, 0);
+        (self.reason, self.waited) = (Some(Reason::Pinned), false);
+        (self.refused, self.lost) = (0, 0);
+        if self.ended.is_some() {
+            self.ended = None;
+        }
         self.level = level;
         if self.directions.is_some() || directions.is_some() {
             self.directions = directions.cloned();

@@ -21,14 +21,15 @@ use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::rules::Directions;
 use millrace_routing::{
-    Balance, Candidates, Consistency, Decision, Load, Options as RoutingOptions, SessionView,
-    Transaction as TxView, decide,
+    Balance, Candidates, Consistency, Decision, Load, NoServer, Options as RoutingOptions,
+    SessionView, Target, Transaction as TxView, decide,
 };
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify};
-use millrace_topology::{ServerId, Snapshot};
+use millrace_topology::{NoPrimary, ServerId, Snapshot};
 
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
+use crate::held::Place;
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
 use crate::obey::demands;
@@ -113,6 +114,7 @@ impl Session {
             match self.read_client().await {
                 Ok(0) | Err(Failure::Client(_) | Failure::Ended) => return Ok(None),
                 Ok(_) => {}
+                Err(Failure::Uprooted) => self.look_for_ground(),
                 Err(failure) => return Err(failure),
             }
         }
@@ -148,7 +150,11 @@ impl Session {
         poll_fn(|cx| {
             self.handle.register(cx);
             let working = self.pins.has(PinReason::Transaction) || self.pins.has(PinReason::Xa);
+            let working = working || self.rerun.is_some();
             let idle = !working && matches!(self.transaction, Transaction::None);
+            if self.handle.uproot.get() && self.lease.is_some() && self.inbuf.is_empty() {
+                return Poll::Ready(Err(Failure::Uprooted));
+            }
             if self.handle.ended.get()
                 || (self.handle.draining.get() && idle && self.inbuf.is_empty())
             {
@@ -451,23 +457,48 @@ impl Session {
         }
         if let Some(lease) = self.lease.take() {
             self.route.server = Some(lease.server);
-            return Box::pin(self.run_on_kept(lease, request)).await;
-        }
-        if let Some(lease) = self.own_connection(request) {
+            if let Some(lease) = Box::pin(self.run_on_kept(lease, request)).await? {
+                return Ok(lease);
+            }
+        } else if self.rerun.is_some() {
+            self.resume(request)?;
+        } else if let Some(lease) = self.own_connection(request) {
             self.route.server = Some(lease.server);
-            return Box::pin(self.run_on_own(lease, request)).await;
+            if let Some(lease) = Box::pin(self.run_on_own(lease, request)).await? {
+                return Ok(lease);
+            }
         }
         self.frontier = None;
         if self.needs_frontier(request) {
             Box::pin(self.ask_frontier()).await;
         }
+        if self.must_queue(request) {
+            return Box::pin(self.hold(request, None)).await;
+        }
+        match self.try_servers(request, None).await? {
+            Tried::Answered(lease) => Ok(lease),
+            Tried::NotYet(why) => Box::pin(self.hold(request, Some(why))).await,
+        }
+    }
+
+    /// Tries the servers that may run the request now, in order, until one has answered. `place`: its
+    /// own among the statements that wait.
+    pub(crate) async fn try_servers(
+        &mut self,
+        request: &Request<'_>,
+        place: Option<&Place>,
+    ) -> Result<Tried, Failure> {
+        let candidates = match self.candidates(request) {
+            Ok(candidates) => candidates,
+            Err(why) => return Ok(Tried::NotYet(why)),
+        };
         let mut refusal = None;
-        for candidate in self.candidates_soon(request).await? {
+        for candidate in candidates {
             let pool = self.pool(candidate.server);
             let state = self.state.clone();
             let lease = match self.take_idle(&pool, &state, request) {
                 Some(lease) => Ok(lease),
-                None => Box::pin(self.take_anew(&pool, &state)).await,
+                None => Box::pin(self.take_primary_anew(candidate.server, &pool, &state)).await,
             };
             let mut lease = match lease {
                 Ok(lease) => lease,
@@ -477,6 +508,9 @@ impl Session {
                     continue;
                 }
             };
+            if let Some(place) = place {
+                place.connected();
+            }
             self.handle.on.set(Some((lease.server, lease.thread_id)));
             (self.route.server, self.route.waited) = (Some(lease.server), candidate.wait);
             if self.handle.interrupted.get() {
@@ -484,7 +518,11 @@ impl Session {
                 return Err(self.interrupted().await);
             }
             match self.attempt(&mut lease, request, candidate.wait).await {
-                Ok(Attempt::Done) => return Ok(lease),
+                Ok(Attempt::Done) => return Ok(Tried::Answered(lease)),
+                // It was the session's own by then: its transaction had been run again there.
+                Ok(Attempt::Gone { why, sent }) => {
+                    return Ok(Tried::NotYet(self.leave(lease, request, why, sent)?));
+                }
                 Ok(Attempt::Elsewhere(answer)) => {
                     // The server has taken a KILL for what went ahead of the statement.
                     let killed = self.handle.tainted.get() && answer.error.code == 1317;
@@ -501,7 +539,15 @@ impl Session {
                 }
             }
         }
-        Err(refusal.map_or(Failure::Ended, Failure::Answer))
+        match refusal {
+            Some(why) if why.passing => Ok(Tried::NotYet(why)),
+            Some(why) if self.rerun.is_some() => {
+                self.end_transaction();
+                Err(why.into())
+            }
+            Some(why) => Err(why.into()),
+            None => Err(Failure::Ended),
+        }
     }
 
     /// The idle connection that suits the request best.
@@ -536,26 +582,82 @@ impl Session {
         }
     }
 
-    /// Runs the request on the connection that the session keeps.
+    /// Runs the request on the connection that the session keeps; none where that has to be left and
+    /// another will do.
     async fn run_on_kept(
         &mut self,
         mut lease: Lease,
         request: &Request<'_>,
-    ) -> Result<Lease, Failure> {
-        match self.attempt(&mut lease, request, false).await {
-            Ok(Attempt::Done) => Ok(lease),
-            // Refused, and the connection is as it was.
-            Ok(Attempt::Elsewhere(answer)) if !lease.broken => {
-                self.lease = Some(lease);
-                Err(Failure::Answer(answer))
-            }
-            Ok(Attempt::Elsewhere(answer)) => Err(Failure::Fatal(answer)),
-            Err(failure) => {
-                if !lease.broken {
+    ) -> Result<Option<Lease>, Failure> {
+        let (why, sent) = match self.reason_to_leave(&mut lease, request) {
+            Some(why) => (why, false),
+            None => match self.attempt(&mut lease, request, false).await {
+                Ok(Attempt::Done) => return Ok(Some(lease)),
+                Ok(Attempt::Gone { why, sent }) => (why, sent),
+                // Refused, and the connection is as it was.
+                Ok(Attempt::Elsewhere(answer)) if !lease.broken => {
                     self.lease = Some(lease);
+                    return Err(Failure::Answer(answer));
                 }
-                Err(failure)
-            }
+                // It broke before the statement was sent.
+                Ok(Attempt::Elsewhere(answer)) if answer.passing => (answer, false),
+                Ok(Attempt::Elsewhere(answer)) => return Err(Failure::Fatal(answer)),
+                Err(failure) => {
+                    if !lease.broken {
+                        self.lease = Some(lease);
+                    }
+                    return Err(failure);
+                }
+            },
+        };
+        self.leave(lease, request, why, sent)?;
+        Ok(None)
+    }
+
+    /// Why the kept connection is not to be used for the request: it is dead, or its server is not the
+    /// primary any more and it would have to be, or is drained.
+    fn reason_to_leave(&self, lease: &mut Lease, request: &Request<'_>) -> Option<Answer> {
+        if !lease.stream.is_quiet() {
+            let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
+            return Some(self.unavailable(lease.server, BackendError::Io(gone)));
+        }
+        let writes = request.access == Access::Write;
+        self.has_lost_ground(lease.server, writes)
+            .then(|| Answer::no_server(NoServer::NoPrimary))
+    }
+
+    /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
+    /// to write outside of a transaction.
+    fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
+        let read_only = self.status.contains(Status::IN_TRANS_READONLY);
+        let in_transaction = self.pins.has(PinReason::Transaction);
+        let for_primary = match self.target {
+            Target::ReplicasOnly => false,
+            _ => writes || (in_transaction && !read_only),
+        };
+        let demoted = self.worker.with_world(|world| {
+            let snapshot = &world.snapshot;
+            // A primary that is drained is still the primary to those that are there.
+            snapshot.primary != Some(server)
+                && snapshot.without != Some(NoPrimary::Draining(server))
+        });
+        (for_primary && demoted) || (in_transaction && self.worker.is_drained(server))
+    }
+
+    /// The session is idle, and the server of its kept connection has fallen, was demoted or drained. An
+    /// open transaction leaves it, so that it holds no locks there; what else the session has there
+    /// it may yet ask for.
+    fn look_for_ground(&mut self) {
+        self.handle.uproot.set(false);
+        let Some(mut lease) = self.lease.take() else {
+            return;
+        };
+        let leaves = self.pins.has_only(PinReason::Transaction)
+            && (self.has_lost_ground(lease.server, false) || !lease.stream.is_quiet());
+        if leaves {
+            self.uproot(lease);
+        } else {
+            self.lease = Some(lease);
         }
     }
 
@@ -583,7 +685,7 @@ impl Session {
     }
 
     /// What becomes of a statement that was killed before a server ran it.
-    async fn interrupted(&self) -> Failure {
+    pub(crate) async fn interrupted(&self) -> Failure {
         if self.is_killed().await {
             return Failure::Ended;
         }
@@ -598,17 +700,22 @@ impl Session {
                 && (class.kind == Kind::Diagnostics || access <= Access::PrimaryRead))
     }
 
+    /// None where the connection is gone and the statement was not run: another will have to do.
     async fn run_on_own(
         &mut self,
         mut lease: Lease,
         request: &Request<'_>,
-    ) -> Result<Lease, Failure> {
+    ) -> Result<Option<Lease>, Failure> {
         self.handle.on.set(Some((lease.server, lease.thread_id)));
         match self.attempt(&mut lease, request, false).await {
-            Ok(Attempt::Done) => Ok(lease),
-            Ok(Attempt::Elsewhere(answer)) => {
+            Ok(Attempt::Done) => Ok(Some(lease)),
+            Ok(Attempt::Elsewhere(answer) | Attempt::Gone { why: answer, .. }) => {
                 self.put_back(lease);
-                Err(Failure::Answer(answer))
+                if answer.passing {
+                    Ok(None)
+                } else {
+                    Err(Failure::Answer(answer))
+                }
             }
             Err(failure) => {
                 self.put_back(lease);
@@ -617,25 +724,8 @@ impl Session {
         }
     }
 
-    /// The servers that may run the request; where there is none, those that there are soon: a
-    /// primary may be about to be found, or to take over.
-    async fn candidates_soon(&mut self, request: &Request<'_>) -> Result<Candidates, Failure> {
-        let first = self.candidates(request);
-        if first.is_ok() {
-            return first;
-        }
-        let begun = Instant::now();
-        loop {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            let next = self.candidates(request);
-            if next.is_ok() || begun.elapsed() >= HOLD || self.handle.ended.get() {
-                return next;
-            }
-        }
-    }
-
     /// The servers that may run the request, in the order to try them.
-    fn candidates(&mut self, request: &Request<'_>) -> Result<Candidates, Failure> {
+    pub(crate) fn candidates(&mut self, request: &Request<'_>) -> Result<Candidates, Answer> {
         let seen = self.look_around(request);
         let decision = self.weigh(request, seen, |world, options, session, load| {
             decide(world, options, session, request.access, load)
@@ -649,7 +739,7 @@ impl Session {
                 self.route.reason = Some(reason);
                 Ok(candidates)
             }
-            Decision::NoServer(why) => Err(Failure::Answer(Answer::no_server(why))),
+            Decision::NoServer(why) => Err(Answer::no_server(why)),
         }
     }
 
@@ -681,6 +771,7 @@ impl Session {
             consistency: self.level_for(request),
             pinned_to: None,
             transaction: match self.transaction {
+                Transaction::None if self.rerun.is_some() => self.lost_transaction(),
                 Transaction::None => TxView::None,
                 Transaction::Deferred {
                     read_only: true, ..
@@ -723,6 +814,32 @@ impl Session {
         })
     }
 
+    /// The transaction that is to be run again.
+    fn lost_transaction(&self) -> TxView {
+        let begun = self.rerun.as_ref().map(|rerun| &rerun.journal.begun);
+        match begun {
+            Some(begun) if begun.read_only => TxView::ReadOnly,
+            _ => TxView::ReadWrite,
+        }
+    }
+
+    /// A connection that is not there yet; none from a primary that was demoted meanwhile.
+    async fn take_primary_anew(
+        &self,
+        server: ServerId,
+        pool: &Rc<Pool>,
+        state: &Rc<SessionState>,
+    ) -> Result<Lease, BackendError> {
+        let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
+        let before = is_primary();
+        let lease = self.take_anew(pool, state).await?;
+        if before && !is_primary() {
+            lease.give_back();
+            return Err(BackendError::Io(io::ErrorKind::ConnectionAborted.into()));
+        }
+        Ok(lease)
+    }
+
     /// A connection that is not there yet. Where the account may have no more of them, those that
     /// it has and does not use are closed first.
     async fn take_anew(
@@ -763,7 +880,7 @@ impl Session {
         self.handle.ended.get() || self.handle.interrupted.get()
     }
 
-    fn unavailable(&self, server: ServerId, error: BackendError) -> Answer {
+    pub(crate) fn unavailable(&self, server: ServerId, error: BackendError) -> Answer {
         use millrace_topology::{Cause, ObservationKind};
         if let BackendError::Io(error) = &error {
             let cause = match error.kind() {
@@ -876,6 +993,14 @@ impl Session {
     }
 }
 
+/// What came of trying the servers that there are.
+pub(crate) enum Tried {
+    /// One has answered.
+    Answered(Lease),
+    /// None did, but may in a moment.
+    NotYet(Answer),
+}
+
 /// A statement that needs nothing but a server: by far the most are.
 fn is_simple(class: &Statement) -> bool {
     let odd = Flags::USES_FOUND_ROWS
@@ -892,9 +1017,6 @@ fn is_simple(class: &Statement) -> bool {
 
 /// How long a session waits for another to save what it may ask about its last statement.
 const SAVING: std::time::Duration = std::time::Duration::from_secs(10);
-
-/// How long a statement waits for a server that can run it.
-const HOLD: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// What a statement is counted as.
 pub(crate) fn metric_kind(kind: Kind) -> StatementKind {
@@ -925,5 +1047,22 @@ pub(crate) fn metric_kind(kind: Kind) -> StatementKind {
         | Kind::Deallocate
         | Kind::SetRole => StatementKind::Session,
         _ => StatementKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<'a, F: Future>(_: impl FnOnce(&'a mut Session, &'a [u8]) -> F) -> usize {
+        std::mem::size_of::<F>()
+    }
+
+    /// 1,032 bytes, the most that glibc's allocator takes from a thread's own cache, in a release
+    /// build; what is not optimised takes 8 more.
+    #[test]
+    fn a_statements_future_is_small() {
+        let size = size_of_future(Session::command);
+        assert!(size <= 1040, "{size} bytes");
     }
 }

@@ -17,11 +17,13 @@ use millrace_sql::{Charset, Family, LexMode};
 use millrace_topology::{GtidSet, ServerId};
 
 use crate::consistency::Seen;
+use crate::journal::Journal;
 use crate::obey::Obeying;
 use crate::pins::Pins;
 use crate::prepared::Statements;
 use crate::questions::first_found_rows;
 use crate::relay::Outcome;
+use crate::rerun::Rerun;
 use crate::route::Route;
 use crate::variables::Private;
 use crate::worker::{Entry, Handle, Worker};
@@ -60,7 +62,7 @@ pub(crate) enum Transaction {
     /// BEGIN was answered and is sent together with the next statement.
     Deferred {
         /// The client's statement.
-        text: Box<[u8]>,
+        text: Rc<[u8]>,
         /// READ ONLY: may run on a replica.
         read_only: bool,
     },
@@ -183,6 +185,10 @@ pub(crate) struct Session {
     pub(crate) tracks: Tracks,
     pub(crate) private: Private,
     pub(crate) transaction: Transaction,
+    /// What the open transaction has done so far.
+    pub(crate) journal: Option<Box<Journal>>,
+    /// The open transaction has lost its server: it is to be run again before anything else is.
+    pub(crate) rerun: Option<Box<Rerun>>,
     /// SET TRANSACTION statements for the next transaction.
     pub(crate) one_shot: Vec<Box<[u8]>>,
     /// Such a statement has run on the leased connection and is not used up.
@@ -304,6 +310,8 @@ impl Session {
             tracks: Tracks::new(family),
             private: Private::default(),
             transaction: Transaction::None,
+            journal: None,
+            rerun: None,
             one_shot: Vec::new(),
             one_shot_waits: false,
             one_shot_read_only: None,

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backend::conn::Keeper;
 use millrace_backend::connect::SharedTls;
@@ -19,7 +19,7 @@ use millrace_metrics::{Metrics, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
-use millrace_topology::{GtidSet, PerServer, ServerId};
+use millrace_topology::{GtidSet, Health, PerServer, ServerId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
@@ -27,6 +27,7 @@ use crate::accounts::Accounts;
 use crate::consistency::Frontier;
 use crate::directions::Remembered;
 use crate::held::Held;
+use crate::journal::{Begun, Journal};
 use crate::kill::Killed;
 use crate::options::{Options, ServerKey};
 use crate::pins::Pins;
@@ -198,6 +199,8 @@ pub(crate) struct Handle {
     pub(crate) draining: Cell<bool>,
     /// The client's socket is to be looked at: the statement has run for a while.
     pub(crate) check_client: Cell<bool>,
+    /// The server of the kept connection may have to be left.
+    pub(crate) uproot: Cell<bool>,
     /// A statement runs since this tick; 0: none.
     pub(crate) busy_since: Cell<u64>,
     /// When the client last sent something, in ticks.
@@ -256,6 +259,8 @@ pub struct Worker {
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
+    /// Since when servers have been drained, by index.
+    drained: RefCell<Vec<Option<Instant>>>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
@@ -270,6 +275,8 @@ pub struct Worker {
     /// At most one, for the next statement to conclude.
     outcome: Cell<Option<Box<Outcome>>>,
     buffers: RefCell<Vec<Vec<u8>>>,
+    #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
+    journals: RefCell<Vec<Box<Journal>>>,
     next_statement: Cell<u64>,
     shared_statements: RefCell<HashMap<Likeness, u64>>,
     proven: RefCell<HashSet<u64>>,
@@ -333,6 +340,7 @@ impl Worker {
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
             taken: RefCell::default(),
+            drained: RefCell::default(),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
             rotation: Cell::new(0),
@@ -343,6 +351,7 @@ impl Worker {
             shapes: RefCell::default(),
             outcome: Cell::default(),
             buffers: RefCell::default(),
+            journals: RefCell::default(),
             next_statement: Cell::new(1),
             shared_statements: RefCell::default(),
             proven: RefCell::default(),
@@ -444,6 +453,12 @@ impl Worker {
         let late = late.iter().enumerate().filter(|(_, until)| **until > tick);
         self.late.set(late.fold(0, |bits, (at, _)| bits | 1 << at));
         self.servers.each(|_, server| server.sweep(tick));
+        for index in 0..self.servers.len() {
+            let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+            if self.is_drained(server) {
+                self.uproot(server);
+            }
+        }
         for handle in self.sessions.borrow().values() {
             let busy = handle.busy_since.get();
             let idle_max = handle.idle_max.get();
@@ -471,13 +486,23 @@ impl Worker {
             let fell =
                 before.is_some_and(|before| before.health.is_usable()) && !view.health.is_usable();
             let other = before.is_some_and(|before| before.incarnation != view.incarnation);
+            let now_primary = world.snapshot.primary == Some(view.id);
+            let demoted = old.snapshot.primary == Some(view.id) && !now_primary;
+            // An only server is used whatever is known of it.
+            server.set_down(matches!(view.health, Health::Down { .. }) && !now_primary);
             if fell || other {
                 server.drop_idle();
                 if let Some(known) = self.known.borrow_mut().get_mut(view.id.index()) {
                     known.clear();
                 }
             }
+            if fell || demoted {
+                server.send_away();
+                self.uproot(view.id);
+            }
+            self.note_draining(view.id, view.draining);
         }
+        self.shared.held.look_again();
         if !Arc::ptr_eq(&old.catalogue, &world.catalogue) || !self.catalogue_read.replace(true) {
             let rows = &world.catalogue;
             if let Some(family) = rows.family {
@@ -486,6 +511,32 @@ impl Worker {
                 *self.catalogue.borrow_mut() = Rc::new(catalogue);
             }
         }
+    }
+
+    /// Has the sessions that keep a connection to the server look whether they may.
+    fn uproot(&self, server: ServerId) {
+        for handle in self.sessions.borrow().values() {
+            if handle.on.get().is_some_and(|(on, _)| on == server) {
+                handle.uproot.set(true);
+                handle.wake();
+            }
+        }
+    }
+
+    fn note_draining(&self, server: ServerId, draining: bool) {
+        let mut drained = self.drained.borrow_mut();
+        if drained.len() <= server.index() {
+            drained.resize(server.index() + 1, None);
+        }
+        let since = &mut drained[server.index()];
+        *since = draining.then(|| since.unwrap_or_else(Instant::now));
+    }
+
+    /// Whether the server has been drained for longer than transactions may go on there.
+    pub(crate) fn is_drained(&self, server: ServerId) -> bool {
+        let limit = self.options().failover.drain_time_max;
+        let since = self.drained.borrow().get(server.index()).copied().flatten();
+        since.is_some_and(|since| since.elapsed() >= limit)
     }
 
     /// The servers as known now.
@@ -754,6 +805,26 @@ impl Worker {
 
     pub(crate) fn put_class(&self, class: Rc<Statement>) {
         self.shapes.borrow_mut().recycle(class);
+    }
+
+    /// The journal of a transaction that begins now; give it back with [`Worker::put_journal`].
+    pub(crate) fn take_journal(&self, begun: Begun) -> Box<Journal> {
+        let now = Instant::now();
+        match self.journals.borrow_mut().pop() {
+            Some(mut journal) => {
+                journal.renew(begun, now);
+                journal
+            }
+            None => Box::new(Journal::new(begun, now)),
+        }
+    }
+
+    pub(crate) fn put_journal(&self, mut journal: Box<Journal>) {
+        let mut journals = self.journals.borrow_mut();
+        if journals.len() < 16 {
+            journal.rest();
+            journals.push(journal);
+        }
     }
 
     /// An empty buffer; give it back with [`Worker::put_buffer`].

@@ -336,7 +336,7 @@ pub(crate) async fn pools(cluster: &Cluster) -> anyhow::Result<()> {
         &[("in_use", "1"), ("waiting", "0"), ("server_max", "7")],
     )?;
     let (opened, lent) = (number(&row, "opened")?, number(&row, "lent")?);
-    ensure!(lent >= 11.0 && opened >= 1.0 && opened < 5.0, "{row:#?}");
+    ensure!(lent >= 11.0 && (1.0..5.0).contains(&opened), "{row:#?}");
     ensure!(number(&row, "reused")? == lent - opened, "{row:#?}");
     let open = number(&row, "idle")? + number(&row, "in_use")?;
     ensure!(

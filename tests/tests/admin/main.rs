@@ -51,23 +51,18 @@ async fn admin(family: Family) -> anyhow::Result<()> {
     checks.finish()
 }
 
-fn test(family: Family) {
-    if !skip_unless(family, "admin") {
-        return;
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    if !skip_unless(Family::MySql, "admin") {
+        return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(admin(family)).unwrap();
+    admin(Family::MySql).await
 }
 
-#[test]
-fn mysql() {
-    test(Family::MySql);
-}
-
-#[test]
-fn mariadb() {
-    test(Family::MariaDb);
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    if !skip_unless(Family::MariaDb, "admin") {
+        return Ok(());
+    }
+    admin(Family::MariaDb).await
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    Definition, ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, RetryKind, Sample,
-    Side, StatementKind, TABLE, Value,
+    Definition, ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure,
+    RetryKind, Sample, Side, StatementKind, TABLE, Value,
 };
 
 /// `name{value,value}` to the value.
@@ -64,6 +64,10 @@ fn sums_what_the_workers_counted() {
     one.login(LoginOutcome::Denied);
     one.error(Side::Proxy, ErrorClass::Limit);
     two.retry(RetryKind::Unsent);
+    one.held();
+    two.held();
+    two.hold_ended();
+    two.replay_failed(ReplayFailure::Differs);
     one.pinned(PinReason::Transaction);
     two.pinned(PinReason::Transaction);
     two.unpinned(PinReason::Transaction);
@@ -86,6 +90,8 @@ fn sums_what_the_workers_counted() {
         ("millrace_logins{denied}", 1.0),
         ("millrace_errors{proxy,limit}", 1.0),
         ("millrace_retries{unsent}", 1.0),
+        ("millrace_statements_held{}", 1.0),
+        ("millrace_replay_failures{differs}", 1.0),
         ("millrace_pins{transaction}", 1.0),
         ("millrace_pins_begun{transaction}", 2.0),
         ("millrace_pool_connections{a:1,idle}", 0.0),

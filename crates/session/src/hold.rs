@@ -1,0 +1,246 @@
+//! How a statement waits for a server that can run it. What becomes of it then is for
+//! [`crate::run`] to say.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use millrace_backend::failovers::FailoverCount;
+use millrace_backend::pool::Lease;
+use millrace_routing::{NoServer, is_for_primary};
+use millrace_sql::Kind;
+
+use crate::failure::{Answer, Failure};
+use crate::held::{HeldStatement, Lane, Place};
+use crate::journal::Spoilt;
+use crate::lease::{Main, Request};
+use crate::run::{Tried, metric_kind};
+use crate::session::Session;
+use crate::worker::Worker;
+
+/// Between two attempts of the first that waits, while the server that should run it cannot be
+/// reached and nobody says that there is another.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest that a statement of a listener for replicas waits for one.
+const REPLICA_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// Why a wait ended.
+enum Turn {
+    /// It is this statement's.
+    Ours,
+    /// The client is to be looked for.
+    CheckClient,
+    /// It was killed.
+    Interrupted,
+    /// So was the session, or the process ends.
+    Ended,
+}
+
+/// Counts a statement that waits, for as long as it lives.
+struct Counted(Rc<Worker>);
+
+impl Counted {
+    fn new(worker: &Rc<Worker>) -> Self {
+        worker.metrics().held();
+        Counted(worker.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.metrics().hold_ended();
+    }
+}
+
+impl Session {
+    /// Whether a request has to wait because others do, who came before.
+    pub(crate) fn must_queue(&self, request: &Request<'_>) -> bool {
+        self.worker.shared.held.count() > 0 && self.needs_primary(request)
+    }
+
+    /// Whether nothing but the primary will do.
+    fn needs_primary(&self, request: &Request<'_>) -> bool {
+        self.weigh(request, None, |_, _, session, _| {
+            is_for_primary(session, request.access)
+        })
+    }
+
+    /// Waits for a server that can run the request and has it run there, as often as it takes.
+    /// `why` it does not run now; none where others wait.
+    pub(crate) async fn hold(
+        &mut self,
+        request: &Request<'_>,
+        why: Option<Answer>,
+    ) -> Result<Lease, Failure> {
+        let lane = match self.needs_primary(request) {
+            true => Lane::Primary,
+            false => Lane::Reader,
+        };
+        let mut why = why.unwrap_or_else(|| Answer::no_server(NoServer::NoPrimary));
+        let (begun, limit) = (Instant::now(), self.hold_time());
+        let bytes = self.bytes_of(request);
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let place = self.enter(metric_kind(class.kind).as_str(), lane, bytes, &why)?;
+        let _counted = Counted::new(&self.worker);
+        loop {
+            let ready = |session: &mut Session| session.candidates(request).is_ok();
+            self.turn(&place, begun, limit, &why, ready).await?;
+            place.go();
+            match self.try_servers(request, Some(&place)).await? {
+                Tried::Answered(lease) => {
+                    let monitor = &self.worker.shared.monitor;
+                    monitor.failovers().served(lease.server);
+                    return Ok(lease);
+                }
+                Tried::NotYet(answer) => why = answer,
+            }
+            place.back();
+            let rest = limit.saturating_sub(begun.elapsed());
+            tokio::time::sleep(PAUSE.min(rest)).await;
+        }
+    }
+
+    /// A connection to the primary, as soon as there is one.
+    pub(crate) async fn primary_lease(&mut self) -> Result<Lease, Failure> {
+        let mut place: Option<Place> = None;
+        let (begun, limit) = (Instant::now(), self.hold_time());
+        let mut why = Answer::no_server(NoServer::NoPrimary);
+        let mut counted = None;
+        loop {
+            let primary = self.worker.with_world(|world| world.snapshot.primary);
+            if let Some(primary) = primary {
+                let state = self.state.clone();
+                match self.pool(primary).take(self.handle.uid, &state).await {
+                    Ok(lease) => return Ok(lease),
+                    Err(error) => why = self.unavailable(primary, error),
+                }
+                if !why.passing {
+                    return Err(why.into());
+                }
+                if let Some(place) = &place {
+                    place.back();
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+            let held = match place.take() {
+                Some(place) => place,
+                None => self.enter(metric_kind(Kind::Set).as_str(), Lane::Primary, 0, &why)?,
+            };
+            counted.get_or_insert_with(|| Counted::new(&self.worker));
+            let ready = |session: &mut Session| {
+                session
+                    .worker
+                    .with_world(|world| world.snapshot.primary.is_some())
+            };
+            self.turn(&held, begun, limit, &why, ready).await?;
+            held.go();
+            place = Some(held);
+        }
+    }
+
+    fn hold_time(&self) -> Duration {
+        let limit = self.worker.options().failover.hold_time_max;
+        match self.target {
+            millrace_routing::Target::ReplicasOnly => limit.min(REPLICA_WAIT_MAX),
+            _ => limit,
+        }
+    }
+
+    fn bytes_of(&self, request: &Request<'_>) -> usize {
+        let (Main::Packet(packet) | Main::Execute { packet, .. }) = request.main;
+        let journal = self.rerun.as_ref().map_or(0, |rerun| rerun.journal.len());
+        packet.len() + journal
+    }
+
+    fn enter(
+        &mut self,
+        kind: &'static str,
+        lane: Lane,
+        bytes: usize,
+        why: &Answer,
+    ) -> Result<Place, Failure> {
+        let statement = HeldStatement {
+            session: self.id,
+            account: self.identity.account.user.clone(),
+            waited: Duration::ZERO,
+            bytes,
+            kind,
+            lane,
+        };
+        match self.worker.shared.held.enter(statement) {
+            Ok(place) => {
+                let monitor = &self.worker.shared.monitor;
+                monitor.failovers().count(FailoverCount::Held);
+                Ok(place)
+            }
+            Err(full) => Err(self.in_vain(why.clone().no_room(&full))),
+        }
+    }
+
+    /// Waits until it is the place's turn and `ready` says yes.
+    async fn turn(
+        &mut self,
+        place: &Place,
+        begun: Instant,
+        limit: Duration,
+        why: &Answer,
+        mut ready: impl FnMut(&mut Session) -> bool,
+    ) -> Result<(), Failure> {
+        loop {
+            let rest = limit.saturating_sub(begun.elapsed());
+            let waiting = poll_fn(|cx| self.poll_turn(cx, place, &mut ready));
+            let Ok(turn) = tokio::time::timeout(rest, waiting).await else {
+                return Err(self.in_vain(why.clone().waited(limit)));
+            };
+            match turn {
+                Turn::Ours => return Ok(()),
+                Turn::Ended => return Err(Failure::Ended),
+                Turn::Interrupted => {
+                    let interrupted = self.interrupted().await;
+                    return Err(interrupted);
+                }
+                Turn::CheckClient => {
+                    self.handle.check_client.set(false);
+                    if self.client.peer_closed().await {
+                        let gone = std::io::ErrorKind::ConnectionReset;
+                        return Err(Failure::Client(gone.into()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_turn(
+        &mut self,
+        cx: &Context<'_>,
+        place: &Place,
+        ready: &mut impl FnMut(&mut Session) -> bool,
+    ) -> Poll<Turn> {
+        self.handle.register(cx);
+        if self.handle.ended.get() {
+            return Poll::Ready(Turn::Ended);
+        }
+        if self.handle.interrupted.get() {
+            return Poll::Ready(Turn::Interrupted);
+        }
+        if self.handle.check_client.get() {
+            return Poll::Ready(Turn::CheckClient);
+        }
+        match place.poll_turn(cx) {
+            Poll::Ready(()) if ready(self) => Poll::Ready(Turn::Ours),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// What a statement is told that waited in vain, or found no room to.
+    fn in_vain(&mut self, answer: Answer) -> Failure {
+        if self.rerun.is_some() {
+            return self.lose_transaction(Spoilt::NoServer);
+        }
+        let monitor = &self.worker.shared.monitor;
+        monitor.failovers().count(FailoverCount::Failed);
+        answer.into()
+    }
+}

@@ -1,0 +1,144 @@
+//! What a server's error says about whether it ran the statement. A table; decides nothing.
+
+use millrace_backend::error::ServerError;
+
+/// What an error tells of its statement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// This server does not take it, and nothing of it was done. Where it was to end a transaction,
+    /// the transaction was rolled back or is still open.
+    NotRun,
+    /// The server is ending, and ended the statement: nothing of it was done as far as tables are
+    /// transactional.
+    Ending,
+    /// The statement's own matter.
+    Own,
+}
+
+/// What `error` tells.
+///
+/// - 1290 with `read-only`: `@@read_only` or `@@super_read_only` is set (MySQL: "The MySQL server is
+///   running with the --super-read-only option …", the same on MariaDB). Said before the statement,
+///   and at COMMIT, which is then a rollback. Other options that 1290 names are the statement's own
+///   matter. 1836: the engine is read only.
+/// - 3032: `@@offline_mode`, said to logins.
+/// - 1047 with `WSREP`: a Galera node without its cluster ("WSREP has not yet prepared node for
+///   application use"), said before the statement; otherwise it is an unknown command.
+/// - 1053, and MariaDB's 1927 for a connection that was killed: to statements under way, too.
+///
+/// Group Replication's 3100 and 3101 come before and after the transaction has been sent to the
+/// group with the same words, so that they prove nothing; 1180 as well.
+pub(crate) fn meaning(error: &ServerError) -> Meaning {
+    match error.code {
+        1290 if says(error, b"read-only") || says(error, b"read_only") => Meaning::NotRun,
+        1836 | 3032 => Meaning::NotRun,
+        1047 if says(error, b"WSREP") => Meaning::NotRun,
+        1053 | 1927 => Meaning::Ending,
+        _ => Meaning::Own,
+    }
+}
+
+/// Whether a read that is answered so may run on another server. 3100: a member of a group that
+/// cannot wait for what a read must see.
+pub(crate) fn refuses_read(error: &ServerError) -> bool {
+    meaning(error) != Meaning::Own || error.code == 3100
+}
+
+/// Whether the server did nothing of a write that is answered so.
+pub(crate) fn refuses_write(error: &ServerError) -> bool {
+    meaning(error) == Meaning::NotRun
+}
+
+/// Whether the server can be of no more use to the transaction whose statement is answered so, or has
+/// undone the single change that is answered so.
+pub(crate) fn leaves_transaction(error: &ServerError) -> bool {
+    meaning(error) != Meaning::Own
+}
+
+fn says(error: &ServerError, what: &[u8]) -> bool {
+    error
+        .message
+        .windows(what.len())
+        .any(|at| at.eq_ignore_ascii_case(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_tell_whether_the_statement_ran() {
+        let cases: &[(u16, &str, Meaning)] = &[
+            (
+                1290,
+                "The MySQL server is running with the --super-read-only option so it cannot execute this statement",
+                Meaning::NotRun,
+            ),
+            (
+                1290,
+                "The MariaDB server is running with the --read-only option so it cannot execute this statement",
+                Meaning::NotRun,
+            ),
+            (
+                1290,
+                "The MySQL server is running with the --secure-file-priv option so it cannot execute this statement",
+                Meaning::Own,
+            ),
+            (1836, "Running in read-only mode", Meaning::NotRun),
+            (
+                3032,
+                "The server is currently in offline mode",
+                Meaning::NotRun,
+            ),
+            (
+                1047,
+                "WSREP has not yet prepared node for application use",
+                Meaning::NotRun,
+            ),
+            (1047, "Unknown command", Meaning::Own),
+            (1053, "Server shutdown in progress", Meaning::Ending),
+            (1927, "Connection was killed", Meaning::Ending),
+            (1213, "Deadlock found when trying to get lock", Meaning::Own),
+            (
+                1792,
+                "Cannot execute statement in a READ ONLY transaction.",
+                Meaning::Own,
+            ),
+            (
+                3100,
+                "Error on observer while running replication hook 'before_commit'.",
+                Meaning::Own,
+            ),
+            (
+                3101,
+                "Plugin instructed the server to rollback the current transaction.",
+                Meaning::Own,
+            ),
+            (
+                1180,
+                "Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT",
+                Meaning::Own,
+            ),
+            (1062, "Duplicate entry '1' for key 'PRIMARY'", Meaning::Own),
+            (1105, "Unknown error", Meaning::Own),
+        ];
+        for (code, message, expected) in cases {
+            let error = ServerError::new(*code, b"HY000", *message);
+            assert_eq!(meaning(&error), *expected, "{code} {message}");
+        }
+    }
+
+    #[test]
+    fn a_write_is_safe_to_repeat_only_where_it_was_refused() {
+        let error = |code, message: &str| ServerError::new(code, b"HY000", message);
+        assert!(refuses_write(&error(1836, "Running in read-only mode")));
+        assert!(!refuses_write(&error(1053, "Server shutdown in progress")));
+        assert!(refuses_read(&error(1053, "Server shutdown in progress")));
+        assert!(refuses_read(&error(3100, "Error on observer …")));
+        assert!(!leaves_transaction(&error(3100, "Error on observer …")));
+        assert!(leaves_transaction(&error(
+            1053,
+            "Server shutdown in progress"
+        )));
+    }
+}

@@ -1,0 +1,723 @@
+//! An open transaction that has lost its server: what becomes of it, and how it is run again on another,
+//! each answer compared with what the client was told.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use millrace_backend::conn::Residue;
+use millrace_backend::error::{BackendError, ServerError};
+use millrace_backend::failovers::FailoverCount;
+use millrace_backend::pool::Lease;
+use millrace_backend::state::write_hex;
+use millrace_metrics::PinReason;
+use millrace_protocol::command::{COM_STMT_PREPARE, Command};
+use millrace_protocol::response::Expect;
+use millrace_protocol::{Status, packet};
+use millrace_sql::{Access, Flags, Kind, Statement, TableUse, classify};
+use millrace_topology::ServerId;
+use tracing::debug;
+
+use crate::failure::{Answer, Failure};
+use crate::journal::{
+    Answered, Begun, Entry, Executed, Journal, Spoilt, is_replayable, may_commit,
+};
+use crate::lease::{Main, Request, Types};
+use crate::prelude::Prelude;
+use crate::refusals::{Meaning, meaning};
+use crate::relay::{Ended, Outcome, Plan};
+use crate::session::{Session, Transaction};
+use crate::variables::variable_name;
+
+/// A transaction that waits to be run again.
+#[derive(Debug)]
+pub(crate) struct Rerun {
+    pub(crate) journal: Box<Journal>,
+    /// What the lost connection was to the session.
+    lost: Lost,
+    /// INSERTs that must be told which number to generate, because they would generate another.
+    numbered: Vec<usize>,
+}
+
+/// What the session remembers of a connection by.
+#[derive(Debug, Clone, Copy)]
+struct Lost {
+    server: ServerId,
+    seq: u64,
+    residue: Residue,
+    last_insert_id: Option<u64>,
+}
+
+/// Why a transaction was not run again to its end.
+enum Stop {
+    /// This server did not let it; another may.
+    Elsewhere(Answer),
+    /// No server will.
+    Never(Spoilt),
+    /// The session is over, or its client gone.
+    Failure(Failure),
+}
+
+impl From<BackendError> for Stop {
+    fn from(error: BackendError) -> Self {
+        let answer = Answer::backend(error);
+        match answer.passing {
+            true => Stop::Elsewhere(answer),
+            false => Stop::Never(Spoilt::Differs),
+        }
+    }
+}
+
+impl Session {
+    /// Whether the statement's answer is to be summed up and written down.
+    pub(crate) fn is_recorded(&self, request: &Request<'_>) -> bool {
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let in_transaction = self.pins.has(PinReason::Transaction)
+            || !matches!(self.transaction, Transaction::None)
+            || self.autocommit_off()
+            || class.kind == Kind::Begin;
+        in_transaction
+            && matches!(
+                request.expect,
+                Expect::Query | Expect::Execute | Expect::Simple
+            )
+            && !matches!(class.kind, Kind::Commit | Kind::Rollback)
+            && self
+                .journal
+                .as_ref()
+                .is_none_or(|journal| journal.is_whole())
+    }
+
+    /// Writes down a statement of the open transaction that has been answered. What it changed on the
+    /// session has not been taken in yet.
+    pub(crate) fn record(&mut self, lease: &Lease, request: &Request<'_>) {
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        if class.kind == Kind::Begin && self.outcome.error.is_none() {
+            // It commits what was open.
+            self.journal = None;
+        }
+        let mut journal = match self.journal.take() {
+            Some(journal) => journal,
+            None => self.begin_journal(lease, Some(request)),
+        };
+        let state = self.state.clone();
+        let options = &self.worker.options().failover;
+        let answer = Answered::of(&self.outcome);
+        let replayable = match request.expect {
+            // COM_INIT_DB.
+            Expect::Simple => request.class.kind == Kind::Use,
+            _ => is_replayable(class) && is_replayable_outside(request),
+        };
+        if !replayable {
+            journal.spoil(Spoilt::Statement);
+        } else if let Main::Execute { id, types, packet } = request.main {
+            match self.write_execution(id, types, packet, &mut journal) {
+                Some(executed) => {
+                    journal.add(request.expect, Some(executed), state, answer, options);
+                }
+                None => journal.spoil(Spoilt::Statement),
+            }
+        } else if let Main::Packet(packet) = request.main {
+            journal.room().extend_from_slice(packet);
+            journal.add(request.expect, None, state, answer, options);
+        }
+        self.journal = Some(journal);
+    }
+
+    fn begin_journal(&self, lease: &Lease, request: Option<&Request<'_>>) -> Box<Journal> {
+        let (text, read_only) = match &self.transaction {
+            Transaction::Deferred { text, read_only } => (Some(text.clone()), *read_only),
+            Transaction::None => (None, false),
+        };
+        let known = text.is_some()
+            || request.is_some_and(|request| request.class.kind == Kind::Begin)
+            || (self.autocommit_off() && !self.pins.has(PinReason::Transaction));
+        let begun = Begun {
+            one_shot: match text {
+                Some(_) => self.one_shot.clone(),
+                None => Vec::new(),
+            },
+            text,
+            read_only,
+            state: self.state.clone(),
+            last_insert_id: lease.last_insert_id,
+            private_version: self.private.version,
+        };
+        let mut journal = self.worker.take_journal(begun);
+        if !known || self.one_shot_waits {
+            journal.spoil(Spoilt::Begin);
+        }
+        journal
+    }
+
+    /// Writes an execution's packets: its long data, and itself with its parameters' types.
+    fn write_execution(
+        &self,
+        id: u32,
+        types: Types,
+        packet: &[u8],
+        journal: &mut Journal,
+    ) -> Option<Executed> {
+        let statement = self.statements.get(id)?;
+        let short = packet.len() < packet::MAX_PAYLOAD;
+        if !short || statement.cursor {
+            return None;
+        }
+        self.append_long_data(id, 0, journal.room());
+        if types != Types::LeftOut {
+            journal.room().extend_from_slice(packet);
+        } else if !self.append_with_types(id, packet, journal.room()) {
+            return None;
+        }
+        Some(Executed {
+            id,
+            text: statement.text.clone(),
+            context: statement.context.clone(),
+        })
+    }
+
+    /// Looks, after a statement has been taken in, whether its transaction goes on.
+    pub(crate) fn keep_journal(&mut self, outcome: &Outcome, request: &Request<'_>) {
+        let Some(journal) = self.journal.as_mut() else {
+            return;
+        };
+        if !self.pins.has(PinReason::Transaction) {
+            if let Some(journal) = self.journal.take() {
+                self.worker.put_journal(journal);
+            }
+            return;
+        }
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        journal.wrote |= request.access == Access::Write;
+        match &outcome.error {
+            Some(error) if may_end_transaction(error) => {
+                journal.uncertain = true;
+                journal.spoil(Spoilt::Statement);
+            }
+            Some(_) => {}
+            None => {
+                journal.uncertain = false;
+                if matches!(class.kind, Kind::Commit | Kind::Rollback) {
+                    // AND CHAIN: the next has begun.
+                    journal.wrote = false;
+                    journal.spoil(Spoilt::Begin);
+                }
+            }
+        }
+    }
+
+    /// The kept connection is gone, or of no more use, before the request was answered; `sent`: the
+    /// server may have run it. Answers why, where it may run elsewhere, after its transaction if
+    /// there is one.
+    pub(crate) fn leave(
+        &mut self,
+        mut lease: Lease,
+        request: &Request<'_>,
+        why: Answer,
+        sent: bool,
+    ) -> Result<Answer, Failure> {
+        if !self.pins.has_only(PinReason::Transaction) {
+            lease.broken = true;
+            self.put_back(lease);
+            let monitor = &self.worker.shared.monitor;
+            monitor.failovers().count(FailoverCount::Failed);
+            // What lived on the connection is gone, so the session cannot go on.
+            return Err(Failure::Fatal(why));
+        }
+        let changed = request.access == Access::Write
+            || self
+                .journal
+                .as_ref()
+                .is_none_or(|journal| journal.wrote || journal.uncertain);
+        let uncertain = self
+            .journal
+            .as_ref()
+            .is_none_or(|journal| journal.uncertain);
+        self.uproot(lease);
+        if sent && changed && (uncertain || commits(request)) {
+            self.end_transaction();
+            return Err(self.unknown_outcome());
+        }
+        self.route.lost += u8::from(sent);
+        if u32::from(self.route.lost) > self.worker.options().failover.retries_max {
+            // It may be what ends its servers.
+            return Err(self.lose_transaction(Spoilt::NoServer));
+        }
+        self.resume(request)?;
+        Ok(why)
+    }
+
+    /// Leaves the server of the open transaction, which is to be run again before anything else is.
+    pub(crate) fn uproot(&mut self, mut lease: Lease) {
+        let lost = Lost {
+            server: lease.server,
+            seq: lease.last_seq,
+            residue: lease.residue,
+            last_insert_id: lease.last_insert_id,
+        };
+        // So the server rolls back.
+        lease.broken = true;
+        let begun = self.begin_journal(&lease, None);
+        self.put_back(lease);
+        self.unpin(PinReason::Transaction);
+        let journal = self.journal.take().unwrap_or(begun);
+        self.rerun = Some(Box::new(Rerun {
+            journal,
+            lost,
+            numbered: Vec::new(),
+        }));
+    }
+
+    /// Looks whether the transaction that has lost its server has to be run again for this request,
+    /// and whether it can be.
+    pub(crate) fn resume(&mut self, request: &Request<'_>) -> Result<(), Failure> {
+        let Some(rerun) = &self.rerun else {
+            return Ok(());
+        };
+        let flags = request.class.flags;
+        let plain = !flags.intersects(Flags::CHAIN | Flags::RELEASE);
+        let over = match request.class.kind {
+            Kind::Rollback => plain,
+            Kind::Commit => plain && !rerun.journal.wrote && !rerun.journal.uncertain,
+            _ => false,
+        };
+        if over {
+            // Nothing is to be ended any more: it is only to be answered.
+            self.end_transaction();
+            return Ok(());
+        }
+        let options = &self.worker.options().failover;
+        let private = rerun.journal.begun.private_version != self.private.version;
+        let spoilt = rerun.journal.spoilt(Instant::now(), options);
+        match spoilt.or(private.then_some(Spoilt::Statement)) {
+            Some(why) => Err(self.lose_transaction(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// The open transaction is over, and nothing of it was done.
+    pub(crate) fn lose_transaction(&mut self, why: Spoilt) -> Failure {
+        self.end_transaction();
+        let failovers = self.worker.shared.monitor.failovers();
+        failovers.count(FailoverCount::Failed);
+        self.worker.metrics().replay_failed(why.label());
+        Answer::transaction_lost(why).into()
+    }
+
+    /// Nobody can tell whether the statement under way was committed.
+    pub(crate) fn unknown_outcome(&self) -> Failure {
+        let failovers = self.worker.shared.monitor.failovers();
+        failovers.count(FailoverCount::UnknownOutcome);
+        Answer::unknown_outcome().into()
+    }
+
+    /// The session is in no transaction any more.
+    pub(crate) fn end_transaction(&mut self) {
+        (self.journal, self.rerun) = (None, None);
+        self.transaction = Transaction::None;
+        self.unpin(PinReason::Transaction);
+        self.one_shot.clear();
+        (self.one_shot_waits, self.one_shot_read_only) = (false, None);
+        self.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
+    }
+
+    /// Runs the transaction again, on a connection that was just leased; the inner error says that this
+    /// server does not do. `wait`: it is to wait for the session's position first.
+    pub(crate) async fn run_again(
+        &mut self,
+        lease: &mut Lease,
+        wait: bool,
+    ) -> Result<Result<(), Answer>, Failure> {
+        let Some(mut rerun) = self.rerun.take() else {
+            return Ok(Ok(()));
+        };
+        let why = match self.run_all_again(lease, &mut rerun, wait).await {
+            Ok(()) => {
+                self.settle_rerun(lease, *rerun);
+                return Ok(Ok(()));
+            }
+            Err(why) => why,
+        };
+        lease.broken = true;
+        match why {
+            Stop::Elsewhere(answer) => {
+                self.rerun = Some(rerun);
+                Ok(Err(answer))
+            }
+            Stop::Never(why) => Err(self.lose_transaction(why)),
+            Stop::Failure(failure) => {
+                self.end_transaction();
+                Err(failure)
+            }
+        }
+    }
+
+    async fn run_all_again(
+        &mut self,
+        lease: &mut Lease,
+        rerun: &mut Rerun,
+        wait: bool,
+    ) -> Result<(), Stop> {
+        if rerun.journal.wrote {
+            let written = self.tables_written(&rerun.journal);
+            if self.keeps_rows(lease, &written).await? {
+                return Err(Stop::Never(Spoilt::NonTransactional));
+            }
+        }
+        loop {
+            self.begin_again(lease, &rerun.journal.begun, wait).await?;
+            let Some(at) = self.repeat(lease, rerun).await? else {
+                return Ok(());
+            };
+            rerun.numbered.push(at);
+            lease.query("ROLLBACK").await?;
+        }
+    }
+
+    /// The tables that a transaction's statements change.
+    fn tables_written(&self, journal: &Journal) -> Vec<Box<[u8]>> {
+        let mut names = Vec::new();
+        let mut class = self.worker.take_statement();
+        for (at, entry) in journal.entries.iter().enumerate() {
+            let payload = packet::payload(journal.packets(at));
+            let text: &[u8] = match (&entry.executed, Command::parse(&payload, self.capabilities)) {
+                (Some(executed), _) => &executed.text,
+                (None, Ok(Command::Query(query))) => query.text,
+                _ => continue,
+            };
+            classify(text, &self.lex, &mut class);
+            written_by(&class, text, &mut names);
+        }
+        self.worker.put_statement(class);
+        names
+    }
+
+    /// Whether one of these tables keeps the rows of a statement that is rolled back: they may be there
+    /// already. A view is taken for what it may hide.
+    async fn keeps_rows(
+        &mut self,
+        lease: &mut Lease,
+        tables: &[Box<[u8]>],
+    ) -> Result<bool, BackendError> {
+        if tables.is_empty() {
+            return Ok(false);
+        }
+        let mut list = Vec::new();
+        for name in tables {
+            list.extend_from_slice(if list.is_empty() { b"" } else { b"," });
+            write_hex(&mut list, "_utf8mb4", name);
+        }
+        let list = String::from_utf8_lossy(&list);
+        let question = format!(
+            "SELECT 1 FROM information_schema.TABLES WHERE LOWER(TABLE_NAME) IN ({list}) \
+             AND COALESCE(ENGINE,_utf8mb4'') NOT IN \
+             (SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS=_utf8mb4'YES') LIMIT 1"
+        );
+        self.leave_last_user(lease).await?;
+        let found = lease.query(&question).await?;
+        Ok(!found.is_empty())
+    }
+
+    /// A statement was ended with its server, and would run again here. Looks whether all that it did
+    /// there was undone; the error is what the client is told otherwise.
+    pub(crate) async fn look_what_it_left(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        ended: &Answer,
+    ) -> Result<Result<(), Answer>, Failure> {
+        let mut tables = Vec::new();
+        match request.main {
+            Main::Execute { id, .. } => {
+                if let Some(statement) = self.statements.get(id) {
+                    written_by(&statement.class, &statement.text, &mut tables);
+                }
+            }
+            Main::Packet(packet) => {
+                let payload = packet::payload(packet);
+                if let Ok(Command::Query(query)) = Command::parse(&payload, self.capabilities) {
+                    written_by(request.class, query.text, &mut tables);
+                }
+            }
+        }
+        match self.keeps_rows(lease, &tables).await {
+            Ok(false) => Ok(Ok(())),
+            Ok(true) => Err(Failure::Answer(ended.clone())),
+            Err(error) => {
+                lease.broken = true;
+                Ok(Err(Answer::backend(error)))
+            }
+        }
+    }
+
+    /// What the session before may still ask about the connection is saved.
+    async fn leave_last_user(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
+        let mut prelude = Prelude::default();
+        if lease.last_user != self.handle.uid && !lease.residue.is_empty() {
+            self.save_residue(lease, &mut prelude);
+        }
+        lease.last_user = 0;
+        self.run_steps(lease, &mut prelude).await
+    }
+
+    /// Brings the connection to where the transaction began, and begins it.
+    async fn begin_again(
+        &mut self,
+        lease: &mut Lease,
+        begun: &Begun,
+        wait: bool,
+    ) -> Result<(), Stop> {
+        self.leave_last_user(lease).await?;
+        let uid = self.handle.uid;
+        let foreign = lease.private_of != 0
+            && (lease.private_of, lease.private_version) != (uid, self.private.version);
+        if foreign {
+            self.clear_foreign(lease).await?;
+        }
+        let mut prelude = Prelude::default();
+        self.restore_private(lease, &mut prelude);
+        self.track_again(lease, &mut prelude);
+        if wait {
+            self.wait_for_position(lease, &mut prelude);
+        }
+        self.replay(lease, &begun.state, &mut prelude);
+        if let Some(id) = begun.last_insert_id {
+            let text = format!("SET @@session.last_insert_id={id}");
+            prelude.query(lease, text.as_bytes());
+            lease.last_insert_id = Some(id);
+        }
+        for text in &begun.one_shot {
+            prelude.query(lease, text);
+        }
+        if let Some(text) = &begun.text {
+            prelude.query(lease, text);
+        }
+        Ok(self.run_steps(lease, &mut prelude).await?)
+    }
+
+    /// Sends the statements and compares their answers. Answers which INSERT has to be told its number,
+    /// where it generated another.
+    async fn repeat(
+        &mut self,
+        lease: &mut Lease,
+        rerun: &mut Rerun,
+    ) -> Result<Option<usize>, Stop> {
+        for at in 0..rerun.journal.entries.len() {
+            let numbered = rerun.numbered.contains(&at);
+            let told = self.send_again(lease, &rerun.journal, at, numbered).await?;
+            let entry = &rerun.journal.entries[at];
+            let answer = self.hear_again(lease, entry).await?;
+            if let Some(id) = told {
+                let id = id.to_le_bytes();
+                let close = [5, 0, 0, 0, 0x19, id[0], id[1], id[2], id[3]];
+                lease.stream.send(&close).await.map_err(BackendError::Io)?;
+            }
+            if answer == entry.answer {
+                continue;
+            }
+            if !numbered && entry.answer.differs_in_number_only(answer) {
+                return Ok(Some(at));
+            }
+            debug!(
+                statement = at,
+                before = ?entry.answer,
+                now = ?answer,
+                "a transaction comes out differently on another server"
+            );
+            return Err(Stop::Never(Spoilt::Differs));
+        }
+        Ok(None)
+    }
+
+    /// Sends a statement again. Answers the number of a prepared statement that is to be closed after
+    /// it.
+    async fn send_again(
+        &mut self,
+        lease: &mut Lease,
+        journal: &Journal,
+        at: usize,
+        numbered: bool,
+    ) -> Result<Option<u32>, Stop> {
+        let entry = &journal.entries[at];
+        // What was set before it has been set again by the statements before it.
+        lease.state = entry.state.clone();
+        let mut bytes = journal.packets(at).to_vec();
+        let mut closing = None;
+        if let Some(executed) = &entry.executed {
+            let (id, own) = self.number_of(lease, executed).await?;
+            closing = own.then_some(id);
+            put_number(&mut bytes, id);
+        }
+        let mut prelude = Prelude::default();
+        let state = entry.state.clone();
+        self.replay(lease, &state, &mut prelude);
+        if numbered {
+            let text = format!("SET @@session.insert_id={}", entry.answer.insert_id);
+            prelude.query(lease, text.as_bytes());
+        }
+        if !prelude.bytes.is_empty() {
+            self.run_steps(lease, &mut prelude).await?;
+        }
+        lease.stream.send(&bytes).await.map_err(BackendError::Io)?;
+        Ok(closing)
+    }
+
+    /// The connection's number for a prepared statement; true where nobody else knows of it.
+    async fn number_of(
+        &mut self,
+        lease: &mut Lease,
+        executed: &Executed,
+    ) -> Result<(u32, bool), Stop> {
+        let id = executed.id;
+        let uid = match self.statements.get(id) {
+            Some(open) if Rc::ptr_eq(&open.text, &executed.text) => Some(open.uid),
+            // It was closed, and its number may be another's.
+            _ => None,
+        };
+        if let Some(uid) = uid {
+            let number = match self.held_prepared(lease, id) {
+                Some((number, _)) => Ok(number),
+                None => self.prepare_anew(lease, id).await.map_err(Stop::Failure)?,
+            };
+            // It is told the types of this execution.
+            lease.prepared.note_types(uid, 0);
+            return match number {
+                Ok(number) => Ok((number, false)),
+                Err(answer) if answer.passing => Err(Stop::Elsewhere(answer)),
+                Err(_) => Err(Stop::Never(Spoilt::Differs)),
+            };
+        }
+        let mut prelude = Prelude::default();
+        self.replay(lease, &executed.context, &mut prelude);
+        let payload = [&[COM_STMT_PREPARE], &*executed.text].concat();
+        packet::frame(&mut prelude.bytes, 0, &payload);
+        Ok((self.prepare_now(lease, &mut prelude).await?, true))
+    }
+
+    /// Reads the answer of a statement that was sent again.
+    async fn hear_again(&mut self, lease: &mut Lease, entry: &Entry) -> Result<Answered, Stop> {
+        let plan = Plan {
+            discard: true,
+            sums: true,
+            ..Plan::default()
+        };
+        match self.relay(lease, entry.expect, &plan).await {
+            Ok(Ended::Whole) => {}
+            Ok(Ended::Held(_) | Ended::Lost) => {
+                let lost = std::io::ErrorKind::ConnectionAborted;
+                return Err(BackendError::Io(lost.into()).into());
+            }
+            Err(failure) => return Err(Stop::Failure(failure)),
+        }
+        match &self.outcome.error {
+            Some(error) if meaning(error) != Meaning::Own => {
+                Err(Stop::Elsewhere(Answer::server((**error).clone())))
+            }
+            _ => Ok(Answered::of(&self.outcome)),
+        }
+    }
+
+    /// The transaction stands where it stood: the connection takes the lost one's place.
+    fn settle_rerun(&mut self, lease: &mut Lease, rerun: Rerun) {
+        let Rerun { journal, lost, .. } = rerun;
+        lease.state = self.state.clone();
+        lease.last_user = self.handle.uid;
+        lease.last_seq = lost.seq;
+        lease.residue = lost.residue;
+        lease.last_insert_id = lost.last_insert_id;
+        lease.keeper = Some(self.handle.saved.clone());
+        let (before, now) = ((lost.server, lost.seq), (lease.server, lost.seq));
+        for at in [
+            &mut self.insert_id_at,
+            &mut self.found_rows_at,
+            &mut self.diagnostics_at,
+        ] {
+            if *at == Some(before) {
+                *at = Some(now);
+            }
+        }
+        if self.last_server == Some(lost.server) {
+            self.last_server = Some(lease.server);
+        }
+        self.transaction = Transaction::None;
+        self.pin(PinReason::Transaction);
+        self.journal = Some(journal);
+        let failovers = self.worker.shared.monitor.failovers();
+        failovers.count(FailoverCount::Replayed);
+    }
+}
+
+/// What surrounds the statement allows it: MariaDB's bulk executions and those that open a cursor
+/// are more than one statement and one answer.
+fn is_replayable_outside(request: &Request<'_>) -> bool {
+    match request.main {
+        Main::Packet(_) => request.inner.is_none(),
+        Main::Execute { packet, .. } => {
+            let command = packet.get(packet::HEADER);
+            let flags = packet.get(packet::HEADER + 5);
+            command == Some(&millrace_protocol::command::COM_STMT_EXECUTE)
+                // The lowest bits ask for a cursor.
+                && flags.is_some_and(|flags| flags & 7 == 0)
+        }
+    }
+}
+
+/// Whether the request may commit the transaction that is open.
+pub(crate) fn commits(request: &Request<'_>) -> bool {
+    let class = request.inner.map_or(request.class, |(inner, _)| inner);
+    let (Main::Packet(packet) | Main::Execute { packet, .. }) = request.main;
+    request.expect != Expect::Prepare && may_commit(class, packet)
+}
+
+/// Whether a transaction may be over after its statement failed so: deadlocks and other rollbacks, lock
+/// waits (`innodb_rollback_on_timeout`), a full lock table, a record that has changed since it was
+/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong.
+fn may_end_transaction(error: &ServerError) -> bool {
+    error.state.starts_with(b"40") || matches!(error.code, 1020 | 1180 | 1205 | 1206 | 3100 | 3101)
+}
+
+/// Adds the tables that a statement changes.
+fn written_by(class: &Statement, text: &[u8], names: &mut Vec<Box<[u8]>>) {
+    let written = |usage| matches!(usage, TableUse::Write | TableUse::Define);
+    for table in class.tables.iter().filter(|table| written(table.usage)) {
+        let name = variable_name(table.name.of(text));
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+}
+
+/// Writes a statement's number into each of an execution's packets.
+fn put_number(bytes: &mut [u8], id: u32) {
+    let mut at = 0;
+    while let Some(header) = bytes.get(at..).and_then(packet::header) {
+        let field = at + packet::HEADER + 1;
+        if let Some(field) = bytes.get_mut(field..field + 4) {
+            field.copy_from_slice(&id.to_le_bytes());
+        }
+        at += packet::HEADER + header.len as usize;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_into_every_packet() {
+        let mut bytes = Vec::new();
+        packet::frame(&mut bytes, 0, &[0x18, 0, 0, 0, 0, 1, 0, b'x']);
+        packet::frame(&mut bytes, 0, &[0x17, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        put_number(&mut bytes, 0x0403_0201);
+        assert_eq!(bytes[4..9], [0x18, 1, 2, 3, 4]);
+        assert_eq!(bytes[16..21], [0x17, 1, 2, 3, 4]);
+        assert_eq!(bytes[21..], [0, 1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn errors_that_may_have_ended_the_transaction_are_known() {
+        let error = |code, state: &[u8; 5]| ServerError::new(code, state, "");
+        assert!(may_end_transaction(&error(1213, b"40001")));
+        assert!(may_end_transaction(&error(1205, b"HY000")));
+        assert!(!may_end_transaction(&error(1062, b"23000")));
+    }
+}

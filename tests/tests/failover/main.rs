@@ -1,0 +1,82 @@
+//! Failover as clients see it: what they keep and what they are told when the primary dies, is
+//! changed or drained, in the middle of whatever they do.
+
+mod facts;
+mod ground;
+mod held;
+mod killed;
+mod planned;
+mod transactions;
+
+use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
+use millrace_tests::checks::Checks;
+
+use crate::ground::mend;
+
+async fn failover(family: Family) -> anyhow::Result<()> {
+    let cluster = Cluster::up(ClusterSpec::new(family)).await?;
+    let cluster = &cluster;
+    let mut checks = Checks::new(format!("failover, {family}"));
+    macro_rules! check {
+        ($name:literal, $check:expr) => {
+            mend(cluster).await?;
+            checks.run($name, $check(cluster)).await;
+        };
+    }
+    check!("idle session", killed::idle_session);
+    check!("prepared statements", killed::prepared_statements);
+    check!("read under way", killed::read_under_way);
+    check!("read that ends servers", killed::read_that_ends_servers);
+    check!("write before", killed::write_before);
+    check!("write under way", killed::write_under_way);
+    check!("write whose answer is cut", killed::write_cut);
+    check!("hung primary", killed::hung_primary);
+    check!("transaction replayed", transactions::replayed);
+    check!("transaction under way", transactions::under_way);
+    check!("first statement under way", transactions::first_under_way);
+    check!("transaction differs", transactions::differs);
+    check!("generated numbers", transactions::generated_numbers);
+    check!("prepared in transaction", transactions::prepared);
+    check!("savepoints and state", transactions::savepoints_and_state);
+    check!("autocommit off", transactions::autocommit_off);
+    check!("not replayable", transactions::not_replayable);
+    check!("bounds", transactions::bounds);
+    check!("commit before", transactions::commit_before);
+    check!("commit cut", transactions::commit_cut);
+    check!("commit of nothing cut", transactions::commit_of_nothing_cut);
+    check!("rollback cut", transactions::rollback_cut);
+    check!("read-only transaction", transactions::read_only);
+    check!("pinned otherwise", transactions::pinned_otherwise);
+    check!("in order", held::in_order);
+    check!("limits", held::limits);
+    check!("client leaves", held::client_leaves);
+    check!("killed while held", held::killed_while_held);
+    check!("reset while held", held::reset_while_held);
+    check!("switchover under load", planned::switchover);
+    check!("read_only flips under load", planned::flips);
+    check!("primary stopped under load", planned::stopped);
+    check!("primary killed under load", planned::killed);
+    mend(cluster).await?;
+    checks.run("fact: shutdown", facts::shutdown(cluster)).await;
+    mend(cluster).await?;
+    checks
+        .run("fact: insert_id", facts::insert_id(cluster))
+        .await;
+    checks.finish()
+}
+
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    if millrace_tests::harness::direct_only() || !skip_unless(Family::MariaDb, "failover") {
+        return Ok(());
+    }
+    failover(Family::MariaDb).await
+}
+
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    if millrace_tests::harness::direct_only() || !skip_unless(Family::MySql, "failover") {
+        return Ok(());
+    }
+    failover(Family::MySql).await
+}
