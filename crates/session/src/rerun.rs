@@ -259,6 +259,8 @@ impl Session {
         let begun = self.begin_journal(&lease, None);
         self.put_back(lease);
         self.unpin(PinReason::Transaction);
+        // For who lists sessions: it is in a transaction, and no server knows of it.
+        self.handle.begun.set(true);
         let journal = self.journal.take().unwrap_or(begun);
         self.rerun = Some(Box::new(Rerun {
             journal,
@@ -314,6 +316,7 @@ impl Session {
     pub(crate) fn end_transaction(&mut self) {
         (self.journal, self.rerun) = (None, None);
         self.transaction = Transaction::None;
+        self.handle.begun.set(false);
         self.unpin(PinReason::Transaction);
         self.one_shot.clear();
         (self.one_shot_waits, self.one_shot_read_only) = (false, None);
@@ -639,6 +642,7 @@ impl Session {
             self.last_server = Some(lease.server);
         }
         self.transaction = Transaction::None;
+        self.handle.begun.set(false);
         self.pin(PinReason::Transaction);
         self.journal = Some(journal);
         let failovers = self.worker.shared.monitor.failovers();

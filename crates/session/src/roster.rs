@@ -81,7 +81,7 @@ pub struct SessionLine {
     pub seconds: u64,
     /// The server connection that it has, and its number there.
     pub on: Option<(ServerId, u32)>,
-    /// BEGIN was answered and is not sent yet.
+    /// It is in a transaction that no server knows of (yet, or any more).
     pub begun: bool,
     /// Why it keeps its connection, with the time since when.
     pub pins: Vec<(PinReason, Instant)>,

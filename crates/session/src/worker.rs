@@ -215,7 +215,7 @@ pub(crate) struct Handle {
     pub(crate) connected: Cell<u64>,
     pub(crate) counts: Counts,
     pub(crate) pins: Rc<Pins>,
-    /// BEGIN was answered and is not sent yet.
+    /// The client is in a transaction that no server knows of (yet, or any more).
     pub(crate) begun: Cell<bool>,
     pub(crate) level: Cell<Consistency>,
     /// What the client has set; none before the login is done.

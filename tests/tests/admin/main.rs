@@ -6,6 +6,7 @@ mod documented;
 mod entering;
 mod ground;
 mod listing;
+mod moving;
 #[path = "../serving/ground.rs"]
 #[allow(dead_code, reason = "the suite needs but some of it")]
 mod serving;
@@ -48,6 +49,8 @@ async fn admin(family: Family) -> anyhow::Result<()> {
     checks
         .run("documented", documented::examples(cluster))
         .await;
+    checks.run("a planned move", moving::planned(cluster)).await;
+    checks.run("a lost primary", moving::lost(cluster)).await;
     checks.finish()
 }
 
