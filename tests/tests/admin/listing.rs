@@ -196,7 +196,7 @@ pub(crate) async fn sessions(cluster: &Cluster) -> anyhow::Result<()> {
     let mut running = Vec::new();
     for _ in 0..5 {
         let mut one = Connection::open(&login).await?;
-        one.send(com::QUERY, b"SELECT SLEEP(4) FROM listed FOR UPDATE")
+        one.send(com::QUERY, b"SELECT SLEEP(1) FROM listed FOR UPDATE")
             .await?;
         running.push(one);
     }
