@@ -481,8 +481,8 @@ impl Session {
         self.statements.clear();
         self.private.clear();
         self.transaction = Transaction::None;
-        self.handle.begun.set(false);
         (self.journal, self.rerun) = (None, None);
+        self.handle.begun.set(false);
         self.one_shot.clear();
         self.one_shot_waits = false;
         self.one_shot_read_only = None;

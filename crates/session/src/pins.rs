@@ -35,7 +35,7 @@ impl Pins {
 
     /// Whether it is the only one in force.
     pub(crate) fn has_only(&self, reason: PinReason) -> bool {
-        matches!(&self.held.borrow()[..], [(only, _)] if *only == reason)
+        matches!(self.held.borrow()[..], [(only, _)] if only == reason)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
