@@ -61,9 +61,7 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     mend(cluster).await?;
     checks.run("fact: shutdown", facts::shutdown(cluster)).await;
     mend(cluster).await?;
-    checks
-        .run("fact: insert_id", facts::insert_id(cluster))
-        .await;
+    checks.run("fact: insert_id", facts::insert_id(cluster)).await;
     checks.finish()
 }
 
