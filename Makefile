@@ -2,18 +2,21 @@
 # make release  the same as it is shipped, compiled for what it does under load: target/dist/millrace.
 #               Some fifteen minutes; make release PLAIN=1 leaves the training out
 # make demo     a private cluster, Millrace before it, and a workload to watch
+# make demo-failover   the primary is killed under load: what Millrace sees, what clients notice
 # make test     everything CI runs
 # make check    the fast part of it
 # make bench    the experiments, beside direct connections and other proxies:
 #               make bench QUICK=1; make bench EXPERIMENT=W2,U1 ROUNDS=5 SECONDS=5.
 #               It measures what make release makes
+# make faults   every fault of servers under load, on every topology, with a report of what clients
+#               saw: some twenty minutes; make faults FAULTS=galera (mysql, mariadb, group_replication)
 
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 # What `make demo` shows; for example DEMO='--family mariadb --clients 500'.
 DEMO ?= --for 15 --stay
 
-.PHONY: build release demo test check bench
+.PHONY: build release demo demo-failover test check bench faults
 .NOTPARALLEL:
 
 build:
@@ -31,6 +34,9 @@ demo:
 	@echo "make: starting the demo; it removes everything it made, also on Ctrl-C"
 	$(TARGET)/release/millrace demo $(DEMO)
 
+demo-failover:
+	@$(MAKE) --no-print-directory demo DEMO='--failover $(DEMO_FAILOVER)'
+
 test:
 	@scripts/ci-steps.sh test
 
@@ -47,3 +53,11 @@ bench:
 		$(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(SECONDS),--seconds '$(SECONDS)') \
 		$(if $(ONLY),--only '$(ONLY)') $(if $(FAMILY),--family '$(FAMILY)') $(if $(OUT),--out '$(OUT)') \
 		$(if $(RESUME),--resume '$(RESUME)')
+
+# The report is in target/faults, in Markdown and JSON. ONLY=word runs the faults whose name has it.
+faults:
+	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
+	@$(MAKE) --no-print-directory build
+	MILLRACE_FAULTS=all MILLRACE_FAULTS_OUT='$(abspath $(TARGET))/faults' \
+		MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' $(if $(ONLY),MILLRACE_TESTS_ONLY='$(ONLY)') \
+		$(CARGO) test --locked --package millrace-tests --test faults -- --nocapture --test-threads 1 $(FAULTS)

@@ -28,13 +28,16 @@ impl Checks {
         }
     }
 
+    /// Whether a check of this name runs.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only
+            .as_ref()
+            .is_none_or(|word| name.contains(word.as_str()))
+    }
+
     /// Runs one check. A failure is kept for [`Checks::finish`]; the others still run.
     pub async fn run(&mut self, name: &str, check: impl Future<Output = anyhow::Result<()>>) {
-        if self
-            .only
-            .as_ref()
-            .is_some_and(|word| !name.contains(word.as_str()))
-        {
+        if !self.wants(name) {
             return;
         }
         let started = Instant::now();

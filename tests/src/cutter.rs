@@ -17,8 +17,14 @@ pub enum Mode {
     Forward,
     /// Passes on this many bytes of each connection's answers from now on, then closes it.
     CutAfter(u64),
-    /// Passes nothing on and keeps connections open: a server that hangs.
+    /// Passes no answers on and keeps connections open: a server that hangs, or a network that
+    /// is cut in this direction.
     Stall,
+    /// Passes nothing on to the server and keeps connections open.
+    Deaf,
+    /// Passes nothing on in either direction and keeps connections open. What was under way
+    /// arrives when the network is whole again, as TCP would have it.
+    Dark,
     /// Closes every connection, refuses new ones by closing them at once.
     Refuse,
 }
@@ -85,7 +91,9 @@ async fn forward(mut client: TcpStream, server: SocketAddr, mut mode: watch::Rec
     let (mut up, mut down) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
     let mut left = budget(*mode.borrow());
     loop {
-        let stalled = *mode.borrow() == Mode::Stall;
+        let now = *mode.borrow();
+        let stalled = matches!(now, Mode::Stall | Mode::Dark);
+        let deaf = matches!(now, Mode::Deaf | Mode::Dark);
         tokio::select! {
             changed = mode.changed() => {
                 let now = *mode.borrow_and_update();
@@ -94,7 +102,7 @@ async fn forward(mut client: TcpStream, server: SocketAddr, mut mode: watch::Rec
                 }
                 left = budget(now);
             }
-            n = client.read(&mut up) => {
+            n = client.read(&mut up), if !deaf => {
                 let Ok(n @ 1..) = n else { return };
                 if server.write_all(&up[..n]).await.is_err() {
                     return;

@@ -23,6 +23,9 @@ use crate::wire::{Login, Target};
 /// shell's standard input is a pipe whose other end is here.
 const WATCHED: &str = r#"exec 3<&0; "$0" "$@" </dev/null & pid=$!; echo "pid $pid"; (read -r _ <&3; kill -TERM "$pid") & wait "$pid""#;
 
+/// For an `[admin]` listener, in `MILLRACE_ADMIN_PASSWORD` of every proxy.
+pub const ADMIN_PASSWORD: &str = "operators-secret";
+
 /// What a suite wants of its proxy.
 #[derive(Debug, Clone)]
 pub struct ProxyOptions {
@@ -115,7 +118,13 @@ impl Launch {
         let password = MONITOR.password.to_owned();
         Ok(Self {
             args: Vec::new(),
-            env: vec![("MILLRACE_MONITOR_PASSWORD".to_owned(), password)],
+            env: vec![
+                ("MILLRACE_MONITOR_PASSWORD".to_owned(), password),
+                (
+                    "MILLRACE_ADMIN_PASSWORD".to_owned(),
+                    ADMIN_PASSWORD.to_owned(),
+                ),
+            ],
             files: Vec::new(),
             port,
             http_port,
@@ -369,7 +378,8 @@ pub fn direct_only() -> bool {
     std::env::var_os("MILLRACE_TESTS_DIRECT").is_some()
 }
 
-fn free_port() -> anyhow::Result<u16> {
+/// A port that nobody listens at now.
+pub fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 

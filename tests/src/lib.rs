@@ -8,5 +8,7 @@ pub mod cutter;
 pub mod differential;
 pub mod harness;
 pub mod histories;
+pub mod ledger;
+pub mod load;
 pub mod torture;
 pub mod wire;

@@ -296,6 +296,7 @@ impl Lines {
             user,
             password,
             interval,
+            urgent_interval,
             timeout,
             connect_timeout,
             position_interval,
@@ -304,6 +305,7 @@ impl Lines {
         self.put("monitor.user", some(user.as_ref()));
         self.put("monitor.password", secret(password));
         self.put("monitor.interval", time(*interval));
+        self.put("monitor.urgent_interval", time(*urgent_interval));
         self.put("monitor.timeout", time(*timeout));
         self.put("monitor.connect_timeout", time(*connect_timeout));
         self.put("monitor.position_interval", time(*position_interval));
@@ -317,17 +319,15 @@ impl Lines {
             forget_after,
             translate,
         } = discovery;
-        self.put(
-            "discovery.mode",
-            match mode {
-                DiscoveryMode::Off => "off",
-                DiscoveryMode::Auto => "auto",
-            },
-        );
+        let mode = match mode {
+            DiscoveryMode::Off => "off",
+            DiscoveryMode::Auto => "auto",
+        };
+        self.put("discovery.mode", mode);
         self.put("discovery.max_servers", max_servers);
         self.put("discovery.forget_after", time(*forget_after));
-        for (named, address) in translate {
-            self.put(format!("discovery.translate[{named}]"), address);
+        for (named, reachable) in translate {
+            self.put(format!("discovery.translate.{named}"), reachable);
         }
     }
 

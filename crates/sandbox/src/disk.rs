@@ -96,7 +96,7 @@ impl Cluster {
         let group = throttle_group(&server);
         fs::create_dir_all(&group)
             .with_context(|| format!("cannot throttle a disk here: {}", group.display()))?;
-        let device = stat(&server.datadir())?.st_dev;
+        let device = stat(server.datadir())?.st_dev;
         let rate = writes_per_s.unwrap_or(0);
         let rule = format!("{}:{} {rate}", major(device), minor(device));
         fs::write(group.join("blkio.throttle.write_iops_device"), rule)

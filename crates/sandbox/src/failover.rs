@@ -81,7 +81,10 @@ impl Cluster {
         run_all(&new, replication::allow_writes(family)).await?;
         self.state().set_primary(name);
         self.state().save()?;
-        for other in self.layout() {
+        // The old primary last: what waits for a replica's acknowledgement need not wait for it.
+        let mut others = self.layout();
+        others.sort_by_key(|other| Some(&other.name) == old.as_ref().map(|old| &old.name));
+        for other in others {
             if other.name != name && is_up(&other) {
                 self.replicate_from(&other, new.port).await?;
             }
@@ -206,10 +209,12 @@ impl Cluster {
     pub(crate) async fn replicate_from(&self, replica: &Server, primary_port: u16) -> Result<()> {
         let family = self.family();
         run_all(replica, replication::forbid_writes(family)).await?;
+        run_all(replica, &replication::attach(family, primary_port)).await?;
         if self.semi_sync() {
+            // MySQL takes a second for it, in which the replica works already.
             run_all(replica, &[wait_for_replicas(family, false)]).await?;
         }
-        run_all(replica, &replication::attach(family, primary_port)).await
+        Ok(())
     }
 }
 

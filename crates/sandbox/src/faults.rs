@@ -72,7 +72,8 @@ impl Cluster {
 
     /// Throws a server's data away and lets it begin anew as a replica, which fetches all there
     /// ever was; as a group's member it fetches it from the group. So a former primary comes back
-    /// that has what nobody else has.
+    /// that has what nobody else has. It has another identity then, also another server id: a
+    /// server ignores what its binary log's stream has of its own id.
     ///
     /// # Errors
     /// When it is the primary, or does not start or catch up.
@@ -84,6 +85,8 @@ impl Cluster {
         fs::remove_dir_all(server.datadir())?;
         let template = Template::ensure(self.family(), self.binaries()).await?;
         template.copy_to(&server.datadir()).await?;
+        self.state().renumber(name);
+        self.state().save()?;
         self.start(name).await
     }
 

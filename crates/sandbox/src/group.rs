@@ -189,11 +189,11 @@ impl GroupStatus {
     }
 }
 
-/// Port of the primary, own state, and number of members that are there.
+/// Port of the primary, own state, and number of members. One that is only suspected counts.
 pub(crate) const GROUP_STATUS: &str = "SELECT \
     MAX(IF(MEMBER_ID = @@server_uuid, MEMBER_STATE, NULL)) AS state, \
     MAX(IF(MEMBER_ROLE = 'PRIMARY', MEMBER_PORT, NULL)) AS primary_port, \
-    SUM(MEMBER_STATE IN ('ONLINE', 'RECOVERING')) AS members \
+    SUM(MEMBER_STATE NOT IN ('OFFLINE', 'ERROR')) AS members \
     FROM performance_schema.replication_group_members";
 
 /// SHOW is allowed on a node that refuses all else.

@@ -94,10 +94,11 @@ impl Cluster {
     async fn has_online_member(&self, but: &str) -> bool {
         for member in self.layout() {
             let asked = member.name != but && is_up(&member);
-            if asked && let Ok(status) = self.member_status(&member).await {
-                if status.is_online() {
-                    return true;
-                }
+            if asked
+                && let Ok(status) = self.member_status(&member).await
+                && status.is_online()
+            {
+                return true;
             }
         }
         false

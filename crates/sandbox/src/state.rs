@@ -71,6 +71,14 @@ impl State {
             .find(|server| server.role == Role::Primary)
     }
 
+    /// Gives a server an id that none has had.
+    pub(crate) fn renumber(&mut self, name: &str) {
+        let used = self.servers.iter().map(|server| server.server_id).max();
+        for server in self.servers.iter_mut().filter(|s| s.name == name) {
+            server.server_id = used.unwrap_or(0) + 1;
+        }
+    }
+
     pub(crate) fn set_primary(&mut self, name: &str) {
         for server in &mut self.servers {
             server.role = if server.name == name {

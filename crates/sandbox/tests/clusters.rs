@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use millrace_sandbox::{
-    Binaries, Cluster, ClusterSpec, Family, ProcessState, Role, ServerStatus, skip_unless,
+    Binaries, Cluster, ClusterSpec, Family, ProcessState, Role, ServerStatus, Topology,
+    skip_unless, skip_unless_topology,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -102,6 +103,8 @@ macro_rules! on_both_families {
 on_both_families!(
     faults_and_recovery,
     promotion_with_and_without_the_old_primary,
+    an_acknowledged_write_is_on_a_replica,
+    a_full_disk_holds_the_server,
     dropping_leaves_nothing,
     a_failed_start_leaves_nothing,
     interrupted_leaves_nothing,
@@ -242,6 +245,159 @@ async fn promotion_with_and_without_the_old_primary(family: Family) {
     cluster.resume("s3").await.unwrap();
     assert_eq!(status_of(&cluster, "s1").await.read_only, Some(false));
     assert_eq!(status_of(&cluster, "s3").await.read_only, Some(false));
+}
+
+async fn value(cluster: &Cluster, server: &str, sql: &str) -> String {
+    let mut control = cluster.control(server).await.unwrap();
+    let value = control.value(sql).await.unwrap();
+    control.close().await;
+    value.unwrap_or_default()
+}
+
+/// Semi-synchronous: without a replica no write is acknowledged, and the one that was is where
+/// the best replica is promoted; a former primary with a write of its own is rebuilt.
+async fn an_acknowledged_write_is_on_a_replica(family: Family) {
+    let mut semi = spec(family, 2);
+    semi.semi_sync = true;
+    let cluster = Cluster::up(semi).await.unwrap();
+    run(&cluster, "s1", "CREATE TABLE app.t (a INT PRIMARY KEY)").await;
+    run(&cluster, "s1", "INSERT INTO app.t VALUES (1)").await;
+    for replica in ["s2", "s3"] {
+        run(&cluster, replica, "STOP REPLICA IO_THREAD").await;
+    }
+    let mut control = cluster.control("s1").await.unwrap();
+    let alone = control.run("INSERT INTO app.t VALUES (2)");
+    let waited = tokio::time::timeout(Duration::from_secs(1), alone).await;
+    assert!(waited.is_err(), "acknowledged without a replica");
+    // The killed one has what nobody else has.
+    cluster.kill("s1").await.unwrap();
+    drop(control);
+    let best = cluster.promote_best().await.unwrap();
+    run(&cluster, &best, "INSERT INTO app.t VALUES (3)").await;
+    assert_eq!(rows(&cluster, &best).await, "1,3");
+    cluster.rebuild("s1").await.unwrap();
+    cluster.wait_replicas_caught_up(SOON).await.unwrap();
+    assert_eq!(rows(&cluster, "s1").await, "1,3");
+}
+
+async fn a_full_disk_holds_the_server(family: Family) {
+    if !rustix::process::geteuid().is_root() {
+        use std::io::Write;
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: a full disk on {family}: only root can mount a disk"
+        );
+        return;
+    }
+    let mut small = spec(family, 0);
+    small.disk_mib = Some(400);
+    let cluster = Cluster::up(small).await.unwrap();
+    let dir = cluster.dir();
+    run(&cluster, "s1", "CREATE TABLE app.t (a LONGBLOB)").await;
+    cluster.fill_disk("s1").unwrap();
+    assert_eq!(rows(&cluster, "s1").await, "");
+    let mut control = cluster.control("s1").await.unwrap();
+    let write = control.run("INSERT INTO app.t VALUES (REPEAT('x', 9000000))");
+    let waited = tokio::time::timeout(Duration::from_secs(1), write).await;
+    assert!(!matches!(waited, Ok(Ok(()))), "a write on a full disk");
+    drop(control);
+    cluster.free_disk("s1").unwrap();
+    drop(cluster);
+    assert!(nothing_left(&dir));
+}
+
+/// Group Replication elects, hands over, expels and takes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_elects_and_expels() {
+    if !skip_unless_topology(Family::MySql, Topology::Group, "a_group_elects_and_expels") {
+        return;
+    }
+    let mut group = spec(Family::MySql, 2);
+    group.topology = Topology::Group;
+    let cluster = Cluster::up(group).await.unwrap();
+    let dir = cluster.dir();
+    for status in cluster.status().await {
+        let group = status.group.unwrap();
+        assert!(group.is_online() && group.members == 3, "{group:?}");
+        assert_eq!(group.primary.as_deref(), Some("s1"));
+        assert_eq!(status.read_only, Some(status.name != "s1"));
+    }
+    run(&cluster, "s1", "CREATE TABLE app.t (a INT PRIMARY KEY)").await;
+    run(&cluster, "s1", "INSERT INTO app.t VALUES (1)").await;
+
+    cluster.promote("s2").await.unwrap();
+    assert_eq!(cluster.primary().name, "s2");
+    run(&cluster, "s2", "INSERT INTO app.t VALUES (2)").await;
+
+    cluster.kill("s2").await.unwrap();
+    cluster.wait_members(2, "s2").await.unwrap();
+    cluster.refresh_roles().await.unwrap();
+    let third = cluster.primary().name;
+    assert_ne!(third, "s2");
+    run(&cluster, &third, "INSERT INTO app.t VALUES (3)").await;
+    cluster.start("s2").await.unwrap();
+    cluster.wait_replicas_caught_up(SOON).await.unwrap();
+    assert_eq!(rows(&cluster, "s2").await, "1,2,3");
+
+    cluster.expel("s2").await.unwrap();
+    let sure = "SELECT @@super_read_only OR @@offline_mode";
+    eventually_value(&cluster, "s2", sure, "1").await;
+    cluster.rejoin_group("s2").await.unwrap();
+    cluster.wait_members(3, "").await.unwrap();
+
+    cluster.stop(&third).await.unwrap();
+    cluster.wait_members(2, &third).await.unwrap();
+    cluster.refresh_roles().await.unwrap();
+    assert_ne!(cluster.primary().name, third);
+    cluster.down().await.unwrap();
+    assert!(nothing_left(&dir));
+}
+
+async fn eventually_value(cluster: &Cluster, server: &str, sql: &str, wanted: &str) {
+    let deadline = Instant::now() + SOON;
+    while value(cluster, server, sql).await != wanted {
+        assert!(Instant::now() < deadline, "{server}: {sql} is not {wanted}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Galera's nodes all take writes, lose one and take it back.
+#[tokio::test(flavor = "multi_thread")]
+async fn galera_nodes_come_and_go() {
+    let what = "galera_nodes_come_and_go";
+    if !skip_unless_topology(Family::MariaDb, Topology::Galera, what) {
+        return;
+    }
+    let mut galera = spec(Family::MariaDb, 2);
+    galera.topology = Topology::Galera;
+    let cluster = Cluster::up(galera).await.unwrap();
+    let dir = cluster.dir();
+    run(&cluster, "s1", "CREATE TABLE app.t (a INT PRIMARY KEY)").await;
+    for (server, value) in [("s1", 1), ("s2", 2), ("s3", 3)] {
+        run(
+            &cluster,
+            server,
+            &format!("INSERT INTO app.t VALUES ({value})"),
+        )
+        .await;
+    }
+    cluster.isolate("s1").await.unwrap();
+    cluster.wait_members(2, "s1").await.unwrap();
+    let deadline = Instant::now() + SOON;
+    while status_of(&cluster, "s1").await.group.unwrap().is_online() {
+        assert!(Instant::now() < deadline, "s1 has not noticed");
+    }
+    run(&cluster, "s2", "INSERT INTO app.t VALUES (4)").await;
+    cluster.reconnect("s1").await.unwrap();
+
+    cluster.kill("s3").await.unwrap();
+    cluster.wait_members(2, "s3").await.unwrap();
+    run(&cluster, "s1", "INSERT INTO app.t VALUES (5)").await;
+    cluster.start("s3").await.unwrap();
+    cluster.wait_replicas_caught_up(SOON).await.unwrap();
+    assert_eq!(rows(&cluster, "s3").await, "1,2,3,4,5");
+    cluster.down().await.unwrap();
+    assert!(nothing_left(&dir));
 }
 
 async fn dropping_leaves_nothing(family: Family) {

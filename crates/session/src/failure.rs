@@ -157,7 +157,8 @@ impl Answer {
             ),
             other => {
                 let passing = matches!(other, BackendError::Io(_) | BackendError::Timeout(_));
-                let text = format!("Lost connection to MySQL server during query (Millrace: {other})");
+                let text =
+                    format!("Lost connection to MySQL server during query (Millrace: {other})");
                 let answer = Self::proxy(ErrorClass::Connection, 2013, b"HY000", text);
                 if passing { answer.passing() } else { answer }
             }

@@ -248,7 +248,9 @@ impl Place {
         if let Some(waiting) = self.served.take() {
             queue.bytes += waiting.statement.bytes;
             queue.waiting.insert(self.ticket, waiting);
-            self.held.count.store(queue.waiting.len(), Ordering::Relaxed);
+            self.held
+                .count
+                .store(queue.waiting.len(), Ordering::Relaxed);
         }
         if let Some(waiting) = queue.waiting.get_mut(&self.ticket) {
             waiting.out = false;

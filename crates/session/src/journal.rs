@@ -244,7 +244,9 @@ impl Journal {
 
     /// The packets of an entry.
     pub(crate) fn packets(&self, at: usize) -> &[u8] {
-        let start = at.checked_sub(1).map_or(0, |before| self.entries[before].end);
+        let start = at
+            .checked_sub(1)
+            .map_or(0, |before| self.entries[before].end);
         &self.bytes[start..self.entries[at].end]
     }
 

@@ -32,6 +32,8 @@ mod roster;
 mod route;
 mod run;
 mod session;
+#[cfg(test)]
+mod simulation;
 mod sum;
 mod variables;
 mod verify;

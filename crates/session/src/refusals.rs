@@ -85,7 +85,11 @@ mod tests {
                 Meaning::Own,
             ),
             (1836, "Running in read-only mode", Meaning::NotRun),
-            (3032, "The server is currently in offline mode", Meaning::NotRun),
+            (
+                3032,
+                "The server is currently in offline mode",
+                Meaning::NotRun,
+            ),
             (
                 1047,
                 "WSREP has not yet prepared node for application use",
@@ -95,10 +99,26 @@ mod tests {
             (1053, "Server shutdown in progress", Meaning::Ending),
             (1927, "Connection was killed", Meaning::Ending),
             (1213, "Deadlock found when trying to get lock", Meaning::Own),
-            (1792, "Cannot execute statement in a READ ONLY transaction.", Meaning::Own),
-            (3100, "Error on observer while running replication hook 'before_commit'.", Meaning::Own),
-            (3101, "Plugin instructed the server to rollback the current transaction.", Meaning::Own),
-            (1180, "Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT", Meaning::Own),
+            (
+                1792,
+                "Cannot execute statement in a READ ONLY transaction.",
+                Meaning::Own,
+            ),
+            (
+                3100,
+                "Error on observer while running replication hook 'before_commit'.",
+                Meaning::Own,
+            ),
+            (
+                3101,
+                "Plugin instructed the server to rollback the current transaction.",
+                Meaning::Own,
+            ),
+            (
+                1180,
+                "Got error 149 - 'Lock deadlock; Retry transaction' during COMMIT",
+                Meaning::Own,
+            ),
             (1062, "Duplicate entry '1' for key 'PRIMARY'", Meaning::Own),
             (1105, "Unknown error", Meaning::Own),
         ];
@@ -116,6 +136,9 @@ mod tests {
         assert!(refuses_read(&error(1053, "Server shutdown in progress")));
         assert!(refuses_read(&error(3100, "Error on observer …")));
         assert!(!leaves_transaction(&error(3100, "Error on observer …")));
-        assert!(leaves_transaction(&error(1053, "Server shutdown in progress")));
+        assert!(leaves_transaction(&error(
+            1053,
+            "Server shutdown in progress"
+        )));
     }
 }

@@ -18,7 +18,9 @@ use millrace_topology::ServerId;
 use tracing::debug;
 
 use crate::failure::{Answer, Failure};
-use crate::journal::{Answered, Begun, Entry, Executed, Journal, Spoilt, is_replayable, may_commit};
+use crate::journal::{
+    Answered, Begun, Entry, Executed, Journal, Spoilt, is_replayable, may_commit,
+};
 use crate::lease::{Main, Request, Types};
 use crate::prelude::Prelude;
 use crate::refusals::{Meaning, meaning};
@@ -79,7 +81,10 @@ impl Session {
                 Expect::Query | Expect::Execute | Expect::Simple
             )
             && !matches!(class.kind, Kind::Commit | Kind::Rollback)
-            && self.journal.as_ref().is_none_or(|journal| journal.is_whole())
+            && self
+                .journal
+                .as_ref()
+                .is_none_or(|journal| journal.is_whole())
     }
 
     /// Writes down a statement of the open transaction that has been answered. What it changed on the

@@ -53,7 +53,11 @@ pub(crate) async fn shutdown(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.start(&primary.name).await?;
     let mut seen: BTreeMap<String, [u32; 2]> = BTreeMap::new();
     for (n, end) in ends {
-        let there = ask(cluster, &format!("SELECT COUNT(*) FROM app.ending WHERE n = {n}")).await?;
+        let there = ask(
+            cluster,
+            &format!("SELECT COUNT(*) FROM app.ending WHERE n = {n}"),
+        )
+        .await?;
         seen.entry(end).or_default()[usize::from(there != "0")] += 1;
     }
     eprintln!("{}: answer: [not done, done]: {seen:?}", cluster.family());
@@ -70,9 +74,15 @@ pub(crate) async fn insert_id(cluster: &Cluster) -> anyhow::Result<()> {
     let login = app(Target::Tcp(format!("127.0.0.1:{}", cluster.primary().port)));
     let mut client = Connection::open(&login).await?;
     client.expect("SET @@session.insert_id=7").await?;
-    client.expect("INSERT INTO told (n) VALUES (1), (2)").await?;
+    client
+        .expect("INSERT INTO told (n) VALUES (1), (2)")
+        .await?;
     client.expect("INSERT INTO told (n) VALUES (3)").await?;
-    let rows = scalar(&mut client, "SELECT GROUP_CONCAT(CONCAT(id, ':', n) ORDER BY id) FROM told").await?;
+    let rows = scalar(
+        &mut client,
+        "SELECT GROUP_CONCAT(CONCAT(id, ':', n) ORDER BY id) FROM told",
+    )
+    .await?;
     ensure!(rows == "7:1,8:2,9:3", "{rows}");
     if cluster.family() == Family::MySql {
         let left = scalar(&mut client, "SELECT @@session.insert_id").await?;

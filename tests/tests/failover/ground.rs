@@ -105,8 +105,12 @@ pub(crate) async fn client(proxy: &Proxy) -> anyhow::Result<Connection> {
 pub(crate) async fn table(cluster: &Cluster, definition: &str) -> anyhow::Result<()> {
     let name = definition.split_whitespace().next().context("no name")?;
     let mut control = cluster.control(&cluster.primary().name).await?;
-    control.run(&format!("DROP TABLE IF EXISTS app.{name}")).await?;
-    control.run(&format!("CREATE TABLE app.{definition}")).await?;
+    control
+        .run(&format!("DROP TABLE IF EXISTS app.{name}"))
+        .await?;
+    control
+        .run(&format!("CREATE TABLE app.{definition}"))
+        .await?;
     control.close().await;
     cluster.wait_replicas_caught_up(FOLLOWED).await
 }

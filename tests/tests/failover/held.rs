@@ -5,12 +5,18 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use millrace_sandbox::Cluster;
 
-use crate::ground::{ask, both, client, ensure_error, kill, proxy, proxy_of_one, scalar, table, wait_held};
+use crate::ground::{
+    ask, both, client, ensure_error, kill, proxy, proxy_of_one, scalar, table, wait_held,
+};
 
 /// They go out in the order in which they came.
 pub(crate) async fn in_order(cluster: &Cluster) -> anyhow::Result<()> {
     const SESSIONS: usize = 12;
-    table(cluster, "in_order (id INT AUTO_INCREMENT PRIMARY KEY, n INT)").await?;
+    table(
+        cluster,
+        "in_order (id INT AUTO_INCREMENT PRIMARY KEY, n INT)",
+    )
+    .await?;
     // One connection, so that the order in which they go out is that in which they are run.
     let proxy = proxy_of_one(cluster, "[pool]\nmax_connections = 1\n").await?;
     let mut sessions = Vec::new();
@@ -23,7 +29,9 @@ pub(crate) async fn in_order(cluster: &Cluster) -> anyhow::Result<()> {
     for (n, mut session) in sessions.into_iter().enumerate() {
         let done = done.clone();
         tasks.push(tokio::spawn(async move {
-            let reply = session.query(format!("INSERT INTO in_order (n) VALUES ({n})")).await;
+            let reply = session
+                .query(format!("INSERT INTO in_order (n) VALUES ({n})"))
+                .await;
             let _ = done.send(n);
             reply
         }));
@@ -38,9 +46,16 @@ pub(crate) async fn in_order(cluster: &Cluster) -> anyhow::Result<()> {
     while let Ok(n) = finished.try_recv() {
         order.push(n);
     }
-    let rows = ask(cluster, "SELECT GROUP_CONCAT(n ORDER BY id) FROM app.in_order").await?;
+    let rows = ask(
+        cluster,
+        "SELECT GROUP_CONCAT(n ORDER BY id) FROM app.in_order",
+    )
+    .await?;
     let expected: Vec<_> = (0..SESSIONS).map(|n| n.to_string()).collect();
-    ensure!(rows == expected.join(","), "run as {rows}; answered as {order:?}");
+    ensure!(
+        rows == expected.join(","),
+        "run as {rows}; answered as {order:?}"
+    );
     wait_held(&proxy, 0).await
 }
 
@@ -57,7 +72,9 @@ pub(crate) async fn limits(cluster: &Cluster) -> anyhow::Result<()> {
     let others = async {
         wait_held(&proxy, 1).await?;
         let long = "x".repeat(3000);
-        let reply = d.query(format!("INSERT INTO limits VALUES (2, '{long}')")).await;
+        let reply = d
+            .query(format!("INSERT INTO limits VALUES (2, '{long}')"))
+            .await;
         let message = ensure_error(&reply, 1105, "HY000")?;
         ensure!(message.contains("failover.max_held_bytes"), "{message}");
         let second = async { Ok(b.query("INSERT INTO limits VALUES (3, '')").await) };
@@ -140,7 +157,9 @@ pub(crate) async fn reset_while_held(cluster: &Cluster) -> anyhow::Result<()> {
     session.expect("SET @gone = 1").await?;
     let next = kill(cluster).await?;
     let resetting = async {
-        let reply = session.command(0x1f, b"", millrace_tests::wire::Expect::Single).await;
+        let reply = session
+            .command(0x1f, b"", millrace_tests::wire::Expect::Single)
+            .await;
         ensure!(reply.err().is_none(), "{:?}", reply.render());
         let gone = scalar(&mut session, "SELECT COALESCE(@gone, 'gone')").await?;
         ensure!(gone == "gone", "{gone}");

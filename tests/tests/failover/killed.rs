@@ -58,9 +58,16 @@ pub(crate) async fn prepared_statements(cluster: &Cluster) -> anyhow::Result<()>
     let reply = session.execute(insert, 0, &second, false).await;
     ensure!(reply.err().is_none(), "{:?}", reply.render());
     let reply = session.execute(select, 0, &[Param::int(0)], true).await;
-    let rows = reply.events.iter().filter(|event| matches!(event.item, Item::BinaryRow(_)));
+    let rows = reply
+        .events
+        .iter()
+        .filter(|event| matches!(event.item, Item::BinaryRow(_)));
     ensure!(rows.count() == 1, "{:?}", reply.render());
-    let rows = ask(cluster, "SELECT GROUP_CONCAT(t ORDER BY n) FROM app.prepared").await?;
+    let rows = ask(
+        cluster,
+        "SELECT GROUP_CONCAT(t ORDER BY n) FROM app.prepared",
+    )
+    .await?;
     ensure!(rows == "a,b", "{rows}");
     Ok(())
 }
@@ -81,7 +88,10 @@ pub(crate) async fn read_under_way(cluster: &Cluster) -> anyhow::Result<()> {
     };
     let (rows, _) = both(reading, failing).await?;
     let here = ask(cluster, "SELECT @@server_id").await?;
-    ensure!(rows[0][0] == Some(here.clone()), "{rows:?} instead of {here}");
+    ensure!(
+        rows[0][0] == Some(here.clone()),
+        "{rows:?} instead of {here}"
+    );
     ensure!(rows[0][1].as_deref() == Some("0"), "{rows:?}");
     Ok(())
 }
@@ -127,7 +137,9 @@ pub(crate) async fn write_before(cluster: &Cluster) -> anyhow::Result<()> {
     // At once, before anybody can know, and while nobody is the primary.
     let writing = async {
         for n in 2..5 {
-            let reply = session.query(format!("INSERT INTO early VALUES ({n})")).await;
+            let reply = session
+                .query(format!("INSERT INTO early VALUES ({n})"))
+                .await;
             ensure!(reply.err().is_none(), "{:?}", reply.render());
         }
         Ok(())
@@ -186,12 +198,18 @@ pub(crate) async fn hung_primary(cluster: &Cluster) -> anyhow::Result<()> {
     let mut teller = client(&proxy).await?;
     // So that there is a connection for each.
     let warm = "SELECT @@server_id, SLEEP(0.3)";
-    tokio::try_join!(reader.expect(warm), writer.expect(warm), teller.expect(warm))?;
+    tokio::try_join!(
+        reader.expect(warm),
+        writer.expect(warm),
+        teller.expect(warm)
+    )?;
     for sql in ["BEGIN", "INSERT INTO hung VALUES (1)"] {
         teller.expect(sql).await?;
     }
     let (old, new) = (cluster.primary(), next(cluster)?);
-    cluster.wait_replicas_caught_up(std::time::Duration::from_secs(20)).await?;
+    cluster
+        .wait_replicas_caught_up(std::time::Duration::from_secs(20))
+        .await?;
     cluster.pause(&old.name).await?;
     let reading = async { Ok(reader.query("SELECT @@server_id").await) };
     let writing = async { Ok(writer.query("INSERT INTO hung VALUES (2)").await) };

@@ -61,7 +61,9 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     mend(cluster).await?;
     checks.run("fact: shutdown", facts::shutdown(cluster)).await;
     mend(cluster).await?;
-    checks.run("fact: insert_id", facts::insert_id(cluster)).await;
+    checks
+        .run("fact: insert_id", facts::insert_id(cluster))
+        .await;
     checks.finish()
 }
 

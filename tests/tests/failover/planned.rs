@@ -36,7 +36,13 @@ impl Ledger {
     }
 
     /// Takes down a reply; false where it was an error.
-    fn take(&self, who: &'static str, n: u64, reply: &Reply, begun: Instant) -> anyhow::Result<bool> {
+    fn take(
+        &self,
+        who: &'static str,
+        n: u64,
+        reply: &Reply,
+        begun: Instant,
+    ) -> anyhow::Result<bool> {
         self.longest.set(self.longest.get().max(begun.elapsed()));
         if let Some(why) = reply.broken() {
             anyhow::bail!("{who}'s session ended: {why}");
@@ -55,7 +61,9 @@ impl Ledger {
         let mut client = Connection::open(login).await?;
         while !self.stop.get() {
             let (n, begun) = (self.number(), Instant::now());
-            let reply = client.query(format!("INSERT INTO ledger VALUES ({n})")).await;
+            let reply = client
+                .query(format!("INSERT INTO ledger VALUES ({n})"))
+                .await;
             if self.take("writer", n, &reply, begun)? {
                 self.acknowledged.borrow_mut().insert(n);
             }
@@ -145,7 +153,9 @@ impl Ledger {
             .context("no count")?;
         let (all, distinct) = rows.split_once('/').context("no slash")?;
         ensure!(all == distinct, "something was done twice: {rows}");
-        control.run("SET SESSION group_concat_max_len = 10000000").await?;
+        control
+            .run("SET SESSION group_concat_max_len = 10000000")
+            .await?;
         let there = control
             .value("SELECT COALESCE(GROUP_CONCAT(n), '') FROM app.ledger")
             .await?
@@ -153,7 +163,10 @@ impl Ledger {
         let there: BTreeSet<u64> = there.split(',').filter_map(|n| n.parse().ok()).collect();
         let acknowledged = self.acknowledged.borrow();
         let lost: Vec<_> = acknowledged.difference(&there).collect();
-        ensure!(lossy || lost.is_empty(), "acknowledged and not there: {lost:?}");
+        ensure!(
+            lossy || lost.is_empty(),
+            "acknowledged and not there: {lost:?}"
+        );
         let refused = self.refused.borrow();
         let ghosts: Vec<_> = refused.intersection(&there).collect();
         ensure!(ghosts.is_empty(), "refused and there: {ghosts:?}");
@@ -201,8 +214,14 @@ async fn ground(cluster: &Cluster) -> anyhow::Result<(Proxy, Ledger)> {
     // No key: what is done twice is to be seen.
     table(cluster, "ledger (n INT, KEY (n))").await?;
     let accounts: Vec<_> = (0..2 * TELLERS).map(|id| format!("({id}, 100)")).collect();
-    run(cluster, &format!("INSERT INTO app.accounts VALUES {}", accounts.join(","))).await?;
-    cluster.wait_replicas_caught_up(Duration::from_secs(20)).await?;
+    run(
+        cluster,
+        &format!("INSERT INTO app.accounts VALUES {}", accounts.join(",")),
+    )
+    .await?;
+    cluster
+        .wait_replicas_caught_up(Duration::from_secs(20))
+        .await?;
     Ok((proxy(cluster, "").await?, Ledger::default()))
 }
 

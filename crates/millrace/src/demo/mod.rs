@@ -2,12 +2,14 @@
 //! answer, and a view of where statements run. Everything it starts ends with it.
 
 mod client;
+mod failover;
 mod http;
 mod observer;
 mod ports;
 mod proxy;
 mod random;
 mod schema;
+mod steady;
 mod tally;
 mod view;
 
@@ -16,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use millrace_sandbox::{APP, Binaries, Cluster, ClusterSpec, Family};
 use mysql_async::{Opts, OptsBuilder};
@@ -53,6 +55,10 @@ pub(crate) struct DemoArgs {
     /// How long the workload runs; without it, until Ctrl-C.
     #[arg(long = "for", value_name = "SECONDS")]
     seconds: Option<u64>,
+    /// Kill the primary under load, promote a replica as an orchestrator would, and show what
+    /// Millrace saw and what clients noticed.
+    #[arg(long, conflicts_with_all = ["seconds", "stay"])]
+    failover: bool,
     /// After the summary leave everything up until Ctrl-C, if there is a terminal to press it.
     #[arg(long, requires = "seconds", conflicts_with = "json")]
     stay: bool,
@@ -110,7 +116,7 @@ impl Stage {
             ..spec
         };
         let cluster = Cluster::up(spec).await?;
-        let proxy = Proxy::start(&cluster, ports, pool_size(args.clients)).await?;
+        let proxy = Proxy::start(&cluster, ports, pool_size(args)).await?;
         Ok(Stage { proxy, cluster })
     }
 
@@ -132,6 +138,9 @@ impl Stage {
             () = signals.next() => return Ok(INTERRUPTED),
         }
         let ports = self.proxy.ports();
+        if args.failover {
+            return self.fail_over(args, &opts, signals).await;
+        }
         if !args.json {
             say(&format!(
                 "\n{}\n",
@@ -164,6 +173,22 @@ impl Stage {
                 (true, false) => 0,
             },
         )
+    }
+
+    async fn fail_over(
+        &mut self,
+        args: &DemoArgs,
+        opts: &Opts,
+        signals: &mut Signals,
+    ) -> Result<i32> {
+        let ports = self.proxy.ports();
+        tokio::select! {
+            right = failover::play(&self.cluster, ports, opts, args.clients, args.json) => {
+                Ok(i32::from(!right?))
+            }
+            () = signals.next() => Ok(INTERRUPTED),
+            error = self.proxy.ended() => Err(error),
+        }
     }
 
     fn client_opts(&self) -> Opts {
@@ -292,6 +317,14 @@ fn spec(args: &DemoArgs) -> Result<ClusterSpec> {
         None => installed_family()?,
     });
     spec.replicas = usize::from(args.replicas);
+    if args.failover {
+        // Of the two that are left, one acknowledges the other's writes.
+        ensure!(
+            args.replicas >= 2 && args.clients > 0,
+            "--failover takes two replicas at least, and clients"
+        );
+        spec.semi_sync = true;
+    }
     if let Some(dir) = &args.dir {
         spec.dir.clone_from(dir);
     }
@@ -306,9 +339,11 @@ fn installed_family() -> Result<Family> {
     Ok(Family::MariaDb)
 }
 
-/// Server connections for each server: far fewer than clients, to show that they suffice.
-fn pool_size(clients: u64) -> u64 {
-    (clients / 5).clamp(4, 100)
+/// Server connections for each server: far fewer than clients, to show that they suffice. Not so
+/// where the primary is killed: that is to show what it costs, and not how long a queue is.
+fn pool_size(args: &DemoArgs) -> u64 {
+    let clients_for_each = if args.failover { 1 } else { 5 };
+    (args.clients / clients_for_each).clamp(4, 100)
 }
 
 /// Progress; beside the answer when that is for a script.

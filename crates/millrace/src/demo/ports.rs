@@ -9,7 +9,7 @@ const USUAL: u16 = 6033;
 /// Otherwise: below the ports that Linux gives to outgoing connections.
 const CHOICE: std::ops::Range<u16> = 10_000..30_000;
 /// Millrace's own ports; the servers' follow.
-const OWN: u16 = 4;
+const OWN: u16 = 5;
 
 /// Ports on 127.0.0.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(super) struct Ports {
     pub(super) replicas: u16,
     /// Metrics and health.
     pub(super) http: u16,
+    /// Operators' statements.
+    pub(super) admin: u16,
     /// The first server's; the others follow.
     pub(super) servers: u16,
 }
@@ -48,6 +50,7 @@ impl Ports {
             primary: first + 1,
             replicas: first + 2,
             http: first + 3,
+            admin: first + 4,
             servers: first + OWN,
         }
     }

@@ -18,6 +18,9 @@ const READY_LIMIT: Duration = Duration::from_secs(30);
 /// The demo's own clients are gone by then; this is for the user's.
 const DRAIN_S: u64 = 2;
 
+/// Of the demo's admin listener.
+pub(super) const ADMIN_PASSWORD: &str = "operator-secret";
+
 pub(super) struct Proxy {
     child: Child,
     log: PathBuf,
@@ -120,6 +123,7 @@ fn spawn(config: &Path, log: &Path) -> Result<Child> {
         .args(["serve", "--end-with-parent", "--config"])
         .arg(config)
         .env("MILLRACE_MONITOR_PASSWORD", MONITOR.password)
+        .env("MILLRACE_ADMIN_PASSWORD", ADMIN_PASSWORD)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
@@ -149,9 +153,10 @@ fn configuration(servers: &[ServerInfo], ports: Ports, connections_max: u64) -> 
         "[monitor]\nuser = \"{}\"\npassword_env = \"MILLRACE_MONITOR_PASSWORD\"\n\n\
          [pool]\nmax_connections = {connections_max}\n\n\
          [http]\nlisten = \"127.0.0.1:{}\"\n\n\
+         [admin]\nlisten = \"127.0.0.1:{}\"\npassword_env = \"MILLRACE_ADMIN_PASSWORD\"\n\n\
          [log]\nlevel = \"warn\"\n\n\
          [drain]\ntimeout = \"{DRAIN_S}s\"\n",
-        MONITOR.user, ports.http
+        MONITOR.user, ports.http, ports.admin
     )
 }
 
@@ -192,6 +197,7 @@ mod tests {
             primary: 2,
             replicas: 3,
             http: 4,
+            admin: 7,
             servers: 5,
         };
         let servers = [server(5), server(6)];
@@ -204,7 +210,8 @@ mod tests {
     fn environment() -> Environment {
         Environment {
             variable: Box::new(|name| {
-                (name == "MILLRACE_MONITOR_PASSWORD").then(|| "secret".into())
+                (name == "MILLRACE_MONITOR_PASSWORD" || name == "MILLRACE_ADMIN_PASSWORD")
+                    .then(|| "secret".into())
             }),
             ..Environment::process()
         }

@@ -9,6 +9,7 @@ use millrace_sandbox::{APP, ClusterInfo};
 
 use super::observer::{Look, ServerWork};
 use super::ports::Ports;
+use super::proxy::ADMIN_PASSWORD;
 use super::tally::Totals;
 
 /// How often a line is printed where there is no terminal.
@@ -229,12 +230,14 @@ pub(super) fn how_to_connect(info: &ClusterInfo, ports: Ports) -> String {
          {}    everything to the primary\n  \
          {}    everything to replicas\n\n\
          Metrics: http://127.0.0.1:{}/metrics\n\
+         Operate: {client} -h127.0.0.1 -P{} -uadmin -p{ADMIN_PASSWORD}    (SHOW HELP)\n\
          Break it: {program} sandbox kill s2 --dir {dir}\n\
          Mend it:  {program} sandbox start s2 --dir {dir}",
         command(ports.auto),
         command(ports.primary),
         command(ports.replicas),
         ports.http,
+        ports.admin,
         dir = info.dir.display()
     )
 }

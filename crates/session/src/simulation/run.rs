@@ -1,0 +1,580 @@
+//! One run: clients that send statements, probes that come back late, faults, and the checks.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::AddAssign;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use millrace_routing::{
+    self as routing, Access, Decision, Load, SessionView, Transaction, decide, is_for_primary,
+};
+use millrace_topology::{
+    Cause, ChangeEvent, Family, GtidSet, Millis, Observation, ObservationKind, Options, ServerId,
+    ServerSpec, Snapshot, Topology,
+};
+
+use super::random::Random;
+use super::servers::{Reached, Servers};
+use crate::held::{Held, HeldStatement, Lane, Place};
+use crate::options::FailoverOptions;
+
+const SESSIONS: usize = 12;
+/// A server that answers nothing is given up after this, in milliseconds.
+const TIMEOUT_MS: u64 = 1_000;
+/// Between two attempts of one that was in vain, as in `hold`.
+const PAUSE_MS: u64 = 50;
+/// So many rounds, each of them 50 ms, must do for all that waits once everything works.
+const CALM_ROUNDS: u64 = 600;
+
+/// What a run has met.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) steps: u64,
+    pub(super) statements: u64,
+    pub(super) moves: u64,
+    pub(super) conflicts: u64,
+    pub(super) held: u64,
+    pub(super) retried: u64,
+    pub(super) unknown: u64,
+    pub(super) lost_transactions: u64,
+    pub(super) drained: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.steps += other.steps;
+        self.statements += other.statements;
+        self.moves += other.moves;
+        self.conflicts += other.conflicts;
+        self.held += other.held;
+        self.retried += other.retried;
+        self.unknown += other.unknown;
+        self.lost_transactions += other.lost_transactions;
+        self.drained += other.drained;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A statement's place in the queue, and the number by which this model knows its order.
+#[derive(Debug)]
+struct Waiting {
+    place: Place,
+    number: u64,
+    lane: Lane,
+}
+
+/// Where a session's statement is.
+#[derive(Debug)]
+enum At {
+    Idle,
+    /// On a server until then.
+    Server {
+        server: usize,
+        until: u64,
+        waiting: Option<Waiting>,
+    },
+    Queue(Waiting),
+    /// In vain; it looks again then.
+    Pause(Waiting, u64),
+}
+
+#[derive(Debug)]
+struct Session {
+    access: Access,
+    at: At,
+    /// The server of its open transaction.
+    pinned: Option<usize>,
+    required: GtidSet,
+    woken: Arc<Flag>,
+}
+
+impl Session {
+    fn view(&self) -> SessionView<'_> {
+        let mut view = SessionView::new(&self.required);
+        view.pinned_to = self.pinned.map(|at| ServerId(at as u16));
+        if self.pinned.is_some() {
+            view.transaction = Transaction::ReadWrite;
+        }
+        view
+    }
+
+    fn lane(&self) -> Lane {
+        match is_for_primary(&self.view(), self.access) {
+            true => Lane::Primary,
+            false => Lane::Reader,
+        }
+    }
+}
+
+/// An answer under way.
+struct Late {
+    at: u64,
+    seen: ObservationKind,
+}
+
+pub(super) struct Run {
+    random: Random,
+    now: u64,
+    servers: Servers,
+    topology: Topology,
+    world: Arc<Snapshot>,
+    /// Of each server, in the order in which they were sent.
+    late: Vec<VecDeque<Late>>,
+    held: Arc<Held>,
+    sessions: Vec<Session>,
+    /// By number: its lane, and whether it tries.
+    queue: BTreeMap<u64, (Lane, bool)>,
+    next: u64,
+    rotation: u32,
+    counts: Counts,
+}
+
+impl Run {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let count = 2 + random.index(3);
+        let address = |at: usize| ServerSpec::new(&format!("127.0.0.1:{}", 3306 + at));
+        let topology = Topology::new(Options::default(), (0..count).map(address).collect());
+        let session = |_| Session {
+            access: Access::Read,
+            at: At::Idle,
+            pinned: None,
+            required: GtidSet::new(Family::MySql),
+            woken: Arc::default(),
+        };
+        Run {
+            random,
+            now: 1_000,
+            servers: Servers::new(count),
+            world: topology.snapshot(),
+            topology,
+            late: (0..count).map(|_| VecDeque::new()).collect(),
+            held: Arc::new(Held::new(&FailoverOptions::default())),
+            sessions: (0..SESSIONS).map(session).collect(),
+            queue: BTreeMap::new(),
+            next: 0,
+            rotation: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// So many steps in storms, after each of which there is a calm.
+    pub(super) fn steps(mut self, steps: u64) -> Counts {
+        while self.counts.steps < steps {
+            let storm = 50 + self.random.below(300);
+            for _ in 0..storm {
+                self.step(true);
+            }
+            self.calm();
+        }
+        self.counts
+    }
+
+    fn step(&mut self, storm: bool) {
+        self.counts.steps += 1;
+        self.now += self.random.below(40);
+        match self.random.below(20) {
+            0 if storm => {
+                let random = &mut self.random;
+                self.servers.fault(random);
+            }
+            1 if storm => self.operate(),
+            2..=6 => self.probe(),
+            7 => self.servers.replicate(),
+            _ => {
+                let session = self.random.index(SESSIONS);
+                self.act(session, storm);
+            }
+        }
+        self.deliver();
+    }
+
+    /// All works from now on: what waits must end, within bounds, by being woken alone.
+    fn calm(&mut self) {
+        let primary = self.servers.calm();
+        for at in 0..self.servers.all.len() {
+            self.see(
+                at,
+                ObservationKind::Resume {
+                    by: "operator".into(),
+                },
+            );
+        }
+        for round in 0.. {
+            self.counts.steps += 1;
+            self.now += 50;
+            self.servers.replicate();
+            // Once all is known nothing more is seen: who waits is woken by others who leave.
+            if !self.is_known(primary) {
+                for at in 0..self.servers.all.len() {
+                    if self.late[at].is_empty() {
+                        self.ask(at);
+                    }
+                }
+                self.deliver();
+            }
+            for session in 0..SESSIONS {
+                self.act(session, false);
+            }
+            let idle = self.sessions.iter().all(|s| matches!(s.at, At::Idle));
+            if idle && self.is_known(primary) {
+                break;
+            }
+            assert!(
+                round < CALM_ROUNDS,
+                "it does not calm down: primary {:?}, not {primary}; conflict {:?}; {:#?}; {:#?}",
+                self.world.primary,
+                self.world.conflict,
+                self.world.servers,
+                self.sessions
+            );
+        }
+        assert_eq!(self.held.count(), 0, "nobody waits");
+        assert!(self.queue.is_empty());
+        self.counts.drained += 1;
+    }
+
+    /// Whether all servers are known to be what they are.
+    fn is_known(&self, primary: usize) -> bool {
+        self.world.primary == Some(ServerId(primary as u16))
+            && self.world.servers.iter().all(|server| server.is_fit())
+    }
+
+    fn operate(&mut self) {
+        let at = self.random.index(self.servers.all.len());
+        let by = "operator".into();
+        let kind = match self.random.one_in(3) {
+            true => ObservationKind::Drain { by },
+            false => ObservationKind::Resume { by },
+        };
+        self.see(at, kind);
+    }
+
+    /// A probe begins: no server has more than a few under way.
+    fn probe(&mut self) {
+        let at = self.random.index(self.servers.all.len());
+        if self.late[at].len() < 2 {
+            self.ask(at);
+        }
+    }
+
+    fn ask(&mut self, at: usize) {
+        let seen = match self.servers.probe(at, &mut self.random) {
+            Ok(report) => ObservationKind::ProbeOk(Box::new(report)),
+            Err(cause) => ObservationKind::ProbeFailed {
+                cause,
+                text: "".into(),
+            },
+        };
+        let takes = match &seen {
+            ObservationKind::ProbeFailed {
+                cause: Cause::TimedOut,
+                ..
+            } => TIMEOUT_MS,
+            _ => 1 + self.random.below(60),
+        };
+        let at_ms = self.now + takes;
+        self.late[at].push_back(Late { at: at_ms, seen });
+    }
+
+    fn deliver(&mut self) {
+        for at in 0..self.late.len() {
+            while self.late[at]
+                .front()
+                .is_some_and(|late| late.at <= self.now)
+            {
+                if let Some(late) = self.late[at].pop_front() {
+                    self.see(at, late.seen);
+                }
+            }
+        }
+    }
+
+    /// Folds it, and lets those that wait look again where the world has changed, as a worker does.
+    fn see(&mut self, at: usize, kind: ObservationKind) {
+        let events = self.topology.fold(Observation {
+            server: ServerId(at as u16),
+            at: Millis(self.now),
+            kind,
+        });
+        let moved = |event: &&ChangeEvent| matches!(event, ChangeEvent::Primary { .. });
+        self.counts.moves += events.iter().filter(moved).count() as u64;
+        let before = std::mem::replace(&mut self.world, self.topology.snapshot());
+        self.counts.conflicts +=
+            u64::from(before.conflict.is_empty() && !self.world.conflict.is_empty());
+        if before.generation != self.world.generation {
+            self.held.look_again();
+        }
+        self.leave(&before);
+    }
+
+    /// What is pinned to a server that is lost or demoted is told so: it never moves by itself.
+    fn leave(&mut self, before: &Snapshot) {
+        for session in &mut self.sessions {
+            let Some(at) = session.pinned else { continue };
+            let id = ServerId(at as u16);
+            let usable = |world: &Snapshot| world.server(id).is_some_and(|s| s.health.is_usable());
+            let fell = usable(before) && !usable(&self.world);
+            let demoted = before.primary == Some(id) && self.world.primary.is_some_and(|p| p != id);
+            if (fell || demoted) && matches!(session.at, At::Idle) {
+                session.pinned = None;
+                self.counts.lost_transactions += 1;
+            }
+        }
+    }
+
+    fn act(&mut self, index: usize, storm: bool) {
+        match std::mem::replace(&mut self.sessions[index].at, At::Idle) {
+            At::Idle => self.idle(index, storm),
+            At::Server {
+                server,
+                until,
+                waiting,
+            } => self.on_server(index, server, until, waiting),
+            At::Queue(waiting) => self.in_queue(index, waiting),
+            At::Pause(waiting, until) if until <= self.now => {
+                // Its own loop looks again, woken or not.
+                self.sessions[index].woken.0.store(true, Ordering::Relaxed);
+                self.in_queue(index, waiting);
+            }
+            paused @ At::Pause(..) => self.sessions[index].at = paused,
+        }
+    }
+
+    fn idle(&mut self, index: usize, storm: bool) {
+        let session = &mut self.sessions[index];
+        if !storm {
+            // A client ends its transaction.
+            session.pinned = None;
+            return;
+        }
+        session.access = match self.random.below(3) {
+            0 => Access::Write,
+            _ => Access::Read,
+        };
+        if session.pinned.is_some() && self.random.one_in(4) {
+            session.pinned = None;
+            return;
+        }
+        self.counts.statements += 1;
+        let session = &self.sessions[index];
+        let queues = self.held.count() > 0
+            && session.pinned.is_none()
+            && is_for_primary(&session.view(), session.access);
+        if queues {
+            self.enter(index);
+        } else {
+            self.place(index, None);
+        }
+    }
+
+    /// Where the decision sends it, or into the queue.
+    fn place(&mut self, index: usize, waiting: Option<Waiting>) {
+        match self.decided(index) {
+            Some(server) => {
+                let until = self.now + self.random.below(30);
+                self.sessions[index].at = At::Server {
+                    server,
+                    until,
+                    waiting,
+                };
+            }
+            None => match waiting {
+                Some(waiting) => self.back(index, waiting),
+                None => self.enter(index),
+            },
+        }
+    }
+
+    /// Asks the real decision, and checks it.
+    fn decided(&mut self, index: usize) -> Option<usize> {
+        let session = &self.sessions[index];
+        let view = session.view();
+        let options = routing::Options::default();
+        let load = Load {
+            outstanding: &[],
+            response_us: &[],
+            known: &[],
+            behind: 0,
+            rotation: self.rotation,
+        };
+        let decision = decide(&self.world, &options, &view, session.access, &load);
+        let Decision::Send { candidates, reason } = decision else {
+            return None;
+        };
+        self.rotation = self.rotation.wrapping_add(u32::from(reason.is_balanced()));
+        let chosen = candidates[0].server;
+        if let Some(pinned) = session.pinned {
+            assert_eq!(
+                (chosen.index(), candidates.len()),
+                (pinned, 1),
+                "a pinned session stays"
+            );
+            return Some(pinned);
+        }
+        if is_for_primary(&view, session.access) {
+            assert_eq!(self.world.primary, Some(chosen), "writes go to the primary");
+            assert_eq!(candidates.len(), 1, "and nowhere else");
+            assert!(
+                self.world.conflict.is_empty(),
+                "and not while there are two"
+            );
+            let server = &self.world.servers[chosen.index()];
+            assert!(server.health.is_usable(), "it answers: {server:?}");
+            let report = server.report.as_ref();
+            let refuses = report.is_some_and(|report| report.refuses_writes());
+            assert!(!refuses, "it takes writes: {server:?}");
+        } else {
+            for candidate in &candidates {
+                let server = &self.world.servers[candidate.server.index()];
+                let serves = server.is_fit() || self.world.primary == Some(candidate.server);
+                assert!(serves, "reads go to what is fit: {server:?}");
+            }
+        }
+        Some(chosen.index())
+    }
+
+    fn enter(&mut self, index: usize) {
+        let session = &self.sessions[index];
+        let lane = session.lane();
+        let statement = HeldStatement {
+            session: index as u32,
+            account: b"app".as_slice().into(),
+            waited: Duration::ZERO,
+            bytes: 100,
+            kind: "write",
+            lane,
+        };
+        let place = self.held.enter(statement).expect("room");
+        let number = self.next;
+        self.next += 1;
+        self.queue.insert(number, (lane, false));
+        self.counts.held += 1;
+        // Its first look is its own.
+        session.woken.0.store(true, Ordering::Relaxed);
+        self.sessions[index].at = At::Queue(Waiting {
+            place,
+            number,
+            lane,
+        });
+    }
+
+    /// Looks only when it was woken, as a task does: a lost wake-up is a livelock.
+    fn in_queue(&mut self, index: usize, waiting: Waiting) {
+        let woken = self.sessions[index].woken.clone();
+        if !woken.0.swap(false, Ordering::Relaxed) {
+            self.sessions[index].at = At::Queue(waiting);
+            return;
+        }
+        let waker = Waker::from(woken);
+        let turn = waiting.place.poll_turn(&Context::from_waker(&waker));
+        if turn.is_pending() || self.decided(index).is_none() {
+            self.sessions[index].at = At::Queue(waiting);
+            return;
+        }
+        self.in_order(&waiting);
+        waiting.place.go();
+        self.queue.insert(waiting.number, (waiting.lane, true));
+        self.place(index, Some(waiting));
+    }
+
+    /// All that came before it in its lane are trying, or gone.
+    fn in_order(&self, waiting: &Waiting) {
+        let before = self.queue.range(..waiting.number);
+        for (number, (lane, tries)) in before {
+            assert!(
+                *lane != waiting.lane || *tries,
+                "{} leaves before {number}: {:?}",
+                waiting.number,
+                self.queue
+            );
+        }
+    }
+
+    fn back(&mut self, index: usize, waiting: Waiting) {
+        waiting.place.back();
+        self.queue.insert(waiting.number, (waiting.lane, false));
+        self.sessions[index].at = At::Pause(waiting, self.now + PAUSE_MS);
+    }
+
+    fn on_server(&mut self, index: usize, server: usize, until: u64, waiting: Option<Waiting>) {
+        let reached = self.servers.reach(server);
+        let over = match reached {
+            Reached::Silence => self.now >= until + TIMEOUT_MS,
+            Reached::Yes | Reached::Refused => self.now >= until,
+        };
+        if !over {
+            self.sessions[index].at = At::Server {
+                server,
+                until,
+                waiting,
+            };
+            return;
+        }
+        let writes = self.sessions[index].access == Access::Write;
+        match reached {
+            Reached::Yes if writes && self.servers.all[server].read_only => {
+                self.see(server, ObservationKind::RefusedWrite);
+                self.again(index, waiting, true);
+            }
+            Reached::Yes => self.done(index, server, waiting),
+            Reached::Refused => {
+                self.see(server, ObservationKind::LiveError(Cause::Refused));
+                self.again(index, waiting, true);
+            }
+            Reached::Silence => {
+                self.see(server, ObservationKind::LiveError(Cause::TimedOut));
+                let unsent = self.random.one_in(2);
+                self.again(index, waiting, unsent || !writes);
+            }
+        }
+    }
+
+    fn done(&mut self, index: usize, server: usize, waiting: Option<Waiting>) {
+        if self.sessions[index].access == Access::Write {
+            let position = self.servers.write(server);
+            let session = &mut self.sessions[index];
+            session.required.union(&position);
+            // Some writes are in a transaction that stays open.
+            if session.pinned.is_none() && self.random.one_in(3) {
+                session.pinned = Some(server);
+            }
+        }
+        if let Some(waiting) = waiting {
+            waiting.place.connected();
+            self.queue.remove(&waiting.number);
+        }
+        self.see(server, ObservationKind::LiveOk);
+    }
+
+    /// It was in vain: what was provably not run is run again, what is pinned is lost, the rest is
+    /// not known.
+    fn again(&mut self, index: usize, waiting: Option<Waiting>, unrun: bool) {
+        let session = &mut self.sessions[index];
+        if session.pinned.take().is_some() {
+            self.counts.lost_transactions += 1;
+        } else if unrun {
+            self.counts.retried += 1;
+            match waiting {
+                Some(waiting) => self.back(index, waiting),
+                None => self.enter(index),
+            }
+            return;
+        } else {
+            self.counts.unknown += 1;
+        }
+        if let Some(waiting) = waiting {
+            self.queue.remove(&waiting.number);
+        }
+    }
+}

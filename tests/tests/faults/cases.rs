@@ -1,0 +1,492 @@
+//! The faults: what is done to the servers while clients work, what an orchestrator does about
+//! it, and how the cluster is made whole afterwards. Judges nothing.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use millrace_sandbox::{Family, Topology};
+use millrace_tests::cutter::Mode;
+use millrace_tests::ledger::Contents;
+
+use crate::ground::{Disks, Ground, Plan};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Fault {
+    Switchover,
+    PrimaryDrained,
+    RollingRestart,
+    ReplicaDrained,
+    ReplicaStopped,
+    ReplicaKilled,
+    ReplicaPaused,
+    ReplicaCutOff,
+    PrimaryKilled,
+    PrimaryPaused,
+    PrimaryStopped,
+    PrimaryRestarted,
+    PrimaryUnreachable,
+    PrimaryAnswersLost,
+    PrimaryDeaf,
+    PrimaryPartitioned,
+    ReadOnlyForAMoment,
+    TwoWritable,
+    FullDisk,
+    SlowDisk,
+    SecondaryExpelled,
+    PrimaryLeaves,
+    NodeIsolated,
+}
+
+/// What the issue aims at for a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// No error at all, and a pause under 1 s.
+    Planned,
+    /// Reads and autocommit writes without errors but for unknown outcomes, 95 % of open
+    /// transactions replayed, a pause of the promotion and 500 ms.
+    PrimaryLost,
+    /// Nobody notices much: no error at all.
+    NoError,
+    /// Only that nothing is wrong.
+    Right,
+}
+
+use Fault as F;
+
+impl Fault {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            F::Switchover => "switchover",
+            F::PrimaryDrained => "primary drained, then a switchover",
+            F::ReplicaDrained => "replica drained, restarted, resumed",
+            F::RollingRestart => "rolling restart of all servers",
+            F::ReplicaStopped => "replica stopped and started",
+            F::ReplicaKilled => "replica killed (kill -9) and started",
+            F::ReplicaPaused => "replica hangs (SIGSTOP) for 4 s",
+            F::ReplicaCutOff => "replica cut off for 4 s",
+            F::PrimaryKilled => "primary killed (kill -9)",
+            F::PrimaryPaused => "primary hangs (SIGSTOP), returns after the promotion",
+            F::PrimaryStopped => "primary stopped in order",
+            F::PrimaryRestarted => "primary killed and started again",
+            F::PrimaryUnreachable => "primary cut off from Millrace for 4 s",
+            F::PrimaryAnswersLost => "primary's answers lost for 4 s (cut one way)",
+            F::PrimaryDeaf => "nothing reaches the primary for 4 s (cut the other way)",
+            F::PrimaryPartitioned => "primary cut off from all, returns after the promotion",
+            F::ReadOnlyForAMoment => "primary read-only for 1 s",
+            F::TwoWritable => "replica writable beside the primary for 2 s",
+            F::FullDisk => "primary's disk full, given up after 3 s",
+            F::SlowDisk => "primary's disk slow (4 writes/s) for 4 s",
+            F::SecondaryExpelled => "secondary expelled and back",
+            F::PrimaryLeaves => "primary leaves the group",
+            F::NodeIsolated => "written-to node cut off from its group",
+        }
+    }
+
+    pub(crate) fn aim(self) -> Aim {
+        match self {
+            F::Switchover | F::PrimaryDrained | F::RollingRestart | F::PrimaryLeaves => {
+                Aim::Planned
+            }
+            F::ReplicaDrained => Aim::Planned,
+            F::PrimaryKilled | F::PrimaryStopped => Aim::PrimaryLost,
+            F::ReplicaStopped | F::ReplicaKilled | F::ReplicaPaused | F::ReplicaCutOff => {
+                Aim::NoError
+            }
+            F::ReadOnlyForAMoment | F::SecondaryExpelled => Aim::NoError,
+            _ => Aim::Right,
+        }
+    }
+}
+
+/// What happened, for the figures.
+#[derive(Debug)]
+pub(crate) struct Story {
+    pub(crate) struck: Instant,
+    /// By the wall clock, in milliseconds.
+    pub(crate) struck_ms: u64,
+    /// A server took writes again.
+    pub(crate) restored: Option<Instant>,
+    restored_us: u64,
+    /// A former primary that lives, as it was when it had been back for a while.
+    pub(crate) old: Option<Contents>,
+    /// To be made whole.
+    broken: Option<String>,
+}
+
+fn wall_us() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_micros() as u64)
+}
+
+async fn rest(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+impl Story {
+    fn begin() -> Self {
+        Story {
+            struck: Instant::now(),
+            struck_ms: wall_us() / 1000,
+            restored: None,
+            restored_us: u64::MAX,
+            old: None,
+            broken: None,
+        }
+    }
+
+    fn restored(&mut self) {
+        self.restored = Some(Instant::now());
+        self.restored_us = wall_us();
+    }
+
+    /// Since when a new primary has taken writes, in microseconds of the wall clock.
+    pub(crate) fn restored_us(&self) -> u64 {
+        self.restored_us
+    }
+}
+
+/// Does it, and what an orchestrator does then.
+pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Story> {
+    let cluster = &ground.cluster;
+    let primary = cluster.primary().name;
+    let replica = cluster
+        .replicas()
+        .first()
+        .context("no replica")?
+        .name
+        .clone();
+    let mut story = Story::begin();
+    match fault {
+        F::Switchover => {
+            cluster.promote(&replica).await?;
+            story.restored();
+        }
+        F::PrimaryDrained => {
+            let address = ground.address(&primary)?;
+            ground
+                .operate(&format!("DRAIN SERVER '{address}' WAIT 2"))
+                .await?;
+            cluster.promote(&replica).await?;
+            story.restored();
+            ground
+                .operate(&format!("RESUME SERVER '{address}'"))
+                .await?;
+        }
+        F::ReplicaDrained => {
+            let address = ground.address(&replica)?;
+            ground
+                .operate(&format!("DRAIN SERVER '{address}' WAIT 5"))
+                .await?;
+            cluster.stop(&replica).await?;
+            cluster.start(&replica).await?;
+            ground
+                .operate(&format!("RESUME SERVER '{address}'"))
+                .await?;
+        }
+        F::RollingRestart => rolling_restart(ground, &mut story).await?,
+        F::ReplicaStopped => {
+            cluster.stop(&replica).await?;
+            rest(500).await;
+            cluster.start(&replica).await?;
+        }
+        F::ReplicaKilled => {
+            cluster.kill(&replica).await?;
+            rest(500).await;
+            cluster.start(&replica).await?;
+        }
+        F::ReplicaPaused => {
+            cluster.pause(&replica).await?;
+            rest(4_000).await;
+            cluster.resume(&replica).await?;
+        }
+        F::ReplicaCutOff => cut_for_a_while(ground, &replica, Mode::Dark, &mut story).await?,
+        F::PrimaryKilled => {
+            cluster.kill(&primary).await?;
+            take_over(ground, &primary, &mut story).await?;
+            story.broken = Some(primary);
+        }
+        F::PrimaryStopped => {
+            cluster.stop(&primary).await?;
+            take_over(ground, &primary, &mut story).await?;
+            story.broken = Some(primary);
+        }
+        F::PrimaryPaused => {
+            cluster.pause(&primary).await?;
+            take_over(ground, &primary, &mut story).await?;
+            rest(500).await;
+            cluster.resume(&primary).await?;
+            fence(ground, &primary, &mut story).await?;
+        }
+        F::PrimaryRestarted => {
+            cluster.kill(&primary).await?;
+            rest(500).await;
+            cluster.start(&primary).await?;
+            story.restored();
+        }
+        F::PrimaryUnreachable => cut_for_a_while(ground, &primary, Mode::Dark, &mut story).await?,
+        F::PrimaryAnswersLost => cut_for_a_while(ground, &primary, Mode::Stall, &mut story).await?,
+        F::PrimaryDeaf => cut_for_a_while(ground, &primary, Mode::Deaf, &mut story).await?,
+        F::PrimaryPartitioned => {
+            ground.cut(&primary, Mode::Dark)?;
+            partition_promotion(ground, &mut story).await?;
+            rest(500).await;
+            ground.cut(&primary, Mode::Forward)?;
+            fence(ground, &primary, &mut story).await?;
+        }
+        F::ReadOnlyForAMoment => {
+            cluster.set_read_only(&primary, true).await?;
+            rest(1_000).await;
+            cluster.set_read_only(&primary, false).await?;
+            story.restored();
+        }
+        F::TwoWritable => {
+            cluster.set_read_only(&replica, false).await?;
+            rest(2_000).await;
+            cluster.set_read_only(&replica, true).await?;
+            story.restored();
+        }
+        F::FullDisk => {
+            cluster.fill_disk(&primary)?;
+            rest(3_000).await;
+            // A server that waits for room looks again after a minute: it is given up.
+            cluster.kill(&primary).await?;
+            cluster.promote_best().await?;
+            story.restored();
+            story.broken = Some(primary);
+        }
+        F::SlowDisk => {
+            cluster.slow_disk(&primary, Some(4))?;
+            rest(4_000).await;
+            cluster.slow_disk(&primary, None)?;
+            story.restored();
+        }
+        F::SecondaryExpelled => {
+            cluster.expel(&replica).await?;
+            cluster.rejoin_group(&replica).await?;
+        }
+        F::PrimaryLeaves => {
+            cluster.leave_group(&primary).await?;
+            story.restored();
+            rest(500).await;
+            cluster.rejoin_group(&primary).await?;
+        }
+        F::NodeIsolated => {
+            cluster.isolate(&primary).await?;
+            cluster.wait_members(2, &primary).await?;
+            story.restored();
+            rest(1_000).await;
+            cluster.reconnect(&primary).await?;
+        }
+    }
+    Ok(story)
+}
+
+/// An orchestrator's part, or the wait for the group's own.
+async fn take_over(ground: &Ground, dead: &str, story: &mut Story) -> anyhow::Result<()> {
+    let cluster = &ground.cluster;
+    match cluster.topology() {
+        Topology::Async => {
+            rest(1_000).await;
+            cluster.promote_best().await?;
+        }
+        Topology::Group | Topology::Galera => elected(ground, dead).await?,
+    }
+    story.restored();
+    Ok(())
+}
+
+async fn elected(ground: &Ground, dead: &str) -> anyhow::Result<()> {
+    let cluster = &ground.cluster;
+    cluster.wait_members(2, dead).await?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        cluster.refresh_roles().await?;
+        let primary = cluster.primary().name;
+        if primary != dead {
+            let mut control = cluster.control(&primary).await?;
+            let read_only = control.value("SELECT @@GLOBAL.read_only").await?;
+            control.close().await;
+            if read_only.as_deref() == Some("0") {
+                return Ok(());
+            }
+        }
+        if Instant::now() > deadline {
+            bail!("no new primary");
+        }
+        rest(20).await;
+    }
+}
+
+/// As `promote_best`, where the orchestrator cannot reach the primary: its server is held for the
+/// moment, which to all others is the same. Replicas follow the new one through its forwarder.
+async fn partition_promotion(ground: &Ground, story: &mut Story) -> anyhow::Result<()> {
+    let cluster = &ground.cluster;
+    let old = cluster.primary().name;
+    rest(1_000).await;
+    cluster.pause(&old).await?;
+    let promoted = cluster.promote_best().await;
+    cluster.resume(&old).await?;
+    let new = promoted?;
+    story.restored();
+    let port = ground.cutter(&new)?.port;
+    for other in cluster.replicas() {
+        if other.name != old {
+            cluster.replicate_via(&other.name, port).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The old primary is back and takes writes for all it knows. After a while the orchestrator
+/// ends it.
+async fn fence(ground: &Ground, old: &str, story: &mut Story) -> anyhow::Result<()> {
+    let cluster = &ground.cluster;
+    rest(1_500).await;
+    if cluster.topology() == Topology::Async {
+        story.old = Some(ground.contents(old).await?);
+    }
+    cluster.kill(old).await?;
+    story.broken = Some(old.to_owned());
+    Ok(())
+}
+
+async fn cut_for_a_while(
+    ground: &Ground,
+    server: &str,
+    mode: Mode,
+    story: &mut Story,
+) -> anyhow::Result<()> {
+    ground.cut(server, mode)?;
+    rest(4_000).await;
+    ground.cut(server, Mode::Forward)?;
+    story.restored();
+    Ok(())
+}
+
+/// Replicas first, then the primary once another has its role.
+async fn rolling_restart(ground: &Ground, story: &mut Story) -> anyhow::Result<()> {
+    let cluster = &ground.cluster;
+    let old = cluster.primary().name;
+    let mut last = None;
+    for replica in cluster.replicas() {
+        cluster.stop(&replica.name).await?;
+        cluster.start(&replica.name).await?;
+        last = Some(replica.name);
+    }
+    if cluster.topology() != Topology::Galera {
+        cluster.promote(&last.context("no replica")?).await?;
+    }
+    cluster.stop(&old).await?;
+    cluster.start(&old).await?;
+    story.restored();
+    Ok(())
+}
+
+/// Makes the cluster whole again, once the clients have stopped.
+pub(crate) async fn heal(ground: &Ground, story: &Story) -> anyhow::Result<()> {
+    let cluster = &ground.cluster;
+    if let Some(broken) = &story.broken {
+        if ground.plan.disks == Disks::Small {
+            cluster.free_disk(broken)?;
+        }
+        match cluster.topology() {
+            Topology::Async => cluster.rebuild(broken).await?,
+            Topology::Group | Topology::Galera => cluster.start(broken).await?,
+        }
+        if ground.plan.forwarders {
+            let port = ground.cutter(&cluster.primary().name)?.port;
+            cluster.replicate_via(broken, port).await?;
+        }
+    }
+    cluster.refresh_roles().await
+}
+
+/// What runs on what: in CI, and in the long run.
+pub(crate) fn series(family: Family, topology: Topology, all: bool) -> Vec<(Plan, Vec<Fault>)> {
+    let plan = Plan::new(family, topology);
+    let short = match topology {
+        Topology::Async => vec![F::Switchover, F::PrimaryKilled, F::ReplicaPaused],
+        Topology::Group => vec![F::Switchover, F::PrimaryKilled],
+        Topology::Galera => vec![F::PrimaryKilled],
+    };
+    if !all {
+        return vec![(plan, short)];
+    }
+    match topology {
+        Topology::Async => all_asynchronous(plan),
+        Topology::Group => vec![
+            (
+                plan,
+                vec![
+                    F::Switchover,
+                    F::PrimaryKilled,
+                    F::PrimaryPaused,
+                    F::PrimaryStopped,
+                    F::PrimaryLeaves,
+                    F::SecondaryExpelled,
+                    F::ReplicaKilled,
+                    F::RollingRestart,
+                ],
+            ),
+            (
+                Plan { proxies: 2, ..plan },
+                vec![F::Switchover, F::PrimaryKilled],
+            ),
+        ],
+        Topology::Galera => vec![
+            (
+                plan,
+                vec![
+                    F::PrimaryKilled,
+                    F::PrimaryPaused,
+                    F::PrimaryStopped,
+                    F::NodeIsolated,
+                    F::ReplicaKilled,
+                    F::RollingRestart,
+                ],
+            ),
+            (Plan { proxies: 2, ..plan }, vec![F::PrimaryKilled]),
+        ],
+    }
+}
+
+fn all_asynchronous(plan: Plan) -> Vec<(Plan, Vec<Fault>)> {
+    let one_server = vec![
+        F::Switchover,
+        F::PrimaryDrained,
+        F::RollingRestart,
+        F::ReplicaDrained,
+        F::ReplicaStopped,
+        F::ReplicaKilled,
+        F::ReplicaPaused,
+        F::PrimaryKilled,
+        F::PrimaryPaused,
+        F::PrimaryStopped,
+        F::PrimaryRestarted,
+        F::ReadOnlyForAMoment,
+        F::TwoWritable,
+    ];
+    let network = vec![
+        F::ReplicaCutOff,
+        F::PrimaryUnreachable,
+        F::PrimaryAnswersLost,
+        F::PrimaryDeaf,
+        F::PrimaryPartitioned,
+    ];
+    let with = |change: fn(&mut Plan)| {
+        let mut plan = plan;
+        change(&mut plan);
+        plan
+    };
+    vec![
+        (plan, one_server),
+        (with(|plan| plan.forwarders = true), network),
+        (with(|plan| plan.disks = Disks::Small), vec![F::FullDisk]),
+        (with(|plan| plan.disks = Disks::Honest), vec![F::SlowDisk]),
+        (
+            with(|plan| plan.proxies = 2),
+            vec![F::Switchover, F::PrimaryKilled],
+        ),
+        (with(|plan| plan.semi_sync = false), vec![F::PrimaryKilled]),
+    ]
+}

@@ -1,0 +1,263 @@
+//! A cluster, forwarders before its servers where a network is to be cut, Millrace before them,
+//! and what the servers have. It breaks nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::{APP, Cluster, ClusterSpec, Family, Topology};
+use millrace_tests::cutter::{Cutter, Mode};
+use millrace_tests::harness::{self, Proxy, ProxyOptions};
+use millrace_tests::ledger::{Contents, Row};
+use millrace_tests::load;
+use millrace_tests::wire::{Connection, Login, Target};
+
+/// A row that an operator is answered with.
+pub(crate) type AdminRow = BTreeMap<String, Option<String>>;
+
+/// What a series of faults runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) family: Family,
+    pub(crate) topology: Topology,
+    /// Asynchronous clusters: no acknowledged write is only on the primary.
+    pub(crate) semi_sync: bool,
+    /// Forwarders stand before the servers.
+    pub(crate) forwarders: bool,
+    /// Disks can be filled and slowed down.
+    pub(crate) disks: Disks,
+    /// Millraces side by side; clients are spread over them.
+    pub(crate) proxies: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Disks {
+    Plain,
+    /// So small that they can be filled.
+    Small,
+    /// Every commit waits for the disk.
+    Honest,
+}
+
+impl Plan {
+    pub(crate) fn new(family: Family, topology: Topology) -> Self {
+        Plan {
+            family,
+            topology,
+            semi_sync: topology == Topology::Async,
+            forwarders: false,
+            disks: Disks::Plain,
+            proxies: 1,
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let mut name = match (self.topology, self.semi_sync) {
+            (Topology::Async, true) => format!("{}, semi-synchronous", self.family),
+            (Topology::Async, false) => format!("{}, asynchronous", self.family),
+            (Topology::Group, _) => "Group Replication".to_owned(),
+            (Topology::Galera, _) => "Galera".to_owned(),
+        };
+        if self.proxies > 1 {
+            name += &format!(", {} Millraces", self.proxies);
+        }
+        name
+    }
+}
+
+/// Servers and Millrace, running.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) plan: Plan,
+    /// Before the cluster: dropped first.
+    pub(crate) proxies: Vec<Proxy>,
+    /// Where each of them answers operators.
+    admin_ports: Vec<u16>,
+    /// In the servers' order.
+    pub(crate) cutters: Vec<Cutter>,
+    pub(crate) cluster: Cluster,
+}
+
+impl Ground {
+    pub(crate) async fn start(plan: Plan) -> anyhow::Result<Self> {
+        let mut spec = ClusterSpec::new(plan.family);
+        spec.topology = plan.topology;
+        spec.semi_sync = plan.semi_sync;
+        match plan.disks {
+            Disks::Plain => {}
+            Disks::Small => spec.disk_mib = Some(700),
+            Disks::Honest => {
+                let options = ["--sync-binlog=1", "--innodb-flush-log-at-trx-commit=1"];
+                spec.extra_args.extend(options.map(String::from));
+            }
+        }
+        let cluster = Cluster::up(spec).await?;
+        let mut ground = Ground {
+            plan,
+            proxies: Vec::new(),
+            admin_ports: Vec::new(),
+            cutters: Vec::new(),
+            cluster,
+        };
+        ground.start_forwarders().await?;
+        ground.clear().await?;
+        ground.start_proxies().await?;
+        Ok(ground)
+    }
+
+    /// Replicas fetch through them too: a server that is cut off is cut off from all.
+    async fn start_forwarders(&mut self) -> anyhow::Result<()> {
+        if !self.plan.forwarders {
+            return Ok(());
+        }
+        for server in self.cluster.servers() {
+            self.cutters.push(Cutter::start(server.port).await?);
+        }
+        let primary = self.cluster.primary().name;
+        let port = self.cutter(&primary)?.port;
+        for replica in self.cluster.replicas() {
+            self.cluster.replicate_via(&replica.name, port).await?;
+        }
+        Ok(())
+    }
+
+    async fn start_proxies(&mut self) -> anyhow::Result<()> {
+        let direct = self.cluster.servers().into_iter().map(|s| s.port);
+        let through = self.cutters.iter().map(|cutter| cutter.port);
+        let ports: Vec<u16> = match self.plan.forwarders {
+            true => through.collect(),
+            false => direct.collect(),
+        };
+        let addresses: Vec<String> = ports.iter().map(|p| format!("127.0.0.1:{p}")).collect();
+        for _ in 0..self.plan.proxies {
+            let port = harness::free_port()?;
+            let options = ProxyOptions {
+                pool_max: 100,
+                log: "info",
+                extra: format!(
+                    "[admin]\nlisten = \"127.0.0.1:{port}\"\n\
+                     password_env = \"MILLRACE_ADMIN_PASSWORD\"\n"
+                ),
+                ..ProxyOptions::default()
+            };
+            self.proxies.push(Proxy::start(&addresses, &options).await?);
+            self.admin_ports.push(port);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cutter(&self, server: &str) -> anyhow::Result<&Cutter> {
+        let servers = self.cluster.servers();
+        let at = servers.iter().position(|s| s.name == server);
+        at.and_then(|at| self.cutters.get(at))
+            .with_context(|| format!("no forwarder before {server}"))
+    }
+
+    pub(crate) fn cut(&self, server: &str, mode: Mode) -> anyhow::Result<()> {
+        self.cutter(server)?.set(mode);
+        Ok(())
+    }
+
+    pub(crate) fn logins(&self) -> Vec<Login> {
+        let login = |proxy: &Proxy| {
+            let mut login = Login::new(proxy.address(), APP.user, APP.password);
+            login.timeout = Duration::from_secs(60);
+            login
+        };
+        self.proxies.iter().map(login).collect()
+    }
+
+    /// Has every Millrace run an operator's statement; gives the answers' rows by column.
+    pub(crate) async fn operate(&self, statement: &str) -> anyhow::Result<Vec<Vec<AdminRow>>> {
+        let mut answers = Vec::new();
+        for port in &self.admin_ports {
+            let target = Target::Tcp(format!("127.0.0.1:{port}"));
+            let mut login = Login::new(target, "admin", harness::ADMIN_PASSWORD);
+            login.timeout = Duration::from_secs(60);
+            let mut connection = Connection::open(&login).await?;
+            let reply = connection.expect(statement).await?;
+            connection.quit().await;
+            let columns = reply.columns();
+            let names: Vec<String> = columns
+                .iter()
+                .map(|column| String::from_utf8_lossy(&column.name).into_owned())
+                .collect();
+            let rows = reply.rows().into_iter();
+            answers.push(
+                rows.map(|row| names.iter().cloned().zip(row).collect())
+                    .collect(),
+            );
+        }
+        Ok(answers)
+    }
+
+    /// How Millrace knows a server.
+    pub(crate) fn address(&self, server: &str) -> anyhow::Result<String> {
+        if self.plan.forwarders {
+            return Ok(format!("127.0.0.1:{}", self.cutter(server)?.port));
+        }
+        let servers = self.cluster.servers();
+        let info = servers.iter().find(|s| s.name == server);
+        Ok(info.with_context(|| format!("no server {server}"))?.addr())
+    }
+
+    /// Empty tables, everywhere.
+    pub(crate) async fn clear(&self) -> anyhow::Result<()> {
+        let mut control = self.cluster.control(&self.cluster.primary().name).await?;
+        for statement in load::schema() {
+            control.run(&statement).await?;
+        }
+        control.close().await;
+        self.caught_up().await
+    }
+
+    pub(crate) async fn caught_up(&self) -> anyhow::Result<()> {
+        let limit = Duration::from_secs(20);
+        self.cluster.wait_replicas_caught_up(limit).await
+    }
+
+    /// What a server has, asked directly.
+    pub(crate) async fn contents(&self, server: &str) -> anyhow::Result<Contents> {
+        let servers = self.cluster.servers();
+        let info = servers.iter().find(|s| s.name == server);
+        let port = info.with_context(|| format!("no server {server}"))?.port;
+        let mut connection = Connection::open(&harness::admin(port)).await?;
+        let sql = "SELECT client, seq, origin, CAST(UNIX_TIMESTAMP(at) * 1000000 AS UNSIGNED) \
+                   FROM app.ledger";
+        let rows = numbers(&mut connection, sql).await?;
+        let counters = numbers(&mut connection, "SELECT client, n FROM app.counters").await?;
+        connection.quit().await;
+        let row = |row: &Vec<u64>| {
+            let key = (row[0] as u32, row[1] as u32);
+            let origin = row[2] as u32;
+            (
+                key,
+                Row {
+                    origin,
+                    at_us: row[3],
+                },
+            )
+        };
+        Ok(Contents {
+            rows: rows.iter().map(row).collect(),
+            counters: counters
+                .iter()
+                .map(|c| (c[0] as u32, c[1]))
+                .collect::<BTreeMap<_, _>>(),
+        })
+    }
+}
+
+async fn numbers(connection: &mut Connection, sql: &str) -> anyhow::Result<Vec<Vec<u64>>> {
+    let reply = connection.expect(sql).await?;
+    let mut all = Vec::new();
+    for row in reply.rows() {
+        let row: Result<Vec<u64>, _> = row
+            .into_iter()
+            .map(|value| value.unwrap_or_default().parse())
+            .collect();
+        all.push(row?);
+    }
+    ensure!(!sql.contains("counters") || !all.is_empty(), "no counters");
+    Ok(all)
+}

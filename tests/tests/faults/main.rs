@@ -1,0 +1,282 @@
+//! Clients are kept whole while servers die, hang, fill up, are cut off and move, in all topologies.
+//!
+//! 64 clients read, write and run transactions through Millrace, check every answer and keep a
+//! ledger, while one fault after the other meets the servers. Afterwards the servers are asked
+//! directly: nothing acknowledged may be lost, nothing done twice or by half, nothing written to
+//! two primaries, and every error that a client saw must be a documented one. How long clients
+//! paused and what they saw is reported beside the aims.
+//!
+//! A short selection runs by default; `MILLRACE_FAULTS=all` runs every fault, and
+//! `MILLRACE_TESTS_ONLY=word` those whose name has the word. `MILLRACE_FAULTS_OUT=folder` is where
+//! the report goes.
+
+mod cases;
+mod documented;
+mod ground;
+mod report;
+mod timeline;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use millrace_sandbox::{Family, Topology, skip_unless_topology};
+use millrace_tests::checks::Checks;
+use millrace_tests::harness;
+use millrace_tests::ledger::{self, Found, Wrong};
+use millrace_tests::load::{Board, Load};
+use tokio::task::LocalSet;
+
+use crate::cases::{Fault, Story};
+use crate::ground::{Disks, Ground, Plan};
+use crate::report::Figures;
+
+/// Every client has had answers before something happens.
+const WARM_LIMIT: Duration = Duration::from_secs(30);
+/// Every client must have an answer so soon after servers are ready.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(30);
+
+#[test]
+fn mysql() {
+    test(Family::MySql, Topology::Async);
+}
+
+#[test]
+fn mariadb() {
+    test(Family::MariaDb, Topology::Async);
+}
+
+#[test]
+fn group_replication() {
+    test(Family::MySql, Topology::Group);
+}
+
+#[test]
+fn galera() {
+    test(Family::MariaDb, Topology::Galera);
+}
+
+fn test(family: Family, topology: Topology) {
+    if harness::direct_only() || !skip_unless_topology(family, topology, "faults") {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(run(family, topology)).unwrap();
+}
+
+async fn run(family: Family, topology: Topology) -> anyhow::Result<()> {
+    let all = std::env::var("MILLRACE_FAULTS").is_ok_and(|which| which == "all");
+    let name = match topology {
+        Topology::Async => format!("faults on {family}"),
+        _ => format!("faults on {topology}"),
+    };
+    let mut checks = Checks::new(&name);
+    let mut lines = Vec::new();
+    for (plan, faults) in cases::series(family, topology, all) {
+        run_series(plan, &faults, &mut checks, &mut lines).await?;
+    }
+    report::publish(&name.replace(' ', "-"), &lines)?;
+    checks.finish()
+}
+
+async fn run_series(
+    plan: Plan,
+    faults: &[Fault],
+    checks: &mut Checks,
+    lines: &mut Vec<Figures>,
+) -> anyhow::Result<()> {
+    if !possible(plan) {
+        return Ok(());
+    }
+    let mut ground = None;
+    for fault in faults {
+        let check = format!("{}: {}", plan.name(), fault.name());
+        if !checks.wants(&check) {
+            continue;
+        }
+        let mut whole = match ground.take() {
+            Some(ground) => ground,
+            None => Ground::start(plan).await?,
+        };
+        let mut healed = false;
+        checks
+            .run(&check, async {
+                let mut figures = one(&mut whole, *fault).await?;
+                healed = true;
+                let wrong = std::mem::take(&mut figures.wrong);
+                figures.wrong.clone_from(&wrong);
+                lines.push(figures);
+                ensure!(wrong.is_empty(), "{}", wrong.join("\n  "));
+                Ok(())
+            })
+            .await;
+        // What a fault has left half broken would be blamed on the next.
+        ground = healed.then_some(whole);
+    }
+    Ok(())
+}
+
+/// Full and slow disks need root and a kernel that lets us.
+fn possible(plan: Plan) -> bool {
+    use std::io::Write;
+    let missing = match plan.disks {
+        Disks::Plain => None,
+        Disks::Small | Disks::Honest if !rustix::process::geteuid().is_root() => Some("root"),
+        Disks::Honest if !std::path::Path::new("/sys/fs/cgroup/blkio/cgroup.procs").exists() => {
+            Some("cgroup v1's blkio controller")
+        }
+        Disks::Small | Disks::Honest => None,
+    };
+    if let Some(missing) = missing {
+        // A closed stderr leaves nobody to tell.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: faults of disks on {}: they need {missing}",
+            plan.name()
+        );
+    }
+    missing.is_none()
+}
+
+/// One fault, from a whole cluster to a whole cluster.
+async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
+    ground.clear().await?;
+    let local = LocalSet::new();
+    let (board, story, late) = local
+        .run_until(async {
+            let load = Load::start(&ground.logins());
+            warm(&load).await?;
+            let story = cases::strike(ground, fault).await;
+            let over = Instant::now();
+            let silent = recovered(&load.board, over).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let (board, stuck) = load.stop(Duration::from_secs(60)).await;
+            let mut late = Vec::new();
+            if !silent.is_empty() {
+                late.push(format!(
+                    "no answer within {RECOVERY_LIMIT:?} of servers being ready: {silent:?}"
+                ));
+            }
+            if stuck > 0 {
+                late.push(format!("{stuck} clients do not end"));
+            }
+            anyhow::Ok((board, story?, late))
+        })
+        .await?;
+    let mut figures = Figures::new(ground.plan.name(), fault, &story, &board);
+    figures.wrong = late;
+    figures.wrong.extend(undocumented(&board));
+    figures
+        .wrong
+        .extend(first_few("wrong answers", &board.wrong.borrow()));
+    if let Some(dead) = ground
+        .proxies
+        .iter_mut()
+        .find_map(|p| (!p.alive()).then(|| p.log()))
+    {
+        bail!("Millrace has ended:\n{dead}");
+    }
+    figures.judged = timeline::judged(ground, &story).await?;
+    cases::heal(ground, &story).await.context("healing")?;
+    ground.caught_up().await.context("after healing")?;
+    let found = judge(ground, &story, &board).await?;
+    take_findings(ground.plan, found, &mut figures);
+    Ok(figures)
+}
+
+async fn warm(load: &Load) -> anyhow::Result<()> {
+    let deadline = Instant::now() + WARM_LIMIT;
+    while load.board.answered() < load.clients() {
+        ensure!(
+            Instant::now() < deadline,
+            "only {} clients have answers: {:?}",
+            load.board.answered(),
+            load.board.errors.borrow().first()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+/// Waits until every client has had an answer since `then`; gives those that have not.
+async fn recovered(board: &Board, then: Instant) -> Vec<String> {
+    let deadline = Instant::now() + RECOVERY_LIMIT;
+    loop {
+        let silent = board.silent_since(then);
+        if silent.is_empty() || Instant::now() > deadline {
+            let name = |(number, kind): &(u32, millrace_tests::load::Kind)| {
+                format!("client {number} ({})", kind.as_str())
+            };
+            return silent.iter().map(name).collect();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn undocumented(board: &Board) -> Vec<String> {
+    let mut kinds: BTreeMap<String, (u64, String)> = BTreeMap::new();
+    for seen in board.errors.borrow().iter() {
+        if !documented::is_documented(seen) {
+            let name = format!("{} ({})", seen.name(), seen.kind.as_str());
+            let entry = kinds.entry(name).or_insert((0, seen.text.clone()));
+            entry.0 += 1;
+        }
+    }
+    kinds
+        .into_iter()
+        .map(|(name, (count, text))| format!("{count} × undocumented {name}: {text}"))
+        .collect()
+}
+
+fn first_few(what: &str, all: &[String]) -> Vec<String> {
+    match all {
+        [] => Vec::new(),
+        _ => vec![format!(
+            "{} {what}: {}",
+            all.len(),
+            all[..all.len().min(3)].join("; ")
+        )],
+    }
+}
+
+/// Asks every server.
+async fn judge(ground: &Ground, story: &Story, board: &Board) -> anyhow::Result<Found> {
+    let ledger = board.ledger.borrow();
+    let name = ground.cluster.primary().name;
+    let primary = ground.contents(&name).await?;
+    let mut found = ledger::judge(&ledger, &primary);
+    for server in ground.cluster.servers() {
+        if server.name != name {
+            let copy = ground.contents(&server.name).await?;
+            found.extend(ledger::judge_copy(&server.name, &copy, &primary));
+        }
+    }
+    if let Some(old) = &story.old {
+        let (of_old, only_old) = ledger::judge_old(&ledger, old, &primary, story.restored_us());
+        found.extend(of_old);
+        eprintln!("    {only_old} writes are only on the former primary");
+    }
+    Ok(found)
+}
+
+/// What asynchronous replication may lose is counted and no more.
+fn take_findings(plan: Plan, found: Found, figures: &mut Figures) {
+    let may_lose = plan.topology == Topology::Async && !plan.semi_sync;
+    let mut kinds: BTreeMap<Wrong, Vec<String>> = BTreeMap::new();
+    for (wrong, text) in found {
+        if wrong == Wrong::Lost && may_lose {
+            figures.lost += 1;
+        } else {
+            kinds.entry(wrong).or_default().push(text);
+        }
+    }
+    for (wrong, texts) in kinds {
+        figures
+            .wrong
+            .extend(first_few(&format!("{wrong:?}"), &texts));
+    }
+}

@@ -1,0 +1,249 @@
+//! Figures of one fault, and the report of all: Markdown for people, JSON for programs. Judges
+//! only whether aims were met.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use millrace_tests::load::{Board, Kind};
+use serde_json::{Value, json};
+
+use crate::cases::{Aim, Fault, Story};
+use crate::documented::is_unknown_outcome;
+
+/// Of some clients: the longest time without an answer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pause {
+    p50: Duration,
+    max: Duration,
+}
+
+impl Pause {
+    fn of(sorted: &[Duration]) -> Self {
+        Pause {
+            p50: sorted.get(sorted.len() / 2).copied().unwrap_or_default(),
+            max: sorted.last().copied().unwrap_or_default(),
+        }
+    }
+
+    fn text(self) -> String {
+        format!("{} / {}", self.p50.as_millis(), self.max.as_millis())
+    }
+}
+
+/// A line of the report.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    topology: String,
+    fault: Fault,
+    statements: u64,
+    /// By kind of client, and by code and SQLSTATE.
+    errors: BTreeMap<(Kind, String), u64>,
+    unknown: u64,
+    /// Reads, and what needs a primary.
+    reads: Pause,
+    writes: Pause,
+    /// Until a server took writes again.
+    takeover: Option<Duration>,
+    /// Until Millrace said that the primary is lost.
+    pub(crate) judged: Option<Duration>,
+    /// Transactions that were open when it happened, and those of them that committed.
+    open: usize,
+    replayed: usize,
+    /// Acknowledged and lost, where replication may lose.
+    pub(crate) lost: usize,
+    pub(crate) wrong: Vec<String>,
+}
+
+impl Figures {
+    pub(crate) fn new(topology: String, fault: Fault, story: &Story, board: &Board) -> Self {
+        let mut errors = BTreeMap::new();
+        let mut unknown = 0;
+        for seen in board.errors.borrow().iter() {
+            *errors.entry((seen.kind, seen.name())).or_default() += 1;
+            unknown += u64::from(is_unknown_outcome(seen));
+        }
+        let open = board.transactions.borrow();
+        let open: Vec<_> = open
+            .iter()
+            .filter(|t| t.begun < story.struck && t.ended > story.struck)
+            .collect();
+        let pause = |kinds: &[Kind]| Pause::of(&board.pauses(kinds, story.struck));
+        Figures {
+            topology,
+            fault,
+            statements: board.statements.get(),
+            errors,
+            unknown,
+            reads: pause(&[Kind::Reads]),
+            writes: pause(&[Kind::Writes, Kind::Transactions]),
+            takeover: story.restored.map(|at| at - story.struck),
+            judged: None,
+            open: open.len(),
+            replayed: open.iter().filter(|t| t.committed).count(),
+            lost: 0,
+            wrong: Vec::new(),
+        }
+    }
+
+    fn errors_of(&self, kind: Kind) -> u64 {
+        let of = self.errors.iter().filter(|((of, _), _)| *of == kind);
+        of.map(|(_, count)| count).sum()
+    }
+
+    fn error_text(&self) -> String {
+        let parts: Vec<String> = self
+            .errors
+            .iter()
+            .map(|((kind, name), count)| format!("{count} × {name} ({})", kind.as_str()))
+            .collect();
+        match parts.is_empty() {
+            true => "none".to_owned(),
+            false => parts.join(", "),
+        }
+    }
+
+    /// The issue's aims, and whether they were met.
+    fn aims(&self) -> Vec<(String, bool)> {
+        let all: u64 = self.errors.values().sum();
+        let no_errors = ("no error".to_owned(), all == 0);
+        match self.fault.aim() {
+            Aim::Right => Vec::new(),
+            Aim::NoError => vec![no_errors],
+            Aim::Planned => vec![
+                no_errors,
+                (
+                    "pause < 1 s".to_owned(),
+                    self.writes.max.max(self.reads.max) < Duration::from_secs(1),
+                ),
+            ],
+            Aim::PrimaryLost => {
+                let unknown = self
+                    .errors
+                    .iter()
+                    .filter(|((kind, name), _)| *kind == Kind::Writes && name.starts_with("1180/"));
+                let unknown: u64 = unknown.map(|(_, count)| count).sum();
+                let limit = self.takeover.unwrap_or_default() + Duration::from_millis(500);
+                vec![
+                    (
+                        "reads: no error".to_owned(),
+                        self.errors_of(Kind::Reads) == 0,
+                    ),
+                    (
+                        "writes: only unknown outcomes".to_owned(),
+                        self.errors_of(Kind::Writes) == unknown,
+                    ),
+                    (
+                        "95 % replayed".to_owned(),
+                        self.replayed * 100 >= self.open * 95,
+                    ),
+                    (
+                        format!("pause ≤ {} ms", limit.as_millis()),
+                        self.writes.max <= limit,
+                    ),
+                ]
+            }
+        }
+    }
+
+    fn aim_text(&self) -> String {
+        let parts: Vec<String> = self
+            .aims()
+            .into_iter()
+            .map(|(aim, met)| match met {
+                true => format!("{aim}: met"),
+                false => format!("**{aim}: missed**"),
+            })
+            .collect();
+        parts.join("; ")
+    }
+
+    fn line(&self) -> String {
+        let ms = |time: Option<Duration>| {
+            time.map_or_else(|| "–".to_owned(), |time| time.as_millis().to_string())
+        };
+        let wrong = match (self.wrong.is_empty(), self.lost) {
+            (true, 0) => "nothing".to_owned(),
+            (true, lost) => {
+                format!("{lost} acknowledged writes lost, as asynchronous replication may")
+            }
+            (false, _) => format!("**{} findings**", self.wrong.len()),
+        };
+        format!(
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} of {} | {wrong} | {} |",
+            self.topology,
+            self.fault.name(),
+            self.statements,
+            self.error_text(),
+            self.reads.text(),
+            self.writes.text(),
+            ms(self.takeover),
+            ms(self.judged),
+            self.replayed,
+            self.open,
+            self.aim_text(),
+        )
+    }
+
+    fn json(&self) -> Value {
+        let errors: Vec<Value> = self
+            .errors
+            .iter()
+            .map(|((kind, name), count)| json!({"clients": kind.as_str(), "error": name, "count": count}))
+            .collect();
+        let ms = |time: Duration| time.as_millis() as u64;
+        let pause = |pause: Pause| json!({"p50_ms": ms(pause.p50), "max_ms": ms(pause.max)});
+        let aims: Vec<Value> = self
+            .aims()
+            .into_iter()
+            .map(|(aim, met)| json!({"aim": aim, "met": met}))
+            .collect();
+        json!({
+            "topology": self.topology,
+            "fault": self.fault.name(),
+            "statements": self.statements,
+            "errors": errors,
+            "unknown_outcomes": self.unknown,
+            "reads": pause(self.reads),
+            "writes": pause(self.writes),
+            "takeover_ms": self.takeover.map(ms),
+            "judged_ms": self.judged.map(ms),
+            "open_transactions": self.open,
+            "replayed": self.replayed,
+            "lost": self.lost,
+            "wrong": self.wrong,
+            "aims": aims,
+        })
+    }
+}
+
+const HEAD: &str = "\
+| servers | fault | statements | errors seen by clients | reads' pause, p50 / max ms | writes' pause, p50 / max ms \
+| servers ready after ms | judged after ms | open transactions that committed | wrong | aims |\n\
+|---|---|---|---|---|---|---|---|---|---|---|\n";
+
+/// All lines so far as one table.
+pub(crate) fn markdown(all: &[Figures]) -> String {
+    let mut text = HEAD.to_owned();
+    for figures in all {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", figures.line());
+    }
+    text
+}
+
+/// Writes the series' report into `MILLRACE_FAULTS_OUT`, where that is set, and shows it.
+pub(crate) fn publish(series: &str, all: &[Figures]) -> anyhow::Result<()> {
+    let table = markdown(all);
+    eprintln!("\n{table}");
+    let Some(folder) = std::env::var_os("MILLRACE_FAULTS_OUT").map(PathBuf::from) else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(&folder)?;
+    let rows: Vec<Value> = all.iter().map(Figures::json).collect();
+    std::fs::write(folder.join(format!("{series}.md")), table)?;
+    let json = serde_json::to_vec_pretty(&rows)?;
+    std::fs::write(folder.join(format!("{series}.json")), json)?;
+    Ok(())
+}
