@@ -11,7 +11,7 @@ mod moving;
 #[allow(dead_code, reason = "the suite needs but some of it")]
 mod serving;
 
-use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
+use millrace_sandbox::{Cluster, ClusterSpec, Family, Topology, skip_unless, skip_unless_topology};
 use millrace_tests::checks::Checks;
 
 async fn admin(family: Family) -> anyhow::Result<()> {
@@ -68,4 +68,28 @@ async fn mariadb() -> anyhow::Result<()> {
         return Ok(());
     }
     admin(Family::MariaDb).await
+}
+
+async fn members(family: Family, topology: Topology) -> anyhow::Result<()> {
+    if !skip_unless_topology(family, topology, "admin") {
+        return Ok(());
+    }
+    let mut spec = ClusterSpec::new(family);
+    spec.topology = topology;
+    let cluster = Cluster::up(spec).await?;
+    let mut checks = Checks::new(format!("admin, {topology:?}"));
+    checks
+        .run("members", listing::members(&cluster, topology))
+        .await;
+    checks.finish()
+}
+
+#[tokio::test]
+async fn group() -> anyhow::Result<()> {
+    members(Family::MySql, Topology::Group).await
+}
+
+#[tokio::test]
+async fn galera() -> anyhow::Result<()> {
+    members(Family::MariaDb, Topology::Galera).await
 }
