@@ -214,6 +214,8 @@ impl Stage {
             password: Secret::new(Vec::new()),
             interval: Duration::from_millis(10),
             timeout: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(60),
+            answered: None,
             catalogue_interval: Duration::from_secs(60),
             catalogue_queries: Catalogue::queries,
             topology: Options::default(),

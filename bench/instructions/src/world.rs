@@ -44,6 +44,7 @@ pub(crate) fn snapshot() -> anyhow::Result<Arc<Snapshot>> {
             source_host: "db1".into(),
             source_port: 3306,
             source_uuid: UUID.into(),
+            source_server_id: 1,
             receiver: Receiver::Running,
             applier_running: true,
             lag_seconds: Some(0),

@@ -40,6 +40,25 @@ pub struct Address {
     pub port: u16,
 }
 
+impl Address {
+    /// Reads what [`Address`]'s `Display` writes: `host:port`, `[v6]:port` or a path.
+    pub fn parse(text: &str) -> Option<Address> {
+        if text.starts_with('/') {
+            let host = text.to_owned();
+            return Some(Address { host, port: 0 });
+        }
+        let (host, port) = text.rsplit_once(':')?;
+        let host = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .unwrap_or(host);
+        Some(Address {
+            host: host.to_owned(),
+            port: port.parse().ok()?,
+        })
+    }
+}
+
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.host.starts_with('/') {
@@ -381,3 +400,17 @@ pub fn server_error(error: &ErrPacket<'_>) -> ServerError {
 
 /// Shared by everything that opens server connections.
 pub type SharedTls = Arc<ServerTls>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_they_are_written() {
+        for text in ["db1:3306", "[::1]:3306", "/run/mysqld/sock"] {
+            let address = Address::parse(text).expect("it is an address");
+            assert_eq!(address.to_string(), text);
+        }
+        assert_eq!(Address::parse("db1"), None);
+    }
+}

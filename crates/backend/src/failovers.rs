@@ -9,6 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use millrace_topology::{Millis, ServerId};
 
+/// A timeline's evidence gets no further lines once it is so long; bytes.
+const EVIDENCE_MAX: usize = 1000;
+
 /// Timelines kept.
 pub const TIMELINES_MAX: usize = 32;
 
@@ -63,6 +66,14 @@ pub enum MoveKind {
 }
 
 impl MoveKind {
+    /// All of them.
+    pub const ALL: [MoveKind; 4] = [
+        MoveKind::Lost,
+        MoveKind::Planned,
+        MoveKind::Drained,
+        MoveKind::Conflict,
+    ];
+
     /// As a label of metrics and a column's value.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -254,16 +265,19 @@ impl Failovers {
         kept.timelines.push_back(timeline);
     }
 
-    /// The judgement changed while there is no primary: what looked planned is a loss, say.
+    /// More is known while there is no primary. The kind stays (a server that was demoted may be stopped
+    /// then), unless several servers claim to be the primary.
     pub(crate) fn rejudged(&self, kind: MoveKind, evidence: &str) {
         let mut kept = self.lock();
-        let Some(last) = kept.timelines.back_mut() else {
+        let Some(last) = kept.timelines.back_mut().filter(|last| last.new.is_none()) else {
             return;
         };
-        let before = std::mem::replace(&mut last.kind, kind);
-        last.evidence = format!("{}; then {evidence}", last.evidence).into();
-        kept.by_kind[before as usize] -= 1;
-        kept.by_kind[kind as usize] += 1;
+        if kind == MoveKind::Conflict {
+            last.kind = kind;
+        }
+        if last.evidence.len() < EVIDENCE_MAX {
+            last.evidence = format!("{}; then {evidence}", last.evidence).into();
+        }
     }
 
     /// There is a primary.
@@ -349,15 +363,16 @@ mod tests {
     }
 
     #[test]
-    fn what_looked_planned_may_turn_out_a_loss() {
+    fn what_looked_planned_may_turn_out_a_conflict() {
         let failovers = Failovers::new(std::time::Instant::now());
         failovers.lost(loss(MoveKind::Planned));
         failovers.rejudged(MoveKind::Lost, "connection refused");
-        assert_eq!(failovers.made(MoveKind::Planned), 0);
-        assert_eq!(failovers.made(MoveKind::Lost), 1);
+        assert_eq!(failovers.list()[0].kind, MoveKind::Planned);
         assert_eq!(
             &*failovers.list()[0].evidence,
             "refused; then connection refused"
         );
+        failovers.rejudged(MoveKind::Conflict, "two are writable");
+        assert_eq!(failovers.list()[0].kind, MoveKind::Conflict);
     }
 }

@@ -2,6 +2,8 @@
 //! that is set on them again, and the probes that watch the servers. Never looks at a client.
 
 pub mod account;
+mod chronicle;
+mod clock;
 pub mod compressed;
 pub mod conn;
 pub mod connect;
@@ -12,6 +14,7 @@ pub mod packet_io;
 pub mod pool;
 pub mod positions;
 pub mod prepared;
+mod probe;
 pub mod secret;
 pub mod state;
 pub mod stream;

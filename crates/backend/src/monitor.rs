@@ -1,25 +1,28 @@
 //! Asks each server about once a second what it is and where it stands, and publishes what
 //! follows from the answers. Writes nothing to the servers and never blocks a worker.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_protocol::handshake::Greeting;
-use millrace_protocol::resultset::Rows;
 use millrace_topology::{
-    Cause, ChangeEvent, Family, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind,
-    Options, PerServer, ProbeReport, Receiver, ReplicationStatus, ServerId, ServerSpec, Snapshot,
-    Topology,
+    Cause, ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, PerServer,
+    ServerId, ServerSpec, Snapshot, Topology, Unfit,
 };
 use tokio::sync::{Notify, watch};
-use tracing::{debug, info, warn};
+use tracing::warn;
 
-use crate::conn::{Conn, Row};
-use crate::connect::{Address, Login, SharedTls, dial, open};
+use crate::chronicle;
+use crate::clock::Clock;
+use crate::conn::Row;
+use crate::connect::{Address, SharedTls};
 use crate::error::BackendError;
-use crate::failovers::{Failovers, Loss, MoveKind, Named};
+use crate::failovers::Failovers;
 use crate::pool::ServerFacts;
 use crate::positions::{Position, Positions};
+use crate::probe::{self, Followed, Probed};
 use crate::secret::Secret;
 
 /// How the servers are asked.
@@ -31,8 +34,10 @@ pub struct MonitorOptions {
     pub password: Secret,
     /// Time between two questions to a server.
     pub interval: Duration,
-    /// How long one question may take, connecting included.
+    /// How long the answers to one probe may take together.
     pub timeout: Duration,
+    /// How long connecting for a probe may take, login included.
+    pub connect_timeout: Duration,
     /// The least time between two questions to a server how far it is.
     pub position_interval: Duration,
     /// How often the stored routines and views are read again.
@@ -41,6 +46,26 @@ pub struct MonitorOptions {
     pub catalogue_queries: CatalogueQueries,
     /// How servers are judged.
     pub topology: Options,
+    /// How many statements of clients a server has answered so far, where that is known: a server that
+    /// answers clients is not down because a probe had no answer.
+    pub answered: Option<Answered>,
+}
+
+impl MonitorOptions {
+    /// Servers are asked which others there are.
+    pub(crate) fn discovers(&self) -> bool {
+        self.topology.discovery.is_some()
+    }
+}
+
+/// Counts the statements of clients that a server has answered.
+#[derive(Clone)]
+pub struct Answered(pub Arc<dyn Fn(ServerId) -> u64 + Send + Sync>);
+
+impl fmt::Debug for Answered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Answered")
+    }
 }
 
 /// The statements that read a family's stored routines, views and triggers, in this order.
@@ -80,16 +105,17 @@ pub struct Monitor {
     origin: Instant,
 }
 
-/// A server's connection for probes, what it greeted with, and the value for
-/// `session_track_system_variables`.
-type Followed = (Conn, Greeting, Arc<str>);
+/// What is said of a server that answers clients and not the monitor.
+const SLOW: &str = "no answer within monitor.timeout, but clients have answers";
 
-/// What a probe learnt besides the report.
-struct Probed {
-    report: ProbeReport,
-    greeting: Greeting,
-    track: Arc<str>,
-}
+/// A failed probe is repeated after this, before anything is judged from it.
+const SECOND_LOOK: Duration = Duration::from_millis(50);
+
+/// So many probes in a row are not counted because this process stood still meanwhile.
+const EXCUSES: u32 = 3;
+
+/// Another name of a known server is asked so many times more seldom.
+const SELDOM: u32 = 10;
 
 impl Monitor {
     /// Prepares to watch `servers`; asks nothing yet.
@@ -102,14 +128,7 @@ impl Monitor {
         let facts = (0..)
             .map(ServerId)
             .zip(addresses)
-            .map(|(id, address)| {
-                Arc::new(ServerFacts {
-                    id,
-                    address: address.clone(),
-                    family: millrace_sql::Family::MySql,
-                    track: "*".into(),
-                })
-            })
+            .map(|(id, address)| unknown_facts(id, address.clone()))
             .collect();
         let origin = Instant::now();
         let world = World {
@@ -191,38 +210,70 @@ impl Monitor {
         let at = self.now();
         let mut topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner);
         let before = topology.snapshot();
-        let evidence = evidence(&kind);
+        let reason = chronicle::reason(&kind);
         let events = topology.fold(Observation { server, at, kind });
         let snapshot = topology.snapshot();
-        note(&self.failovers, &before, &snapshot, &evidence);
         // Published under the lock, so that the newest snapshot is published last.
         self.world.send_modify(|world| {
             let mut next = World::clone(world);
+            add_facts(&mut next.facts, &snapshot);
             next.snapshot = snapshot.clone();
             with(&mut next);
             *world = Arc::new(next);
         });
+        chronicle::note(&self.failovers, &before, &topology, server, at.0, &reason);
         drop(topology);
         for event in &events {
-            log(event, &snapshot);
+            chronicle::log(event, &snapshot);
+            if calls_for_all(event, &before) {
+                self.nudge_others(server, &snapshot);
+            }
         }
     }
 
-    /// Watches until the process ends: one task per server, and one for the catalogue. To be
-    /// called on a current-thread runtime that allows local tasks.
-    pub async fn run(self: Arc<Self>, options: Arc<MonitorOptions>, tls: SharedTls) {
-        let servers = self.world.borrow().facts.len();
-        for index in 0..servers {
-            let id = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
-            tokio::task::spawn_local(self.clone().watch_server(id, options.clone(), tls.clone()));
-            if !options.user.is_empty() {
-                let following = self
-                    .clone()
-                    .follow_position(id, options.clone(), tls.clone());
-                tokio::task::spawn_local(following);
+    /// What one server did makes it urgent to know how the others are.
+    fn nudge_others(&self, server: ServerId, snapshot: &Snapshot) {
+        let others = snapshot.servers.iter();
+        for other in others.filter(|other| other.id != server && !other.gone) {
+            if let Some(nudge) = self.nudges.get(other.id.index()) {
+                nudge.notify_one();
             }
         }
-        self.watch_catalogue(options, tls).await;
+    }
+
+    /// Watches until the process ends: two tasks per server, and one for the catalogue. To be called
+    /// on a current-thread runtime that allows local tasks.
+    pub async fn run(self: Arc<Self>, options: Arc<MonitorOptions>, tls: SharedTls) {
+        let clock = std::rc::Rc::new(Clock::new(Instant::now()));
+        let beating = clock.clone();
+        tokio::task::spawn_local(async move { beating.run().await });
+        let catalogue = self.clone().watch_catalogue(options.clone(), tls.clone());
+        tokio::task::spawn_local(catalogue);
+        let mut world = self.watch();
+        let mut watched = HashMap::new();
+        loop {
+            let known = world.borrow_and_update().facts.len();
+            for id in (0..known).filter_map(|at| u16::try_from(at).ok().map(ServerId)) {
+                watched.entry(id).or_insert_with(|| {
+                    let eye = Eye {
+                        monitor: self.clone(),
+                        id,
+                        options: options.clone(),
+                        tls: tls.clone(),
+                        clock: clock.clone(),
+                    };
+                    tokio::task::spawn_local(eye.watch());
+                    if !options.user.is_empty() {
+                        let following = self.clone();
+                        let (options, tls) = (options.clone(), tls.clone());
+                        tokio::task::spawn_local(following.follow_position(id, options, tls));
+                    }
+                });
+            }
+            if world.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Waits until somebody wants the server to be asked at once.
@@ -230,55 +281,6 @@ impl Monitor {
         match self.nudges.get(server.index()) {
             Some(nudge) => nudge.notified().await,
             None => std::future::pending().await,
-        }
-    }
-
-    async fn watch_server(
-        self: Arc<Self>,
-        id: ServerId,
-        options: Arc<MonitorOptions>,
-        tls: SharedTls,
-    ) {
-        let mut conn: Option<Followed> = None;
-        // The last failure, so that it is logged once.
-        let mut complaint = None;
-        loop {
-            let started = Instant::now();
-            let address = self.world.borrow().facts[id.index()].address.clone();
-            let probing = probe(&mut conn, id, &address, &options, &tls);
-            let outcome = match tokio::time::timeout(options.timeout, probing).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(BackendError::Timeout("monitor.timeout")),
-            };
-            match outcome {
-                Ok(mut probed) => {
-                    let elapsed = started.elapsed().as_micros();
-                    probed.report.round_trip_us = u32::try_from(elapsed).unwrap_or(u32::MAX);
-                    complaint = None;
-                    self.accept(id, &address, probed);
-                }
-                Err(error) => {
-                    conn = None;
-                    let text = error.to_string();
-                    if complaint.as_ref() != Some(&text) {
-                        warn!(server = %address, error = %text, "cannot be asked");
-                        complaint = Some(text);
-                    }
-                    let kind = ObservationKind::ProbeFailed {
-                        cause: cause(&error),
-                        text: error.to_string().into(),
-                    };
-                    self.fold(id, kind, |_| {});
-                }
-            }
-            let pause = tokio::time::sleep(options.interval.saturating_sub(started.elapsed()));
-            tokio::select! {
-                () = pause => {}
-                () = self.nudged(id) => {
-                    // A burst of errors is one reason to ask, not many.
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-            }
         }
     }
 
@@ -304,7 +306,7 @@ impl Monitor {
             };
             if let Some(incarnation) = incarnation {
                 let number = self.positions.begin(id);
-                let asking = ask_position(&mut conn, &facts, &options, &tls);
+                let asking = probe::ask_position(&mut conn, &facts, &options, &tls);
                 match tokio::time::timeout(options.timeout, asking).await {
                     Ok(Ok(executed)) => {
                         let position = Position {
@@ -322,25 +324,25 @@ impl Monitor {
         }
     }
 
-    fn accept(&self, id: ServerId, address: &Address, probed: Probed) {
+    fn accept(&self, id: ServerId, probed: Probed) {
         let family = match probed.report.family {
             Family::MySql => millrace_sql::Family::MySql,
             Family::MariaDb => millrace_sql::Family::MariaDb,
         };
-        let facts = ServerFacts {
-            id,
-            address: address.clone(),
-            family,
-            track: probed.track,
-        };
+        let track = probed.track;
         let greeting = probed.greeting;
         self.fold(
             id,
             ObservationKind::ProbeOk(Box::new(probed.report)),
             move |world| {
                 let old = &world.facts[id.index()];
-                if old.family != facts.family || old.track != facts.track {
-                    world.facts[id.index()] = Arc::new(facts);
+                if old.family != family || old.track != track {
+                    world.facts[id.index()] = Arc::new(ServerFacts {
+                        id,
+                        address: old.address.clone(),
+                        family,
+                        track,
+                    });
                 }
                 let first = world.greeting.is_none();
                 if first || world.snapshot.primary == Some(id) {
@@ -358,7 +360,7 @@ impl Monitor {
             let mut pause = options.catalogue_interval;
             if let Some(primary) = world.snapshot.primary.filter(|_| !options.user.is_empty()) {
                 let facts = world.facts[primary.index()].clone();
-                let reading = read_catalogue(&mut conn, &facts, &options, &tls);
+                let reading = probe::read_catalogue(&mut conn, &facts, &options, &tls);
                 match tokio::time::timeout(options.timeout.max(Duration::from_secs(5)), reading)
                     .await
                 {
@@ -403,396 +405,213 @@ impl Monitor {
     }
 }
 
-/// What an observation says, for the record of what was judged from it.
-fn evidence(kind: &ObservationKind) -> Box<str> {
-    match kind {
-        ObservationKind::ProbeOk(_) => "its own answer to a probe".into(),
-        ObservationKind::ProbeFailed { cause, text } => {
-            format!("probe failed: {} ({text})", cause.as_str()).into()
-        }
-        ObservationKind::LiveError(cause) => {
-            format!("a client's connection failed: {}", cause.as_str()).into()
-        }
-        ObservationKind::LiveOk => "".into(),
-        ObservationKind::RefusedWrite => "it refused a client's write".into(),
-        ObservationKind::Drain { by } => format!("drained by {by}").into(),
-        ObservationKind::Resume { by } => format!("resumed by {by}").into(),
-    }
-}
-
-/// Keeps the record of changes of the primary.
-fn note(failovers: &Failovers, before: &Snapshot, now: &Snapshot, evidence: &str) {
-    if before.primary == now.primary {
-        let kind = |snapshot: &Snapshot| snapshot.without.map(move_kind);
-        if let (Some(from), Some(to)) = (kind(before), kind(now))
-            && from != to
-        {
-            failovers.rejudged(to, evidence);
-        }
-        return;
-    }
-    let named = |id: ServerId| {
-        now.server(id).map(|view| Named {
-            id,
-            address: view.address.clone(),
-        })
-    };
-    if let Some(old) = before.primary.and_then(|id| before.server(id)) {
-        let suspected = match old.health {
-            Health::Suspect { since } => Some((since, evidence.into())),
-            _ => None,
-        };
-        failovers.lost(Loss {
-            kind: now.without.map_or(MoveKind::Planned, move_kind),
-            old: named(old.id),
-            last_good: old.probed_at,
-            suspected,
-            evidence: evidence.into(),
-        });
-    }
-    if let Some(new) = now.primary.and_then(named) {
-        failovers.found(new);
-    }
-}
-
-fn move_kind(without: NoPrimary) -> MoveKind {
-    match without {
-        NoPrimary::NotAsked | NoPrimary::Nobody | NoPrimary::Lost(_) => MoveKind::Lost,
-        NoPrimary::Demoted(_) => MoveKind::Planned,
-        NoPrimary::Draining(_) => MoveKind::Drained,
-        NoPrimary::Conflict => MoveKind::Conflict,
-    }
-}
-
-fn log(event: &ChangeEvent, snapshot: &Snapshot) {
-    let name = |id: ServerId| {
-        snapshot
-            .server(id)
-            .map_or_else(|| id.to_string(), |view| view.address.to_string())
-    };
-    match event {
-        ChangeEvent::Health { server, .. }
-        | ChangeEvent::Role { server, .. }
-        | ChangeEvent::Fitness { server, .. }
-        | ChangeEvent::Draining { server, .. }
-        | ChangeEvent::Resumed { server, .. }
-        | ChangeEvent::Identity { server } => {
-            info!(server = %name(*server), "{event}");
-        }
-        ChangeEvent::Suspected { server } => debug!(server = %name(*server), "{event}"),
-        ChangeEvent::Primary { to: Some(to), .. } => info!(server = %name(*to), "{event}"),
-        ChangeEvent::Primary { to: None, .. } => warn!("{event}"),
-        ChangeEvent::Conflict { servers } => {
-            let names: Vec<_> = servers.iter().map(|id| name(*id)).collect();
-            warn!(servers = names.join(", "), "{event}");
-        }
-    }
-}
-
-/// In which way a probe failed.
-fn cause(error: &BackendError) -> Cause {
-    match error {
-        BackendError::Io(error) => match error.kind() {
-            std::io::ErrorKind::ConnectionRefused => Cause::Refused,
-            std::io::ErrorKind::TimedOut => Cause::TimedOut,
-            _ if error.to_string().contains("failed to lookup") => Cause::Resolve,
-            _ => Cause::Lost,
-        },
-        BackendError::Timeout(_) => Cause::TimedOut,
-        BackendError::Server(error) => match error.code {
-            1040 | 1203 | 1226 => Cause::Busy,
-            1053 => Cause::ShuttingDown,
-            _ => Cause::Denied,
-        },
-        BackendError::Protocol(_) | BackendError::Tls(_) | BackendError::Limit(_) => {
-            Cause::Protocol
-        }
-    }
-}
-
-async fn connect(
-    id: ServerId,
-    address: &Address,
-    options: &MonitorOptions,
-    tls: &SharedTls,
-) -> Result<(Conn, Greeting), BackendError> {
-    let login = Login {
-        user: options.user.as_bytes(),
-        password: &options.password,
-        database: None,
-        collation: 45,
-        capabilities: millrace_protocol::Capabilities::DEPRECATE_EOF,
-        tls: false,
-    };
-    let opened = open(address, &login, tls, options.timeout).await?;
-    let greeting = opened.greeting.clone();
-    let family = match greeting.family() {
-        millrace_protocol::handshake::Family::MySql => millrace_sql::Family::MySql,
-        millrace_protocol::handshake::Family::MariaDb => millrace_sql::Family::MariaDb,
-    };
-    Ok((Conn::new(opened, id, family, None), greeting))
-}
-
-async fn probe(
-    slot: &mut Option<Followed>,
-    id: ServerId,
-    address: &Address,
-    options: &MonitorOptions,
-    tls: &SharedTls,
-) -> Result<Probed, BackendError> {
-    if options.user.is_empty() {
-        return greet(address, options).await;
-    }
-    if slot.is_none() {
-        let (mut conn, greeting) = connect(id, address, options, tls).await?;
-        let track = trackable(&mut conn).await?;
-        *slot = Some((conn, greeting, track));
-    }
-    let Some((conn, greeting, track)) = slot else {
-        return Err(BackendError::Protocol("no connection"));
-    };
-    let report = match conn.family {
-        millrace_sql::Family::MySql => report_mysql(conn).await,
-        millrace_sql::Family::MariaDb => report_mariadb(conn).await,
-    };
-    Ok(Probed {
-        report: report?,
-        greeting: greeting.clone(),
-        track: track.clone(),
-    })
-}
-
-/// Without an account only the greeting can be had: enough for a single server, or for fixed
-/// roles. Positions are then not known.
-async fn greet(address: &Address, options: &MonitorOptions) -> Result<Probed, BackendError> {
-    let (mut stream, greeting, _) = dial(address, options.timeout).await?;
-    let family = match greeting.family() {
-        millrace_protocol::handshake::Family::MySql => Family::MySql,
-        millrace_protocol::handshake::Family::MariaDb => Family::MariaDb,
-    };
-    let version = greeting
-        .server_version
-        .trim_start_matches("5.5.5-")
-        .to_owned();
-    let mut report = ProbeReport::new(family);
-    report.version_number = version_number(&version);
-    report.version = version.into();
-    report.gtid = false;
-    // The server counts a connection that breaks off in its login; it is told that we leave.
-    let _ = stream.send(&[1, 0, 0, 1, 1]).await;
-    Ok(Probed {
-        report,
-        greeting,
+fn unknown_facts(id: ServerId, address: Address) -> Arc<ServerFacts> {
+    Arc::new(ServerFacts {
+        id,
+        address,
+        family: millrace_sql::Family::MySql,
         track: "*".into(),
     })
 }
 
-/// The value for `session_track_system_variables`. MySQL's `*` would add its `statement_id` to
-/// every answer, so all other names are listed there (observed on 9.7).
-async fn trackable(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
-    if conn.family == millrace_sql::Family::MariaDb {
-        return Ok("*".into());
-    }
-    let rows = conn.query("SHOW SESSION VARIABLES").await?;
-    let names: Vec<String> = rows
-        .into_iter()
-        .filter_map(|row| String::from_utf8(row.into_iter().next()??).ok())
-        .filter(|name| name != "statement_id" && !name.contains('\''))
-        .collect();
-    Ok(names.join(",").into())
-}
-
-fn text(cell: Option<&Option<Vec<u8>>>) -> String {
-    match cell {
-        Some(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-        _ => String::new(),
+/// Servers that were found have facts as well; their family is taken for the others'.
+fn add_facts(facts: &mut Vec<Arc<ServerFacts>>, snapshot: &Snapshot) {
+    for view in snapshot.servers.iter().skip(facts.len()) {
+        let address = Address::parse(&view.address).unwrap_or(Address {
+            host: view.address.to_string(),
+            port: 0,
+        });
+        let mut found = unknown_facts(view.id, address);
+        if let (Some(Family::MariaDb), Some(found)) = (snapshot.family, Arc::get_mut(&mut found)) {
+            found.family = millrace_sql::Family::MariaDb;
+        }
+        facts.push(found);
     }
 }
 
-fn is_on(value: &str) -> bool {
-    !matches!(value, "" | "0" | "OFF" | "off")
-}
-
-/// `9.7.4`, `10.11.19-MariaDB-log` as `major * 10000 + minor * 100 + patch`.
-pub fn version_number(version: &str) -> u32 {
-    let mut parts = version
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|part| part.parse::<u32>().unwrap_or(0));
-    let mut next = || parts.next().unwrap_or(0).min(99);
-    next() * 10_000 + next() * 100 + next()
-}
-
-async fn report_mysql(conn: &mut Conn) -> Result<ProbeReport, BackendError> {
-    let rows = conn
-        .query(
-            "SELECT @@version, @@server_uuid, @@server_id, @@GLOBAL.read_only, \
-             @@GLOBAL.super_read_only, @@GLOBAL.offline_mode, @@GLOBAL.gtid_mode, \
-             @@GLOBAL.gtid_executed, @@GLOBAL.max_connections, @@GLOBAL.sql_mode, \
-             @@lower_case_table_names",
-        )
-        .await?;
-    let row = rows
-        .first()
-        .ok_or(BackendError::Protocol("empty answer to a probe"))?;
-    let at = |index: usize| text(row.get(index));
-    let mut report = ProbeReport::new(Family::MySql);
-    report.version = at(0).into();
-    report.version_number = version_number(&at(0));
-    report.server_uuid = at(1).into();
-    report.server_id = at(2).parse().unwrap_or(0);
-    report.read_only = is_on(&at(3));
-    report.super_read_only = is_on(&at(4));
-    report.offline_mode = is_on(&at(5));
-    report.gtid = at(6).starts_with("ON");
-    report.executed = GtidSet::parse_mysql(at(7).as_bytes())
-        .map_err(|_| BackendError::Protocol("gtid_executed is not understood"))?;
-    report.max_connections = at(8).parse().unwrap_or(151);
-    report.sql_mode = at(9).into();
-    report.lower_case_table_names = at(10).parse().unwrap_or(0);
-    // 8.0.22 renamed the statement; 8.4 dropped the old one.
-    let statement = if report.version_number >= 80_022 {
-        "SHOW REPLICA STATUS"
-    } else {
-        "SHOW SLAVE STATUS"
+/// A primary that may be lost, and a server that comes back: what the others see is needed now.
+fn calls_for_all(event: &ChangeEvent, before: &Snapshot) -> bool {
+    let ChangeEvent::Health { server, from, to } = event else {
+        return false;
     };
-    report.replication = replication(conn.query_named(statement).await?);
-    Ok(report)
+    match to {
+        Health::Up => matches!(from, Health::Down { .. }),
+        Health::Suspect { .. } | Health::Down { .. } => before.primary == Some(*server),
+        Health::Unknown => false,
+    }
 }
 
-async fn report_mariadb(conn: &mut Conn) -> Result<ProbeReport, BackendError> {
-    let rows = conn
-        .query(
-            "SELECT @@version, @@server_id, @@GLOBAL.read_only, @@GLOBAL.log_bin, \
-             @@GLOBAL.gtid_current_pos, @@GLOBAL.max_connections, @@GLOBAL.sql_mode, \
-             @@lower_case_table_names",
-        )
-        .await?;
-    let row = rows
-        .first()
-        .ok_or(BackendError::Protocol("empty answer to a probe"))?;
-    let at = |index: usize| text(row.get(index));
-    let mut report = ProbeReport::new(Family::MariaDb);
-    report.version = at(0).into();
-    report.version_number = version_number(&at(0));
-    report.server_id = at(1).parse().unwrap_or(0);
-    report.read_only = is_on(&at(2));
-    report.gtid = is_on(&at(3));
-    report.executed = GtidSet::parse_mariadb(at(4).as_bytes())
-        .map_err(|_| BackendError::Protocol("gtid_current_pos is not understood"))?;
-    report.max_connections = at(5).parse().unwrap_or(151);
-    report.sql_mode = at(6).into();
-    report.lower_case_table_names = at(7).parse().unwrap_or(0);
-    report.replication = replication(conn.query_named("SHOW ALL SLAVES STATUS").await?);
-    // A replica takes positions from what it applied, with or without a binary log.
-    report.gtid |= report.replication.is_some();
-    Ok(report)
+/// What watches one server.
+struct Eye {
+    monitor: Arc<Monitor>,
+    id: ServerId,
+    options: Arc<MonitorOptions>,
+    tls: SharedTls,
+    clock: std::rc::Rc<Clock>,
 }
 
-/// The worst of a server's channels; none where it has none.
-fn replication(rows: Option<Rows>) -> Option<ReplicationStatus> {
-    let rows = rows?;
-    let column = |names: [&str; 2]| {
-        rows.columns.iter().position(|column| {
-            names
-                .iter()
-                .any(|name| column.name.eq_ignore_ascii_case(name.as_bytes()))
+/// What is carried from one probe of a server to the next.
+#[derive(Default)]
+struct Track {
+    conn: Option<Followed>,
+    /// The last failure, so that it is logged once.
+    complaint: Option<String>,
+    /// Probes in a row that were not counted.
+    excused: u32,
+    /// The connection has said something unasked, which did not mean its end.
+    talkative: bool,
+}
+
+impl Eye {
+    async fn watch(self) {
+        let mut track = Track::default();
+        loop {
+            self.until_known().await;
+            let started = Instant::now();
+            let outcome = self.ask(&mut track).await;
+            let second_look = match outcome {
+                Ok(probed) => {
+                    self.answered(&mut track, probed, started);
+                    false
+                }
+                Err(error) => self.failed(&mut track, &error, started),
+            };
+            let pause = if second_look {
+                SECOND_LOOK
+            } else {
+                self.interval().saturating_sub(started.elapsed())
+            };
+            self.rest(&mut track, pause).await;
+        }
+    }
+
+    /// Waits while the server is no part of the topology.
+    async fn until_known(&self) {
+        let gone = |world: &Arc<World>| {
+            let view = world.snapshot.server(self.id);
+            view.is_some_and(|view| view.gone)
+        };
+        if gone(&self.monitor.world.borrow()) {
+            // An error is the end of the process.
+            let _ = self.monitor.watch().wait_for(|world| !gone(world)).await;
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        let world = self.monitor.world.borrow();
+        let unfit = world.snapshot.server(self.id).and_then(|view| view.unfit);
+        match unfit {
+            Some(Unfit::SameServer(_)) => self.options.interval * SELDOM,
+            _ => self.options.interval,
+        }
+    }
+
+    async fn ask(&self, track: &mut Track) -> Result<Probed, BackendError> {
+        let address = self.monitor.world.borrow().facts[self.id.index()]
+            .address
+            .clone();
+        let limit = match track.conn {
+            Some(_) => self.options.timeout,
+            None => self.options.timeout.max(self.options.connect_timeout),
+        };
+        let probing = probe::probe(&mut track.conn, self.id, &address, &self.options, &self.tls);
+        let mut probing = std::pin::pin!(probing);
+        if let Ok(outcome) = tokio::time::timeout(limit / 2, &mut probing).await {
+            return outcome;
+        }
+        // What is answered from here on was not on its way when the server stopped.
+        let before = self.answers();
+        if let Ok(outcome) = tokio::time::timeout(limit / 2, probing).await {
+            return outcome;
+        }
+        Err(if self.answers() > before {
+            BackendError::Limit(SLOW.to_owned())
+        } else {
+            BackendError::Timeout("monitor.timeout")
         })
-    };
-    let host = column(["Source_Host", "Master_Host"]);
-    let port = column(["Source_Port", "Master_Port"]);
-    let uuid = column(["Source_UUID", "Master_UUID"]);
-    let receiver = column(["Replica_IO_Running", "Slave_IO_Running"]);
-    let applier = column(["Replica_SQL_Running", "Slave_SQL_Running"]);
-    let lag = column(["Seconds_Behind_Source", "Seconds_Behind_Master"]);
-    let sql_error = column(["Last_SQL_Error", "Last_SQL_Error"]);
-    let io_error = column(["Last_IO_Error", "Last_IO_Error"]);
-    rows.rows
-        .iter()
-        .map(|row| {
-            let at = |index: Option<usize>| text(index.and_then(|index| row.get(index)));
-            let mut last_error = at(sql_error);
-            if last_error.is_empty() {
-                last_error = at(io_error);
+    }
+
+    /// Statements that the server has answered clients so far.
+    fn answers(&self) -> u64 {
+        let answered = self.options.answered.as_ref();
+        answered.map_or(0, |answered| (answered.0)(self.id))
+    }
+
+    fn answered(&self, track: &mut Track, mut probed: Probed, started: Instant) {
+        let elapsed = started.elapsed().as_micros();
+        probed.report.round_trip_us = u32::try_from(elapsed).unwrap_or(u32::MAX);
+        let blind = track
+            .conn
+            .as_ref()
+            .and_then(|conn| conn.blind_to_replicas.clone());
+        if blind.is_some() && track.complaint != blind {
+            let name = self.name();
+            let error = blind.as_deref();
+            warn!(server = %name, error, "the monitor's account may not list its replicas: those that no other server names are not found");
+        }
+        track.complaint = blind;
+        track.excused = 0;
+        self.monitor.accept(self.id, probed);
+    }
+
+    /// Takes a failure into account. True where the server is to be asked once more before anything is
+    /// judged.
+    fn failed(&self, track: &mut Track, error: &BackendError, started: Instant) -> bool {
+        track.conn = None;
+        track.talkative = false;
+        let text = error.to_string();
+        let complained = track.complaint.as_ref() == Some(&text);
+        let in_time = !matches!(error, BackendError::Timeout(_));
+        let held_up = !in_time && self.clock.stood_still_since(started, Instant::now());
+        if (held_up || probe::is_own_fault(error)) && track.excused < EXCUSES {
+            track.excused += 1;
+            if !complained && !held_up {
+                warn!(server = %self.name(), error = %text, "cannot be asked for lack of something on this machine");
+                track.complaint = Some(text);
             }
-            ReplicationStatus {
-                source_host: at(host).into(),
-                source_port: at(port).parse().unwrap_or(0),
-                source_uuid: at(uuid).into(),
-                receiver: match at(receiver).as_str() {
-                    "Yes" => Receiver::Running,
-                    "Connecting" | "Preparing" => Receiver::Connecting,
-                    _ => Receiver::Stopped,
-                },
-                applier_running: at(applier) == "Yes",
-                lag_seconds: at(lag).parse().ok(),
-                last_error: last_error.into(),
-            }
-        })
-        .max_by_key(|status| {
-            (
-                !status.applier_running,
-                status.receiver == Receiver::Stopped,
-                status.receiver == Receiver::Connecting,
-                status.lag_seconds.unwrap_or(0),
-            )
-        })
-}
-
-async fn ask_position(
-    slot: &mut Option<Conn>,
-    facts: &ServerFacts,
-    options: &MonitorOptions,
-    tls: &SharedTls,
-) -> Result<GtidSet, BackendError> {
-    let mut conn = match slot.take() {
-        Some(conn) => conn,
-        None => connect(facts.id, &facts.address, options, tls).await?.0,
-    };
-    let (family, question) = match conn.family {
-        millrace_sql::Family::MySql => (Family::MySql, "SELECT @@GLOBAL.gtid_executed"),
-        millrace_sql::Family::MariaDb => (Family::MariaDb, "SELECT @@GLOBAL.gtid_current_pos"),
-    };
-    let rows = conn.query(question).await?;
-    let answer = text(rows.first().and_then(|row| row.first()));
-    let executed = GtidSet::parse(family, answer.as_bytes())
-        .map_err(|_| BackendError::Protocol("a server's position is not understood"))?;
-    *slot = Some(conn);
-    Ok(executed)
-}
-
-async fn read_catalogue(
-    slot: &mut Option<Conn>,
-    facts: &ServerFacts,
-    options: &MonitorOptions,
-    tls: &SharedTls,
-) -> Result<CatalogueRows, BackendError> {
-    let mut conn = match slot.take() {
-        Some(conn) if conn.server == facts.id => conn,
-        _ => connect(facts.id, &facts.address, options, tls).await?.0,
-    };
-    let family = match conn.family {
-        millrace_sql::Family::MySql => Family::MySql,
-        millrace_sql::Family::MariaDb => Family::MariaDb,
-    };
-    let mut rows = [const { Vec::new() }; 3];
-    for (query, rows) in (options.catalogue_queries)(family).iter().zip(&mut rows) {
-        *rows = conn.query(query).await?;
+            return held_up;
+        }
+        track.excused = 0;
+        if !complained {
+            warn!(server = %self.name(), error = %text, "cannot be asked");
+            track.complaint = Some(text.clone());
+        }
+        let cause = match error {
+            BackendError::Limit(_) => Cause::Slow,
+            error => probe::cause(error),
+        };
+        let kind = ObservationKind::ProbeFailed {
+            cause,
+            text: text.into(),
+        };
+        self.monitor.fold(self.id, kind, |_| {});
+        let world = self.monitor.world.borrow();
+        let view = world.snapshot.server(self.id);
+        view.is_some_and(|view| matches!(view.health, Health::Suspect { .. }))
     }
-    *slot = Some(conn);
-    Ok(CatalogueRows {
-        family: Some(family),
-        rows,
-    })
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    fn name(&self) -> String {
+        chronicle::name(&self.monitor.world.borrow().snapshot, self.id)
+    }
 
-    #[test]
-    fn versions_are_numbers() {
-        assert_eq!(version_number("9.7.4"), 90_704);
-        assert_eq!(version_number("10.11.19-MariaDB-log"), 101_119);
-        assert_eq!(version_number("8.0.36-28"), 80_036);
+    /// Waits until the server is to be asked again: when its time has come, when somebody wants it, or
+    /// when its connection is cut.
+    async fn rest(&self, track: &mut Track, pause: Duration) {
+        let cut = async {
+            match &track.conn {
+                Some(followed) if !track.talkative => followed.conn.stream.disturbed().await,
+                _ => std::future::pending().await,
+            }
+        };
+        let cut = tokio::select! {
+            () = tokio::time::sleep(pause) => false,
+            () = self.monitor.nudged(self.id) => {
+                // A burst of errors is one reason to ask, not many.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                false
+            }
+            () = cut => true,
+        };
+        track.talkative |= cut;
     }
 }

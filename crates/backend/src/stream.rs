@@ -251,6 +251,21 @@ impl Stream {
         }
     }
 
+    /// Waits until a connection that should be silent has something to say, or is cut.
+    pub async fn disturbed(&self) {
+        let plain = match self {
+            Stream::Plain(plain) => plain,
+            Stream::Tls(stream) => stream.get_ref().0,
+            Stream::Compressed(stream) => return Box::pin(stream.inner.disturbed()).await,
+            Stream::Gone => return,
+        };
+        // An error is a disturbance as well.
+        let _ = match plain {
+            Plain::Tcp(stream) => stream.readable().await,
+            Plain::Unix(stream) => stream.readable().await,
+        };
+    }
+
     /// Whether the peer has closed its side, as far as the socket has already said; never waits.
     pub async fn peer_closed(&mut self) -> bool {
         let plain = match self {

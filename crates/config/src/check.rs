@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use millrace_topology::ConfiguredRole;
 
-use crate::{Address, Config, ConfigError, ListenerTls, Place, ServerTlsMode};
+use crate::{Address, Config, ConfigError, DiscoveryMode, ListenerTls, Place, ServerTlsMode};
 
 /// What a rule is about.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +14,7 @@ pub(crate) enum Item {
     Server(usize),
     Account(usize),
     Monitor,
+    Discovery,
     Tls,
     ServerTls,
     Http,
@@ -54,6 +55,7 @@ pub(crate) fn check(config: &mut Config, places: &Places<'_>, report: &mut dyn F
     check.servers();
     check.accounts();
     check.monitor();
+    check.discovery();
     check.tls();
     let warnings = warnings(config);
     config.warnings.extend(warnings);
@@ -163,6 +165,21 @@ impl Check<'_> {
         }
     }
 
+    fn discovery(&mut self) {
+        let config = self.config;
+        if config.discovery.mode == DiscoveryMode::Off {
+            return;
+        }
+        if config.monitor.user.is_none() {
+            let what = "discovery.mode is \"auto\", but there is no account to ask the servers";
+            self.error(Item::Discovery, what, Some("add [monitor] with user"));
+        }
+        if config.servers.len() > config.discovery.max_servers as usize {
+            let what = "more servers are listed than discovery.max_servers";
+            self.error(Item::Discovery, what, None);
+        }
+    }
+
     fn tls(&mut self) {
         let tls = &self.config.tls;
         if tls.cert.is_some() != tls.key.is_some() {
@@ -226,5 +243,6 @@ fn warnings(config: &Config) -> Vec<String> {
     if config.servers.len() > 1 && readers.count() == 0 {
         warnings.push("every server's weight is 0: all reads go to the primary".into());
     }
+    warnings.extend(crate::discovery::warnings(config));
     warnings
 }

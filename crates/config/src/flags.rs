@@ -140,7 +140,11 @@ impl Flags {
                     Item::Http => "--http",
                     Item::Admin => "--admin",
                     Item::Monitor => "--monitor-user",
-                    Item::Whole | Item::Account(_) | Item::Tls | Item::ServerTls => "the flags",
+                    Item::Whole
+                    | Item::Discovery
+                    | Item::Account(_)
+                    | Item::Tls
+                    | Item::ServerTls => "the flags",
                 })
             }),
             listeners_named: !self.listen.is_empty(),

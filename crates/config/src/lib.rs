@@ -6,6 +6,7 @@
 
 mod address;
 mod check;
+mod discovery;
 mod environment;
 mod error;
 mod flags;
@@ -19,6 +20,7 @@ mod show;
 mod value;
 
 pub use address::Address;
+pub use discovery::{Discovery, DiscoveryMode};
 pub use environment::Environment;
 pub use error::{ConfigError, Place};
 pub use flags::Flags;

@@ -18,7 +18,7 @@ use crate::{
 
 const GIB: u64 = 1 << 30;
 const MS: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 impl Config {
     /// Reads a file's text. `file` names it in errors; relative paths in it are relative to its
@@ -106,6 +106,7 @@ impl Config {
             Some(start)
         };
         origins.monitor = one("monitor", &mut |s| self.monitor.read(s));
+        origins.discovery = one("discovery", &mut |s| self.discovery.read(s));
         origins.tls = one("tls", &mut |s| self.tls.read(s));
         origins.server_tls = one("server_tls", &mut |s| self.server_tls.read(s));
         one("pool", &mut |s| self.pool.read(s));
@@ -138,7 +139,7 @@ fn listen(value: &DeValue<'_>) -> Result<Address, Wrong> {
     Address::parse(&text(value)?, None).map_err(is_wrong)
 }
 
-fn connect(value: &DeValue<'_>) -> Result<Address, Wrong> {
+pub(crate) fn connect(value: &DeValue<'_>) -> Result<Address, Wrong> {
     Address::parse(&text(value)?, Some(3306)).map_err(is_wrong)
 }
 
@@ -467,6 +468,7 @@ struct Origins {
     /// There was a `[[server]]`, right or wrong.
     servers_named: bool,
     monitor: Option<usize>,
+    discovery: Option<usize>,
     tls: Option<usize>,
     server_tls: Option<usize>,
     http: Option<usize>,
@@ -482,6 +484,7 @@ impl Origins {
                 Item::Server(at) => self.servers.get(at).copied(),
                 Item::Account(at) => self.accounts.get(at).copied(),
                 Item::Monitor => self.monitor,
+                Item::Discovery => self.discovery,
                 Item::Tls => self.tls,
                 Item::ServerTls => self.server_tls,
                 Item::Http => self.http,

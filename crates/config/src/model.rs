@@ -8,7 +8,7 @@ use millrace_routing::rules::Rule;
 use millrace_routing::{Consistency, Options as RoutingOptions, Target};
 use millrace_topology::{ConfiguredRole, Options as TopologyOptions, ServerSpec};
 
-use crate::{Address, Secret};
+use crate::{Address, Discovery, Secret};
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +19,8 @@ pub struct Config {
     pub servers: Vec<Server>,
     /// `[monitor]`: how servers are asked for their state.
     pub monitor: Monitor,
+    /// `[discovery]`: which servers there are beside those listed.
+    pub discovery: Discovery,
     /// `[tls]`: the side of the clients.
     pub tls: ClientTls,
     /// `[server_tls]`: the side of the servers.
@@ -61,6 +63,7 @@ impl Default for Config {
             listeners: Vec::new(),
             servers: Vec::new(),
             monitor: Monitor::default(),
+            discovery: Discovery::default(),
             tls: ClientTls::default(),
             server_tls: ServerTls::default(),
             pool: Pool::default(),
@@ -88,6 +91,7 @@ impl Config {
             lag_seconds_max: self.routing.max_lag.as_secs(),
             slow_start_ms: u64::try_from(self.routing.slow_start.as_millis()).unwrap_or(u64::MAX),
             fail_after: self.monitor.fail_after,
+            discovery: self.discovery.options(),
         };
         let specs = self.servers.iter().map(Server::spec).collect();
         (options, specs)
@@ -154,7 +158,7 @@ pub struct Monitor {
     pub user: Option<String>,
     /// `password_file` or `password_env`. Empty where neither is given.
     pub password: Secret,
-    /// `interval` between two probes of a server. Default 1 s.
+    /// `interval` between two probes of a server. Default 500 ms.
     pub interval: Duration,
     /// `timeout` of one probe's questions. Default 1 s.
     pub timeout: Duration,
@@ -172,7 +176,7 @@ impl Default for Monitor {
         Monitor {
             user: None,
             password: Secret::default(),
-            interval: Duration::from_secs(1),
+            interval: Duration::from_millis(500),
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
             position_interval: Duration::from_millis(50),

@@ -225,6 +225,24 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Every key, which may be any, with its value. What is wrong is reported and left out.
+    pub(crate) fn pairs<K, V>(
+        &self,
+        parse_key: impl Fn(&str) -> Result<K, String>,
+        parse: impl Fn(&DeValue<'_>) -> Result<V, Wrong>,
+    ) -> Vec<(K, V)> {
+        let mut pairs = Vec::new();
+        for (name, value) in self.table {
+            let key: &str = name.get_ref();
+            match (parse_key(key), parse(value.get_ref())) {
+                (Ok(key), Ok(value)) => pairs.push((key, value)),
+                (Err(what), _) => self.source.error(name.span().start, what, None),
+                (_, Err(wrong)) => self.wrong(value, key, wrong),
+            }
+        }
+        pairs
+    }
+
     /// Every `[[key]]`.
     pub(crate) fn tables(&self, key: &'static str) -> Vec<Section<'a>> {
         let Some(value) = self.value(key) else {

@@ -10,8 +10,8 @@ use millrace_routing::{AllLag, Balance, Options as RoutingOptions, Reads, Target
 use millrace_topology::ConfiguredRole;
 
 use crate::{
-    Account, Admin, Auth, ClientTls, Config, Failover, Limits, Listener, ListenerTls, Log,
-    LogFormat, Monitor, Pool, Routing, Secret, Server, ServerTls, ServerTlsMode,
+    Account, Admin, Auth, ClientTls, Config, Discovery, DiscoveryMode, Failover, Limits, Listener,
+    ListenerTls, Log, LogFormat, Monitor, Pool, Routing, Secret, Server, ServerTls, ServerTlsMode,
 };
 
 /// One key with its value.
@@ -60,6 +60,7 @@ impl Config {
             listeners,
             servers,
             monitor,
+            discovery,
             tls,
             server_tls,
             pool,
@@ -90,6 +91,7 @@ impl Config {
             lines.account(number, account);
         }
         lines.monitor(monitor);
+        lines.discovery(discovery);
         lines.tls(tls);
         lines.server_tls(server_tls);
         lines.pool(pool);
@@ -306,6 +308,25 @@ impl Lines {
         self.put("monitor.connect_timeout", time(*connect_timeout));
         self.put("monitor.position_interval", time(*position_interval));
         self.put("monitor.fail_after", fail_after);
+    }
+
+    fn discovery(&mut self, discovery: &Discovery) {
+        let Discovery {
+            mode,
+            max_servers,
+            forget_after,
+            translate,
+        } = discovery;
+        let mode = match mode {
+            DiscoveryMode::Off => "off",
+            DiscoveryMode::Auto => "auto",
+        };
+        self.put("discovery.mode", mode);
+        self.put("discovery.max_servers", max_servers);
+        self.put("discovery.forget_after", time(*forget_after));
+        for (named, reachable) in translate {
+            self.put(format!("discovery.translate.{named}"), reachable);
+        }
     }
 
     fn tls(&mut self, tls: &ClientTls) {

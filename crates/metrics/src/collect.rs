@@ -5,7 +5,7 @@ use crate::labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
     StatementKind,
 };
-use crate::metrics::ServerState;
+use crate::metrics::{PrimaryState, ServerState};
 use crate::table::{self, Definition};
 use crate::worker::{ServerMetrics, Sum};
 
@@ -49,6 +49,7 @@ pub(crate) struct World<'a> {
     pub(crate) names: Vec<(usize, &'a str)>,
     pub(crate) rules: &'a [String],
     pub(crate) states: &'a [ServerState],
+    pub(crate) primary: &'a PrimaryState,
 }
 
 fn sample<'a>(labels: &[&'a str], value: Value) -> Sample<'a> {
@@ -68,7 +69,8 @@ impl World<'_> {
         self.statements(to)?;
         self.sessions(to)?;
         self.pools(to)?;
-        self.servers(to)
+        self.servers(to)?;
+        self.failovers(to)
     }
 
     fn clients<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
@@ -207,6 +209,26 @@ impl World<'_> {
             .iter()
             .map(|(at, name)| count(&[name], self.sum.counter_of(*at, &of)))
             .collect()
+    }
+
+    fn failovers<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
+        let state = self.primary;
+        let labelled = |values: &[(&'static str, u64)]| -> Vec<Sample<'static>> {
+            values
+                .iter()
+                .map(|(label, value)| count(&[label], *value))
+                .collect()
+        };
+        to.metric(table::WITHOUT_PRIMARY, &labelled(&state.without))?;
+        to.metric(table::PRIMARY_CHANGES, &[count(&[], state.changes)])?;
+        to.metric(table::FAILOVERS, &labelled(&state.failovers))?;
+        to.metric(table::FAILOVER_STATEMENTS, &labelled(&state.statements))?;
+        let pause: Vec<_> = state
+            .last_pause_ms
+            .iter()
+            .map(|ms| sample(&[], Value::Number(*ms as f64 / 1000.0)))
+            .collect();
+        to.metric(table::LAST_PAUSE, &pause)
     }
 
     fn servers<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {

@@ -17,6 +17,6 @@ pub use labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
     StatementKind,
 };
-pub use metrics::{Metrics, ServerState};
+pub use metrics::{Metrics, PrimaryState, ServerState};
 pub use table::{Definition, Kind, TABLE, define, markdown};
 pub use worker::WorkerMetrics;

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use crate::collect::{Visitor, World};
+use crate::labels::StatementKind;
 use crate::worker::{Sum, WorkerMetrics};
 
 /// What is known of a server, for the metrics about servers.
@@ -24,6 +25,21 @@ pub struct ServerState {
     pub lag_seconds: Option<u64>,
 }
 
+/// What is known of the primary, and of how it has changed since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PrimaryState {
+    /// Why no server takes writes, 1 for the reason that holds now; all 0 where one does.
+    pub without: Vec<(&'static str, u64)>,
+    /// Losses of the primary, by kind.
+    pub failovers: Vec<(&'static str, u64)>,
+    /// Statements that met one, by what became of them.
+    pub statements: Vec<(&'static str, u64)>,
+    /// How often the server that takes writes has changed; also to none, and from none.
+    pub changes: u64,
+    /// How long no server took writes the last time, in milliseconds.
+    pub last_pause_ms: Option<u64>,
+}
+
 /// The process's metrics.
 #[derive(Debug)]
 pub struct Metrics {
@@ -31,6 +47,7 @@ pub struct Metrics {
     names: Vec<String>,
     rules: Vec<String>,
     states: Mutex<Vec<ServerState>>,
+    primary: Mutex<PrimaryState>,
 }
 
 impl Metrics {
@@ -49,12 +66,30 @@ impl Metrics {
             names: servers,
             rules,
             states: Mutex::default(),
+            primary: Mutex::default(),
         }
     }
 
     /// One worker's counters; the first's for a number beyond theirs.
     pub fn worker(&self, index: usize) -> &WorkerMetrics {
         self.workers.get(index).unwrap_or(&self.workers[0])
+    }
+
+    /// Statements that a server has answered so far, over all workers.
+    pub fn answered(&self, server: usize) -> u64 {
+        let sum = Sum(&self.workers);
+        StatementKind::ALL
+            .iter()
+            .map(|kind| {
+                let of_kind = sum.histogram_of(server, |server| &server.statements[kind.index()]);
+                of_kind.count()
+            })
+            .sum()
+    }
+
+    /// Takes over what is known of the primary, and of how it has changed.
+    pub fn set_primary(&self, state: PrimaryState) {
+        *self.primary.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
     /// Takes over what is known of the servers now.
@@ -85,11 +120,14 @@ impl Metrics {
     pub fn collect<V: Visitor>(&self, visitor: &mut V) -> Result<(), V::Error> {
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let states = states.clone();
+        let primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+        let primary = primary.clone();
         let world = World {
             sum: Sum(&self.workers),
             names: self.names(&states),
             rules: &self.rules,
             states: &states,
+            primary: &primary,
         };
         world.visit(visitor)
     }

@@ -105,6 +105,16 @@ table! {
         "1 where an operator took the server out of use, else 0";
     SERVER_LAG = Gauge "millrace_server_lag_seconds" ["server"]
         "A replica's lag as last reported; missing while it is not known";
+    WITHOUT_PRIMARY = Gauge "millrace_without_primary" ["reason"]
+        "1 for the reason why no server takes writes now; 0 for all of them where one does";
+    PRIMARY_CHANGES = Counter "millrace_primary_changes" []
+        "Changes of the server that takes writes, to none and from none included";
+    FAILOVERS = Counter "millrace_failovers" ["kind"]
+        "Losses of the primary: lost, planned (it was made read only), drained, or conflict";
+    FAILOVER_STATEMENTS = Counter "millrace_failover_statements" ["outcome"]
+        "Statements and open transactions that met a change of primary, by what became of them";
+    LAST_PAUSE = Gauge "millrace_failover_last_pause_seconds" []
+        "How long no server took writes the last time; missing before the first time";
 }
 
 /// A table as docs/metrics.md shows it.

@@ -10,17 +10,18 @@ use anyhow::Context;
 use clap::Args;
 use millrace_admin::{Listener, Readiness};
 use millrace_backend::connect::{Address, SharedTls};
-use millrace_backend::monitor::{Monitor, MonitorOptions, World};
+use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
+use millrace_backend::monitor::{Answered, Monitor, MonitorOptions, World};
 use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
 use millrace_config::{Config, Environment, Failover, Flags};
-use millrace_metrics::{Metrics, ServerState};
+use millrace_metrics::{Metrics, PrimaryState, ServerState};
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
 use millrace_session::{
     Accounts, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
 };
-use millrace_topology::{Health, PerServer};
+use millrace_topology::{Health, NoPrimary, PerServer, ServerId};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
@@ -156,10 +157,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         password: Secret::new(config.monitor.password.expose().to_vec()),
         interval: config.monitor.interval,
         timeout: config.monitor.timeout,
+        connect_timeout: config.monitor.connect_timeout,
         catalogue_interval: Duration::from_secs(5),
         position_interval: config.monitor.position_interval,
         catalogue_queries: Catalogue::queries,
         topology,
+        answered: Some(answered(&metrics)),
     });
     let monitor = Monitor::new(&monitor_options, specs, &addresses);
     let (senders, receivers): (Vec<_>, Vec<_>) =
@@ -215,7 +218,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     };
     let threads = start_workers(&shared, receivers, accept)?;
     tokio::spawn(tell_time(mailboxes.clone()));
-    tokio::spawn(publish_servers(monitor.watch().clone(), metrics.clone()));
+    tokio::spawn(publish_servers(monitor.clone(), metrics.clone()));
     if let Some(http) = &config.http {
         let listener = Listener::bind(&http.to_string())
             .await
@@ -380,10 +383,8 @@ fn start_workers(
 }
 
 /// Keeps what the metrics say of the servers up to date.
-async fn publish_servers(
-    mut world: tokio::sync::watch::Receiver<Arc<World>>,
-    metrics: Arc<Metrics>,
-) {
+async fn publish_servers(monitor: Arc<Monitor>, metrics: Arc<Metrics>) {
+    let mut world = monitor.watch();
     loop {
         let states = {
             let world = world.borrow_and_update();
@@ -402,9 +403,40 @@ async fn publish_servers(
                 .collect()
         };
         metrics.set_servers(states);
+        metrics.set_primary(primary_state(&monitor));
         if world.changed().await.is_err() {
             return;
         }
+    }
+}
+
+/// Whom a monitor asks whether a server still answers clients.
+fn answered(metrics: &Arc<Metrics>) -> Answered {
+    let metrics = metrics.clone();
+    Answered(Arc::new(move |server: ServerId| {
+        metrics.answered(server.index())
+    }))
+}
+
+fn primary_state(monitor: &Monitor) -> PrimaryState {
+    let snapshot = monitor.watch().borrow().snapshot.clone();
+    let failovers = monitor.failovers();
+    let now = snapshot.without.map(NoPrimary::label);
+    let kinds = MoveKind::ALL.into_iter();
+    let outcomes = FailoverCount::ALL.iter().zip(failovers.totals());
+    PrimaryState {
+        without: NoPrimary::LABELS
+            .iter()
+            .map(|label| (*label, u64::from(now == Some(*label))))
+            .collect(),
+        failovers: kinds
+            .map(|kind| (kind.as_str(), failovers.made(kind)))
+            .collect(),
+        statements: outcomes
+            .map(|(outcome, count)| (outcome.as_str(), count))
+            .collect(),
+        changes: snapshot.epoch,
+        last_pause_ms: failovers.list().iter().find_map(Timeline::pause_ms),
     }
 }
 

@@ -22,6 +22,7 @@ fn report(replica: bool, executed: &GtidSet) -> ProbeReport {
         source_host: "a".into(),
         source_port: 3306,
         source_uuid: "".into(),
+        source_server_id: 0,
         receiver: Receiver::Running,
         applier_running: true,
         lag_seconds: Some(0),

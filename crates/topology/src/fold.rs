@@ -1,14 +1,16 @@
 //! Folds observations into what is known of each server, and publishes a snapshot after each.
 //! Judging roles and fitness is `judge`'s; asking servers is nobody's here.
 
-use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 
-use crate::judge::{self, Verdict};
+use crate::discover::{self, DiscoveryOptions};
+use crate::event::ChangeEvent;
+use crate::judge::{self, Memory, Verdict};
+use crate::marks::Marks;
+use crate::state::State;
 use crate::{
-    Cause, ConfiguredRole, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind,
-    ProbeReport, Role, ServerId, ServerView, Snapshot, Unfit,
+    Cause, ConfiguredRole, Health, Millis, NoPrimary, Observation, ObservationKind, ServerId,
+    Snapshot, Unfit,
 };
 
 /// How servers are judged.
@@ -22,6 +24,8 @@ pub struct Options {
     /// So many failed probes in a row make a server down; a refused connection, or a server that
     /// never answered, needs one. Default 2.
     pub fail_after: u32,
+    /// How servers are found; none: those that are configured are all there are.
+    pub discovery: Option<DiscoveryOptions>,
 }
 
 impl Default for Options {
@@ -30,6 +34,7 @@ impl Default for Options {
             lag_seconds_max: 30,
             slow_start_ms: 10_000,
             fail_after: 2,
+            discovery: None,
         }
     }
 }
@@ -59,331 +64,15 @@ impl ServerSpec {
     }
 }
 
-/// Something that changed, worth a line in the log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChangeEvent {
-    /// Started or stopped answering.
-    Health {
-        /// Which server.
-        server: ServerId,
-        /// Before.
-        from: Health,
-        /// Now.
-        to: Health,
-    },
-    /// Something looks wrong: the server should be probed at once.
-    Suspected {
-        /// Which server.
-        server: ServerId,
-    },
-    /// Another role.
-    Role {
-        /// Which server.
-        server: ServerId,
-        /// Before.
-        from: Role,
-        /// Now.
-        to: Role,
-    },
-    /// Takes reads again, or no longer. Not repeated while only the lag's number changes.
-    Fitness {
-        /// Which server.
-        server: ServerId,
-        /// Why not; none where it takes reads.
-        unfit: Option<Unfit>,
-    },
-    /// Writes go elsewhere, or nowhere.
-    Primary {
-        /// Before.
-        from: Option<ServerId>,
-        /// Now.
-        to: Option<ServerId>,
-    },
-    /// These servers all claim to be the primary: none of them gets writes.
-    Conflict {
-        /// Which servers.
-        servers: Vec<ServerId>,
-    },
-    /// An operator took it out of use: it takes no new statements.
-    Draining {
-        /// Which server.
-        server: ServerId,
-        /// Who said so.
-        by: Box<str>,
-    },
-    /// An operator put it back in use.
-    Resumed {
-        /// Which server.
-        server: ServerId,
-        /// Who said so.
-        by: Box<str>,
-    },
-    /// Another server (or another copy of the data) answers at the address: what was known of its
-    /// positions is forgotten.
-    Identity {
-        /// Which server.
-        server: ServerId,
-    },
-}
-
-impl fmt::Display for ChangeEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ChangeEvent::Health { server, to, .. } => match to {
-                Health::Down { cause, .. } => {
-                    write!(f, "server {server} is down: {}", cause.as_str())
-                }
-                Health::Suspect { .. } => write!(f, "server {server} may be down"),
-                Health::Up | Health::Unknown => write!(f, "server {server} is up"),
-            },
-            ChangeEvent::Suspected { server } => write!(f, "server {server} is to be probed"),
-            ChangeEvent::Role { server, to, .. } => write!(f, "server {server} is now {to}"),
-            ChangeEvent::Fitness { server, unfit } => match unfit {
-                Some(why) => write!(f, "server {server} takes no reads: {why}"),
-                None => write!(f, "server {server} takes reads"),
-            },
-            ChangeEvent::Primary { to: Some(to), .. } => write!(f, "server {to} takes writes"),
-            ChangeEvent::Primary { to: None, .. } => f.write_str("no server takes writes"),
-            ChangeEvent::Conflict { servers } => {
-                f.write_str("several servers claim to be the primary:")?;
-                servers.iter().try_for_each(|server| write!(f, " {server}"))
-            }
-            ChangeEvent::Draining { server, by } => {
-                write!(
-                    f,
-                    "server {server} is drained by {by}: it takes no new statements"
-                )
-            }
-            ChangeEvent::Resumed { server, by } => write!(f, "server {server} is resumed by {by}"),
-            ChangeEvent::Identity { server } => {
-                write!(f, "another server or older data answers as {server}")
-            }
-        }
-    }
-}
-
-/// What is known of one server.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) spec: ServerSpec,
-    pub(crate) health: Health,
-    /// Failed probes in a row.
-    failures: u32,
-    /// Alive, but how often in a row and why the monitor could not ask it.
-    pub(crate) blind: Option<(u32, Cause)>,
-    pub(crate) report: Option<Arc<ProbeReport>>,
-    /// The report was made since the server last came up.
-    pub(crate) fresh: bool,
-    /// It refused a client's write since the report.
-    pub(crate) refused_write: bool,
-    probed_at: Option<Millis>,
-    incarnation: u32,
-    /// How far behind the primary it was at the last probe, in whole seconds.
-    pub(crate) lag_seconds: Option<u64>,
-    /// It was asked and took no reads.
-    was_unfit: bool,
-    /// Since when it takes reads again.
-    back_since: Option<Millis>,
-    /// Taken out of use by an operator.
-    pub(crate) draining: bool,
-}
-
-impl State {
-    fn new(spec: ServerSpec) -> Self {
-        State {
-            spec,
-            health: Health::Unknown,
-            failures: 0,
-            blind: None,
-            report: None,
-            fresh: false,
-            refused_write: false,
-            probed_at: None,
-            incarnation: 0,
-            lag_seconds: None,
-            was_unfit: false,
-            back_since: None,
-            draining: false,
-        }
-    }
-
-    /// The report, where it can still be believed.
-    pub(crate) fn current(&self) -> Option<&ProbeReport> {
-        self.report.as_deref().filter(|_| self.fresh)
-    }
-
-    /// Takes a report; true where another server or older data answers than before.
-    fn accept(&mut self, report: ProbeReport, at: Millis) -> bool {
-        let changed = self
-            .report
-            .as_deref()
-            .is_some_and(|old| is_another(old, &report));
-        self.incarnation += u32::from(changed);
-        self.report = Some(Arc::new(report));
-        self.probed_at = Some(at);
-        self.fresh = true;
-        self.refused_write = false;
-        self.blind = None;
-        self.failures = 0;
-        self.health = Health::Up;
-        changed
-    }
-
-    fn probe_failed(&mut self, cause: Cause, at: Millis, fail_after: u32) {
-        if cause.is_alive() {
-            let times = self.blind.map_or(0, |(times, _)| times);
-            self.blind = Some((times.saturating_add(1), cause));
-            self.failures = 0;
-            self.health = Health::Up;
-            return;
-        }
-        self.failures = self.failures.saturating_add(1);
-        let never_answered = matches!(self.health, Health::Unknown);
-        if never_answered || cause == Cause::Refused || self.failures >= fail_after {
-            self.fall(cause, at);
-        } else {
-            self.suspect(at);
-        }
-    }
-
-    fn live_error(&mut self, cause: Cause, at: Millis) {
-        match cause {
-            Cause::Refused => self.fall(cause, at),
-            _ if cause.is_alive() => {}
-            _ => self.suspect(at),
-        }
-    }
-
-    fn fall(&mut self, cause: Cause, at: Millis) {
-        let since = match self.health {
-            Health::Down { since, .. } | Health::Suspect { since } => since,
-            Health::Unknown | Health::Up => at,
-        };
-        self.health = Health::Down { since, cause };
-        self.fresh = false;
-        self.blind = None;
-    }
-
-    fn suspect(&mut self, at: Millis) {
-        if self.health == Health::Up {
-            self.health = Health::Suspect { since: at };
-        }
-    }
-
-    /// Notes whether it takes reads; answers its share of them.
-    fn share(&mut self, unfit: Option<Unfit>, at: Millis, options: &Options) -> u32 {
-        const FULL: u64 = 100;
-        const FIRST: u64 = 10;
-        match unfit {
-            Some(Unfit::NotProbed) => {}
-            Some(_) => {
-                self.was_unfit = true;
-                self.back_since = None;
-            }
-            None if std::mem::take(&mut self.was_unfit) => self.back_since = Some(at),
-            None => {}
-        }
-        let percent = match self.back_since {
-            Some(since) if at.0 < since.0.saturating_add(options.slow_start_ms) => {
-                FIRST + (FULL - FIRST) * (at.0 - since.0) / options.slow_start_ms
-            }
-            _ => FULL,
-        };
-        let share = u64::from(self.spec.weight) * percent;
-        u32::try_from(share).unwrap_or(u32::MAX)
-    }
-
-    fn view(
-        &mut self,
-        id: ServerId,
-        verdict: &Verdict,
-        at: Millis,
-        options: &Options,
-    ) -> ServerView {
-        let unfit = judge::unfit(self, id, verdict, options);
-        let share = self.share(unfit, at, options);
-        let report = self.report.as_deref();
-        ServerView {
-            id,
-            address: self.spec.address.clone(),
-            zone: self.spec.zone.clone(),
-            weight: self.spec.weight,
-            share,
-            role: judge::role(self, id, verdict),
-            health: self.health,
-            unfit,
-            lag_seconds: self.current().and(self.lag_seconds),
-            gtid: report.is_some_and(|report| report.gtid),
-            executed: report.map_or_else(
-                || crate::GtidSet::new(verdict.family.unwrap_or(crate::Family::MySql)),
-                |report| report.executed.clone(),
-            ),
-            report: self.report.clone(),
-            probed_at: self.probed_at,
-            incarnation: self.incarnation,
-            draining: self.draining,
-            gone: false,
-        }
-    }
-}
-
-fn is_another(old: &ProbeReport, new: &ProbeReport) -> bool {
-    old.family != new.family
-        || old.server_uuid != new.server_uuid
-        || old.server_id != new.server_id
-        || !new.executed.contains(&old.executed)
-}
-
-/// Where the primary was at which time. A replica is as late as the oldest of these that it has not
-/// reached. What servers say of their lag themselves is measured by the clock in the transaction
-/// that they apply (wrong after SET timestamp), and is 0 where the receiver hangs.
-#[derive(Debug, Default)]
-struct Marks {
-    of: Option<ServerId>,
-    marks: VecDeque<(Millis, GtidSet)>,
-}
-
-impl Marks {
-    const MAX: usize = 128;
-
-    fn note(&mut self, primary: ServerId, at: Millis, report: &ProbeReport) {
-        let usable = report.gtid && !report.executed.is_empty();
-        if self.of != Some(primary) || !usable {
-            self.marks.clear();
-            self.of = Some(primary);
-        }
-        if !usable
-            || self
-                .marks
-                .back()
-                .is_some_and(|(_, last)| *last == report.executed)
-        {
-            return;
-        }
-        if self.marks.len() == Self::MAX {
-            // Every second of the older half: what is far behind need not be known to the second.
-            let mut at = 0;
-            self.marks.retain(|_| {
-                at += 1;
-                at > Self::MAX / 2 || at % 2 == 0
-            });
-        }
-        self.marks.push_back((at, report.executed.clone()));
-    }
-
-    fn lag_seconds(&self, at: Millis, report: &ProbeReport) -> Option<u64> {
-        if !report.gtid || report.executed.is_empty() || self.marks.is_empty() {
-            return None;
-        }
-        let reached = self
-            .marks
-            .partition_point(|(_, mark)| report.executed.contains(mark));
-        let lag = self
-            .marks
-            .get(reached)
-            .map_or(0, |(since, _)| at.0.saturating_sub(since.0));
-        Some(lag / 1000)
-    }
+/// What a change of primary was judged from, for those who must understand it afterwards.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Evidence {
+    /// The server's last good answer to a probe.
+    pub last_good: Option<Millis>,
+    /// The first sign that something is wrong with it, and what it was.
+    pub suspicion: Option<(Millis, Box<str>)>,
+    /// What is known beside: what its replicas say, what a new primary lacks.
+    pub beside: String,
 }
 
 /// All servers, judged from what was seen of them.
@@ -391,23 +80,24 @@ impl Marks {
 pub struct Topology {
     options: Options,
     states: Vec<State>,
-    /// The primary, for as long as it has been up, writable and the same without a break.
-    incumbent: Option<ServerId>,
-    /// The last primary there was.
-    last: Option<ServerId>,
+    memory: Memory,
     marks: Marks,
+    too_many_told: bool,
     snapshot: Arc<Snapshot>,
 }
 
 impl Topology {
     /// Nothing is known of the servers yet.
     pub fn new(options: Options, servers: Vec<ServerSpec>) -> Self {
+        let states = servers.into_iter();
         let mut topology = Topology {
             options,
-            states: servers.into_iter().map(State::new).collect(),
-            incumbent: None,
-            last: None,
+            states: states
+                .map(|spec| State::new(spec, true, Millis(0)))
+                .collect(),
+            memory: Memory::default(),
             marks: Marks::default(),
+            too_many_told: false,
             snapshot: Arc::new(Snapshot {
                 generation: 0,
                 epoch: 0,
@@ -428,69 +118,164 @@ impl Topology {
         self.snapshot.clone()
     }
 
+    /// What is known of a server that is, or was, the primary.
+    pub fn evidence(&self, server: ServerId) -> Evidence {
+        let Some(state) = self.states.get(server.index()) else {
+            return Evidence::default();
+        };
+        let beside = match judge::receivers(&self.states, server) {
+            Some((on, all)) => format!("{on} of {all} replicas that answer receive from it"),
+            None => String::new(),
+        };
+        Evidence {
+            last_good: state.probed_at,
+            suspicion: state.suspicion.clone(),
+            beside,
+        }
+    }
+
+    /// How many transactions that the last primary had executed this server lacks, as far as is known:
+    /// acknowledged writes that a failover has lost.
+    pub fn lacks(&self, server: ServerId) -> u64 {
+        let state = self.states.get(server.index());
+        match (&self.memory.history, state.and_then(State::executed)) {
+            (Some(history), Some(executed)) => executed.lacks(history),
+            _ => 0,
+        }
+    }
+
     /// Takes in one observation and says what changed by it. Observations of servers that are not
     /// in the list are ignored.
     pub fn fold(&mut self, seen: Observation) -> Vec<ChangeEvent> {
         let mut events = Vec::new();
-        let Some(state) = self.states.get_mut(seen.server.index()) else {
+        let server = seen.server;
+        let Some(state) = self.states.get(server.index()).filter(|state| !state.gone) else {
             return events;
         };
-        let server = seen.server;
         let before = state.health;
-        match seen.kind {
-            ObservationKind::ProbeOk(report) => {
-                if state.accept(*report, seen.at) {
-                    events.push(ChangeEvent::Identity { server });
-                    if self.incumbent == Some(server) {
-                        self.incumbent = None;
-                    }
-                }
-            }
-            ObservationKind::ProbeFailed { cause, .. } => {
-                state.probe_failed(cause, seen.at, self.options.fail_after);
-            }
-            ObservationKind::LiveError(cause) => {
-                state.live_error(cause, seen.at);
-                if !cause.is_alive() {
-                    events.push(ChangeEvent::Suspected { server });
-                }
-            }
-            ObservationKind::LiveOk => {
-                if !matches!(state.health, Health::Suspect { .. }) {
-                    return events;
-                }
-                state.health = Health::Up;
-                state.failures = 0;
-            }
-            ObservationKind::RefusedWrite => {
-                state.refused_write = true;
-                events.push(ChangeEvent::Suspected { server });
-            }
-            ObservationKind::Drain { by } => {
-                if std::mem::replace(&mut state.draining, true) {
-                    return events;
-                }
-                events.push(ChangeEvent::Draining { server, by });
-            }
-            ObservationKind::Resume { by } => {
-                if !std::mem::take(&mut state.draining) {
-                    return events;
-                }
-                events.push(ChangeEvent::Resumed { server, by });
-            }
+        let old = self.snapshot.clone();
+        if !self.take(seen.server, seen.at, seen.kind, &mut events) {
+            return events;
         }
-        if changed(before, state.health) {
+        self.look_around(server, seen.at, &mut events);
+        let health = self.states[server.index()].health;
+        if changed(before, health) {
             events.push(ChangeEvent::Health {
                 server,
                 from: before,
-                to: state.health,
+                to: health,
             });
         }
-        let old = self.snapshot.clone();
         self.measure_lag(server, seen.at);
         self.publish(seen.at);
         differences(&old, &self.snapshot, &mut events);
         events
+    }
+
+    /// Notes what was seen of one server. False where nothing follows from it.
+    fn take(
+        &mut self,
+        server: ServerId,
+        at: Millis,
+        kind: ObservationKind,
+        events: &mut Vec<ChangeEvent>,
+    ) -> bool {
+        let state = &mut self.states[server.index()];
+        match kind {
+            ObservationKind::ProbeOk(report) => {
+                if state.accept(*report, at) {
+                    events.push(ChangeEvent::Identity { server });
+                    if self.memory.incumbent == Some(server) {
+                        self.memory.incumbent = None;
+                    }
+                }
+            }
+            ObservationKind::ProbeFailed { cause, text } => {
+                state.probe_failed(cause, &text, at, self.options.fail_after);
+                if matches!(state.health, Health::Suspect { .. }) {
+                    events.push(ChangeEvent::Suspected { server });
+                }
+            }
+            ObservationKind::LiveError(cause) => {
+                state.live_error(cause, at);
+                if !cause.is_alive() {
+                    events.push(ChangeEvent::Suspected { server });
+                }
+            }
+            ObservationKind::LiveOk => return state.live_ok(),
+            ObservationKind::RefusedWrite => {
+                state.refused_write = Some(at);
+                events.push(ChangeEvent::Suspected { server });
+            }
+            ObservationKind::Drain { by } => {
+                if std::mem::replace(&mut state.draining, true) {
+                    return false;
+                }
+                events.push(ChangeEvent::Draining { server, by });
+            }
+            ObservationKind::Resume { by } => {
+                let was_drained = std::mem::take(&mut state.draining);
+                let doubted = self.snapshot.without == Some(NoPrimary::Doubtful(server));
+                state.vouched |= doubted;
+                if !was_drained && !doubted {
+                    return false;
+                }
+                events.push(ChangeEvent::Resumed { server, by });
+            }
+        }
+        true
+    }
+
+    /// What one server's answer says about others.
+    fn look_around(&mut self, server: ServerId, at: Millis, events: &mut Vec<ChangeEvent>) {
+        let answered = self.states[server.index()].probed_at == Some(at);
+        let report = self.states[server.index()].report.clone();
+        if let (true, Some(report), Some(options)) = (answered, report, &self.options.discovery) {
+            discover::follow(
+                &mut self.states,
+                server,
+                &report,
+                at,
+                options,
+                &mut self.too_many_told,
+                events,
+            );
+            discover::forget(&mut self.states, self.memory.incumbent, at, options, events);
+        }
+        discover::tell_names_apart(&mut self.states, self.memory.incumbent, events);
+        self.confirm();
+        if let Some(primary) = self.memory.incumbent {
+            self.abandon(primary, at, events);
+        }
+    }
+
+    /// Servers that had come back, and since which all others were asked.
+    fn confirm(&mut self) {
+        for index in 0..self.states.len() {
+            let id = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+            if let Some(since) = self.states[index].unconfirmed
+                && judge::is_confirmed(&self.states, id, since)
+            {
+                self.states[index].unconfirmed = None;
+            }
+        }
+    }
+
+    /// A primary that a probe has missed once, and that its replicas have lost as well, is lost.
+    fn abandon(&mut self, primary: ServerId, at: Millis, events: &mut Vec<ChangeEvent>) {
+        let state = &self.states[primary.index()];
+        let suspect = matches!(state.health, Health::Suspect { .. }) && state.failures > 0;
+        if !suspect || !judge::is_abandoned(&self.states, primary) {
+            return;
+        }
+        let state = &mut self.states[primary.index()];
+        let from = state.health;
+        state.fall(Cause::Lost, at, String::new);
+        events.push(ChangeEvent::Health {
+            server: primary,
+            from,
+            to: state.health,
+        });
     }
 
     /// After a probe: notes where the primary is, or how far behind it a replica is.
@@ -499,27 +284,33 @@ impl Topology {
         let Some(report) = state.report.clone().filter(|_| state.probed_at == Some(at)) else {
             return;
         };
-        if self.incumbent == Some(server) {
+        if self.memory.incumbent == Some(server) {
             self.marks.note(server, at, &report);
             state.lag_seconds = None;
             return;
         }
         let said = report.replication.as_ref();
+        let follows = said.is_some() || report.group.is_some();
         state.lag_seconds = match self.marks.lag_seconds(at, &report) {
-            Some(seconds) if said.is_some() => Some(seconds),
+            Some(seconds) if follows => Some(seconds),
             _ => said.and_then(|status| status.lag_seconds),
         };
     }
 
     fn publish(&mut self, at: Millis) {
-        let verdict = judge::verdict(&self.states, self.incumbent);
-        self.incumbent = verdict.leader;
-        self.last = verdict.leader.or(self.last);
-        let without = judge::without(&self.states, &verdict, self.last);
+        let discovers = self.options.discovery.is_some();
+        let verdict = judge::verdict(&self.states, &self.memory, discovers);
+        self.remember(&verdict, at);
+        let without = judge::without(&self.states, &verdict, &self.memory);
+        let unfit: Vec<Option<Unfit>> = (0..)
+            .map(ServerId)
+            .zip(&self.states)
+            .map(|(id, state)| judge::unfit(state, id, &verdict, &self.options))
+            .collect();
         let servers = (0..)
             .map(ServerId)
-            .zip(&mut self.states)
-            .map(|(id, state)| state.view(id, &verdict, at, &self.options))
+            .zip(self.states.iter_mut().zip(unfit))
+            .map(|(id, (state, unfit))| state.view(id, unfit, &verdict, at, &self.options))
             .collect();
         let old = &self.snapshot;
         self.snapshot = Arc::new(Snapshot {
@@ -532,6 +323,21 @@ impl Topology {
             family: verdict.family,
             conflict: verdict.conflict,
         });
+    }
+
+    fn remember(&mut self, verdict: &Verdict, at: Millis) {
+        let memory = &mut self.memory;
+        if let Some(leader) = verdict.leader {
+            if memory.last != Some(leader) || memory.incumbent.is_none() {
+                memory.since = at;
+            }
+            memory.last = Some(leader);
+            let report = self.states[leader.index()].current();
+            if let Some(report) = report.filter(|report| report.gtid) {
+                memory.history = Some(report.executed.clone());
+            }
+        }
+        memory.incumbent = verdict.leader;
     }
 
     fn version_number(&self, verdict: &Verdict) -> u32 {
@@ -566,6 +372,11 @@ fn differences(old: &Snapshot, new: &Snapshot, events: &mut Vec<ChangeEvent>) {
                 unfit: to.unfit,
             });
         }
+    }
+    if let (Some(_), Some(why)) = (old.without, new.without)
+        && old.without != new.without
+    {
+        events.push(ChangeEvent::Without { why });
     }
     if old.conflict != new.conflict && !new.conflict.is_empty() {
         events.push(ChangeEvent::Conflict {

@@ -1,11 +1,25 @@
 //! Judges roles and fitness from what is known of all servers at one moment. Remembers nothing
-//! itself: the primary so far is passed in.
+//! itself: what was before is passed in.
 
-use crate::fold::State;
+use crate::group;
+use crate::state::State;
 use crate::{
-    ConfiguredRole, Family, Health, NoPrimary, Options, ProbeReport, Receiver, ReplicationStatus,
-    Role, ServerId, Unfit,
+    ConfiguredRole, Family, GtidSet, Health, Millis, NoPrimary, Options, ProbeReport, Receiver,
+    ReplicationStatus, Role, ServerId, Unfit,
 };
+
+/// What is remembered of primaries.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// The primary, for as long as it has been up, writable and the same without a break.
+    pub(crate) incumbent: Option<ServerId>,
+    /// The last primary there was.
+    pub(crate) last: Option<ServerId>,
+    /// Since when it was the primary.
+    pub(crate) since: Millis,
+    /// What it had executed when it was last asked as the primary.
+    pub(crate) history: Option<GtidSet>,
+}
 
 /// Who is the primary.
 #[derive(Debug)]
@@ -15,43 +29,46 @@ pub(crate) struct Verdict {
     /// The server that takes writes.
     pub(crate) primary: Option<ServerId>,
     pub(crate) conflict: Vec<ServerId>,
+    /// The one server that claims to be the primary, where that is not believed.
+    pub(crate) doubtful: Option<ServerId>,
     pub(crate) family: Option<Family>,
     /// The only server there is: it is used whatever is known of it.
     alone: bool,
+    /// No Galera node is synced.
+    none_synced: bool,
 }
 
-/// Finds the primary. `incumbent` is the one so far.
-pub(crate) fn verdict(states: &[State], incumbent: Option<ServerId>) -> Verdict {
+/// Finds the primary.
+pub(crate) fn verdict(states: &[State], memory: &Memory, discovers: bool) -> Verdict {
+    let in_play = || states.iter().filter(|state| state.in_play());
     let mut verdict = Verdict {
         leader: None,
         primary: None,
         conflict: Vec::new(),
-        family: states
-            .iter()
-            .find_map(|state| Some(state.report.as_ref()?.family)),
-        alone: states.len() == 1,
+        doubtful: None,
+        family: in_play().find_map(|state| Some(state.report.as_ref()?.family)),
+        // One that may name others is not known to be alone.
+        alone: !discovers && in_play().count() == 1,
+        none_synced: group::none_synced(states),
     };
+    let unknown = || in_play().any(|state| state.health == Health::Unknown);
     if let Some(fixed) = position(states, |s| s.spec.role == ConfiguredRole::Primary) {
         let down = matches!(states[fixed.index()].health, Health::Down { .. });
         verdict.leader = (verdict.alone || !down).then_some(fixed);
     } else if verdict.alone {
         verdict.leader = position(states, |state| {
-            state.spec.role == ConfiguredRole::Auto && !refuses_writes(state)
+            state.in_play() && state.spec.role == ConfiguredRole::Auto && !refuses_writes(state)
         });
-    } else if states.iter().all(|state| state.health != Health::Unknown) {
+    } else if memory.incumbent.is_some() || !unknown() {
         // Before every server has been asked, a second writable one may yet turn up.
-        elect(states, incumbent, &mut verdict);
+        elect(states, memory, &mut verdict);
     }
     verdict.primary = verdict.leader.filter(|id| !states[id.index()].draining);
     verdict
 }
 
-/// Why nobody takes writes; `last` is who was the primary last.
-pub(crate) fn without(
-    states: &[State],
-    verdict: &Verdict,
-    last: Option<ServerId>,
-) -> Option<NoPrimary> {
+/// Why nobody takes writes.
+pub(crate) fn without(states: &[State], verdict: &Verdict, memory: &Memory) -> Option<NoPrimary> {
     if verdict.primary.is_some() {
         return None;
     }
@@ -61,49 +78,175 @@ pub(crate) fn without(
     if !verdict.conflict.is_empty() {
         return Some(NoPrimary::Conflict);
     }
-    Some(match last {
-        Some(last) if states[last.index()].health.is_usable() => NoPrimary::Demoted(last),
-        Some(last) => NoPrimary::Lost(last),
-        None if states.iter().any(|state| state.health == Health::Unknown) => NoPrimary::NotAsked,
-        None => NoPrimary::Nobody,
+    if let Some(doubtful) = verdict.doubtful {
+        return Some(NoPrimary::Doubtful(doubtful));
+    }
+    if group::lacks_quorum(states) {
+        return Some(NoPrimary::NoQuorum);
+    }
+    let Some(last) = memory.last else {
+        let unknown = states.iter().any(|state| state.health == Health::Unknown);
+        return Some(if unknown {
+            NoPrimary::NotAsked
+        } else {
+            NoPrimary::Nobody
+        });
+    };
+    let state = &states[last.index()];
+    Some(if state.draining {
+        NoPrimary::Draining(last)
+    } else if state.health.is_usable() && state.unconfirmed.is_none() {
+        NoPrimary::Demoted(last)
+    } else if !state.health.is_usable() && is_heard(states, last) {
+        NoPrimary::Unreachable(last)
+    } else {
+        NoPrimary::Lost(last)
     })
 }
 
-fn elect(states: &[State], incumbent: Option<ServerId>, verdict: &mut Verdict) {
+fn elect(states: &[State], memory: &Memory, verdict: &mut Verdict) {
+    if group::is_galera(states) {
+        verdict.leader = group::galera_writer(states);
+        return;
+    }
     let claimants: Vec<ServerId> = (0..)
         .map(ServerId)
         .zip(states)
-        .filter(|(_, state)| claims_writes(state))
+        .filter(|(_, state)| claims_writes(state, states))
         .map(|(id, _)| id)
         .collect();
+    let incumbent = memory.incumbent.filter(|id| claimants.contains(id));
     match claimants[..] {
         [] => {}
+        [only] if incumbent.is_none() && is_doubtful(states, only, memory) => {
+            verdict.doubtful = Some(only);
+        }
         [only] => verdict.leader = Some(only),
-        _ => match incumbent.filter(|id| claimants.contains(id)) {
-            // A writable replica whose receiver was stopped is no rival of the primary that it
-            // is still set to follow, as long as that one has served without a break.
-            Some(id) if only_followers(states, id, &claimants) => verdict.leader = Some(id),
-            _ => verdict.conflict = claimants,
-        },
+        _ => {
+            verdict.leader = incumbent
+                .filter(|id| has_no_rival(states, *id, &claimants, memory))
+                .or_else(|| group::choose_of_many(states, &claimants));
+            if verdict.leader.is_none() {
+                verdict.conflict = claimants;
+            }
+        }
     }
 }
 
-fn only_followers(states: &[State], primary: ServerId, claimants: &[ServerId]) -> bool {
-    claimants
-        .iter()
-        .filter(|id| **id != primary)
-        .all(|id| follows(&states[id.index()], &states[primary.index()]))
+/// A server that lacks what the last primary had executed, and was not seen as its replica, is no
+/// successor of it: another server at the address, restored data, or a stranger.
+fn is_doubtful(states: &[State], id: ServerId, memory: &Memory) -> bool {
+    let state = &states[id.index()];
+    let (Some(history), Some(executed)) = (&memory.history, state.executed()) else {
+        return false;
+    };
+    let was_replica = state.followed && memory.last != Some(id);
+    !state.vouched && !was_replica && !executed.contains(history)
 }
 
-fn follows(replica: &State, primary: &State) -> bool {
-    let (Some(status), Some(report)) = (replication(replica), primary.current()) else {
+/// The claimants beside the primary are no rivals: each is set to follow it, or is an old primary that
+/// has come back, has nothing that the primary lacks, and is followed by nobody.
+fn has_no_rival(
+    states: &[State],
+    primary: ServerId,
+    claimants: &[ServerId],
+    memory: &Memory,
+) -> bool {
+    let leader = &states[primary.index()];
+    let others = claimants.iter().filter(|id| **id != primary);
+    others.into_iter().all(|id| {
+        // A writable replica whose receiver was stopped.
+        let other = &states[id.index()];
+        follows(other, leader) || is_left_over(states, *id, leader, memory)
+    })
+}
+
+fn is_left_over(states: &[State], old: ServerId, leader: &State, memory: &Memory) -> bool {
+    let state = &states[old.index()];
+    let (Some(theirs), Some(ours)) = (state.current(), leader.current()) else {
+        return false;
+    };
+    state.risen_at.is_some_and(|risen| risen > memory.since)
+        && theirs.gtid
+        && ours.gtid
+        && !ours.executed.is_empty()
+        && ours.executed.contains(&theirs.executed)
+        && receivers(states, old).is_none_or(|(on, _)| on == 0)
+}
+
+/// How many of the servers that are set to follow this one receive from it, of how many that answer.
+/// None where no server is.
+pub(crate) fn receivers(states: &[State], source: ServerId) -> Option<(usize, usize)> {
+    let source = &states[source.index()];
+    let statuses: Vec<_> = states
+        .iter()
+        .filter(|state| state.in_play() && state.health.is_usable() && follows_known(state, source))
+        .filter_map(replication)
+        .collect();
+    let on = statuses
+        .iter()
+        .filter(|status| status.receiver == Receiver::Running)
+        .count();
+    (!statuses.is_empty()).then_some((on, statuses.len()))
+}
+
+/// A replica that was asked since the server became suspect receives from it.
+fn is_heard(states: &[State], source: ServerId) -> bool {
+    let source = &states[source.index()];
+    let since = source.suspicion.as_ref().map(|(at, _)| *at);
+    states.iter().any(|state| {
+        state.in_play()
+            && state.health.is_usable()
+            && state.asked_at >= since
+            && follows_known(state, source)
+            && replication(state).is_some_and(|status| status.receiver == Receiver::Running)
+    })
+}
+
+/// Since the primary became suspect, everybody who follows it, or is in a group with it, was asked and
+/// has lost it as well.
+pub(crate) fn is_abandoned(states: &[State], id: ServerId) -> bool {
+    let state = &states[id.index()];
+    let (Some((since, _)), Some(report)) = (&state.suspicion, state.report.as_deref()) else {
+        return false;
+    };
+    let mut witnesses = 0;
+    for (other_id, other) in (0..).map(ServerId).zip(states) {
+        if other_id == id || !other.in_play() || !other.health.is_usable() {
+            continue;
+        }
+        let lost = match group::misses(other, &report.server_uuid) {
+            Some(missed) => missed,
+            None if follows_known(other, state) => {
+                replication(other).is_some_and(|status| status.receiver != Receiver::Running)
+            }
+            None => continue,
+        };
+        if !lost || other.asked_at.is_none_or(|asked| asked < *since) {
+            return false;
+        }
+        witnesses += 1;
+    }
+    witnesses > 0
+}
+
+fn follows(replica: &State, source: &State) -> bool {
+    source.current().is_some() && follows_known(replica, source)
+}
+
+/// The same where the source's report may be old.
+fn follows_known(replica: &State, source: &State) -> bool {
+    let (Some(status), Some(report)) = (replication(replica), source.report.as_deref()) else {
         return false;
     };
     if !report.server_uuid.is_empty() && !status.source_uuid.is_empty() {
         return status.source_uuid == report.server_uuid;
     }
+    if report.family == Family::MariaDb && status.source_server_id != 0 {
+        return status.source_server_id == report.server_id;
+    }
     let host_and_port = format!("{}:{}", status.source_host, status.source_port);
-    *host_and_port == *primary.spec.address
+    *host_and_port == *source.spec.address
 }
 
 fn position(states: &[State], test: impl Fn(&State) -> bool) -> Option<ServerId> {
@@ -112,7 +255,7 @@ fn position(states: &[State], test: impl Fn(&State) -> bool) -> Option<ServerId>
 }
 
 fn refuses_writes(state: &State) -> bool {
-    state.refused_write || state.current().is_some_and(ProbeReport::refuses_writes)
+    state.refused_write.is_some() || state.current().is_some_and(ProbeReport::refuses_writes)
 }
 
 fn replication(state: &State) -> Option<&ReplicationStatus> {
@@ -123,13 +266,35 @@ fn receives(state: &State) -> bool {
     replication(state).is_some_and(|status| status.receiver != Receiver::Stopped)
 }
 
-/// Up, writable, and not receiving anybody's changes.
-fn claims_writes(state: &State) -> bool {
-    state.spec.role == ConfiguredRole::Auto
+/// Up, writable, and not receiving anybody's changes; in a group, its primary.
+fn claims_writes(state: &State, states: &[State]) -> bool {
+    let in_group = state
+        .report
+        .as_ref()
+        .is_some_and(|report| report.group.is_some());
+    state.in_play()
+        && state.spec.role == ConfiguredRole::Auto
         && state.health.is_usable()
+        && state.unconfirmed.is_none()
         && state.current().is_some()
         && !refuses_writes(state)
         && !receives(state)
+        && (!in_group || group::claims_writes(state, states))
+}
+
+/// Whether every other server was asked since this one came back.
+pub(crate) fn is_confirmed(states: &[State], id: ServerId, since: Millis) -> bool {
+    (0..).map(ServerId).zip(states).all(|(other_id, other)| {
+        other_id == id
+            || !other.in_play()
+            || match other.health {
+                Health::Down { .. } => true,
+                Health::Unknown => false,
+                Health::Up | Health::Suspect { .. } => {
+                    other.asked_at.is_some_and(|asked| asked >= since)
+                }
+            }
+    })
 }
 
 /// What a server is for.
@@ -137,16 +302,18 @@ pub(crate) fn role(state: &State, id: ServerId, verdict: &Verdict) -> Role {
     if verdict.leader == Some(id) {
         return Role::Primary;
     }
-    if verdict.conflict.contains(&id) {
+    if verdict.conflict.contains(&id) || verdict.doubtful == Some(id) {
         return Role::Unknown;
     }
     // A server that is down keeps being called a replica if it was one.
     let replica = state.spec.role == ConfiguredRole::Replica
-        || state.refused_write
-        || state
-            .report
-            .as_deref()
-            .is_some_and(|report| report.refuses_writes() || report.replication.is_some());
+        || state.refused_write.is_some()
+        || state.report.as_deref().is_some_and(|report| {
+            report.refuses_writes()
+                || report.replication.is_some()
+                || report.group.is_some()
+                || report.galera.is_some()
+        });
     if replica {
         Role::Replica
     } else {
@@ -162,6 +329,12 @@ pub(crate) fn unfit(
     options: &Options,
 ) -> Option<Unfit> {
     let primary = verdict.leader == Some(id);
+    if state.gone {
+        return Some(Unfit::Gone);
+    }
+    if let Some(known_as) = state.same_as {
+        return Some(Unfit::SameServer(known_as));
+    }
     if state.draining {
         return Some(Unfit::Draining);
     }
@@ -198,7 +371,7 @@ fn unfit_beside(
     let Some(report) = state.current() else {
         return Some(Unfit::NotProbed);
     };
-    if verdict.conflict.contains(&id) {
+    if verdict.conflict.contains(&id) || verdict.doubtful == Some(id) {
         return Some(Unfit::Conflict);
     }
     if verdict.family != Some(report.family) {
@@ -206,6 +379,9 @@ fn unfit_beside(
     }
     if state.spec.weight == 0 {
         return Some(Unfit::ZeroWeight);
+    }
+    if let Some(in_group) = group::unfit(state, verdict.none_synced) {
+        return in_group.or_else(|| lagging(state, options));
     }
     match &report.replication {
         Some(status) => unfit_replica(state, status, verdict.leader.is_some(), options),
@@ -234,6 +410,10 @@ fn unfit_replica(
         Receiver::Connecting if has_primary => return Some(Unfit::ReceiverDisconnected),
         _ => {}
     }
+    lagging(state, options)
+}
+
+fn lagging(state: &State, options: &Options) -> Option<Unfit> {
     match state.lag_seconds {
         Some(seconds) if seconds > options.lag_seconds_max => Some(Unfit::Lagging { seconds }),
         _ => None,

@@ -4,19 +4,27 @@
 //! [`Topology::fold`] takes what a probe or live traffic saw of one server and answers with what
 //! changed; [`Topology::snapshot`] is the world as routing sees it.
 
+mod discover;
+mod event;
 mod family;
 mod fold;
+mod group;
 mod gtid;
 mod judge;
+mod marks;
 mod observation;
 mod per_server;
 mod snapshot;
+mod state;
 
+pub use discover::DiscoveryOptions;
+pub use event::ChangeEvent;
 pub use family::{Family, Millis, ServerId};
-pub use fold::{ChangeEvent, Options, ServerSpec, Topology};
+pub use fold::{Evidence, Options, ServerSpec, Topology};
 pub use gtid::{GtidError, GtidSet, MariaDbSet, MySqlSet};
 pub use observation::{
-    Cause, Observation, ObservationKind, ProbeReport, Receiver, ReplicationStatus,
+    Cause, GaleraNode, GaleraState, GroupView, Member, MemberState, Observation, ObservationKind,
+    Peer, ProbeReport, Receiver, Relation, ReplicationStatus,
 };
 pub use per_server::{PerServer, SERVERS_EVER};
 pub use snapshot::{ConfiguredRole, Health, NoPrimary, Role, ServerView, Snapshot, Unfit};

@@ -63,12 +63,14 @@ pub enum Cause {
     ShuttingDown,
     /// The server answers something that is not understood, or TLS failed.
     Protocol,
+    /// A probe had no answer in time, while the server answered clients: it is alive, and slow.
+    Slow,
 }
 
 impl Cause {
     /// The server is alive but could not be asked.
     pub fn is_alive(self) -> bool {
-        matches!(self, Cause::Denied | Cause::Busy)
+        matches!(self, Cause::Denied | Cause::Busy | Cause::Slow)
     }
 
     /// A short description for logs.
@@ -82,6 +84,7 @@ impl Cause {
             Cause::Busy => "too many connections",
             Cause::ShuttingDown => "shutting down",
             Cause::Protocol => "unexpected answer",
+            Cause::Slow => "too slow for the monitor",
         }
     }
 }
@@ -105,6 +108,16 @@ pub struct ProbeReport {
     pub super_read_only: bool,
     /// MySQL's `@@offline_mode`.
     pub offline_mode: bool,
+    /// What tells this server's process from any other: host name, port and data folder. Empty where
+    /// that was not asked. Servers that are cloned share a server_uuid until they are restarted
+    /// without it, and MariaDB (10.11) has none.
+    pub identity: Box<str>,
+    /// The servers that it names: its sources, its replicas, the members of its group.
+    pub peers: Vec<Peer>,
+    /// Group Replication as it sees it; none where it is no member of a group.
+    pub group: Option<GroupView>,
+    /// Galera as it sees it; none where it is no node of a cluster.
+    pub galera: Option<GaleraNode>,
     /// SHOW REPLICA STATUS; none where the server replicates from nobody. With several channels,
     /// the worst of them.
     pub replication: Option<ReplicationStatus>,
@@ -143,6 +156,10 @@ impl ProbeReport {
             read_only: false,
             super_read_only: false,
             offline_mode: false,
+            identity: "".into(),
+            peers: Vec::new(),
+            group: None,
+            galera: None,
             replication: None,
             replicas_attached: None,
             gtid: true,
@@ -181,6 +198,8 @@ pub struct ReplicationStatus {
     pub source_port: u16,
     /// `Source_UUID`; empty on MariaDB.
     pub source_uuid: Box<str>,
+    /// `Source_Server_Id`; 0 where it is not known (yet).
+    pub source_server_id: u32,
     /// `Replica_IO_Running`.
     pub receiver: Receiver,
     /// `Replica_SQL_Running`.
@@ -189,4 +208,120 @@ pub struct ReplicationStatus {
     pub lag_seconds: Option<u64>,
     /// `Last_SQL_Error`, or `Last_IO_Error` where that is empty; empty where there is none.
     pub last_error: Box<str>,
+}
+
+/// Another server, as a server names it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// `host:port`, as the server names it.
+    pub address: Box<str>,
+    /// Its server_uuid, where the server says it.
+    pub uuid: Box<str>,
+    /// Its server_id, where the server says it; else 0.
+    pub server_id: u32,
+    /// What it is to the server.
+    pub relation: Relation,
+}
+
+/// What a server is to one that names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Relation {
+    /// It is replicated from.
+    Source,
+    /// It replicates from the server.
+    Replica,
+    /// It is in the same group or cluster.
+    Member,
+}
+
+/// A server's view of the group that it is in (performance_schema.replication_group_members).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GroupView {
+    /// The view's identity, the part of `VIEW_ID` before the colon: made when the group is.
+    pub made: u64,
+    /// The view's number, the part behind the colon: grows with each member that joins or leaves.
+    pub number: u64,
+    /// The members, itself included.
+    pub members: Vec<Member>,
+}
+
+/// A member of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// `MEMBER_ID`: its server_uuid.
+    pub uuid: Box<str>,
+    /// `MEMBER_STATE`.
+    pub state: MemberState,
+    /// `MEMBER_ROLE` is PRIMARY.
+    pub primary: bool,
+}
+
+/// `MEMBER_STATE` in Group Replication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MemberState {
+    /// Takes part.
+    Online,
+    /// Fetches what it lacks.
+    Recovering,
+    /// Not heard of by the member that says so.
+    Unreachable,
+    /// Expelled, or stopped by an error.
+    Error,
+    /// The plugin is there and not started, or the member has left.
+    Offline,
+}
+
+impl MemberState {
+    /// As the server writes it, in small letters.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            MemberState::Online => "online",
+            MemberState::Recovering => "recovering",
+            MemberState::Unreachable => "unreachable",
+            MemberState::Error => "error",
+            MemberState::Offline => "offline",
+        }
+    }
+}
+
+/// A node's view of its Galera cluster (its `wsrep_` status).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GaleraNode {
+    /// `wsrep_cluster_state_uuid`.
+    pub cluster: Box<str>,
+    /// `wsrep_node_name`: the first by this among the synced nodes takes the writes.
+    pub name: Box<str>,
+    /// `wsrep_cluster_status` is Primary: it is in the part of the cluster that goes on.
+    pub primary_component: bool,
+    /// `wsrep_ready`.
+    pub ready: bool,
+    /// `wsrep_local_state`.
+    pub state: GaleraState,
+    /// `wsrep_cluster_size`.
+    pub size: u32,
+}
+
+/// `wsrep_local_state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GaleraState {
+    /// 1: fetches what it lacks. Also what is not known.
+    Joining,
+    /// 2: gives its data to another node, or was desynchronised by hand: it may fall behind.
+    Donor,
+    /// 3: has the data, and catches up.
+    Joined,
+    /// 4: up to date.
+    Synced,
+}
+
+impl GaleraState {
+    /// In words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GaleraState::Joining => "joining",
+            GaleraState::Donor => "donor or desynchronised",
+            GaleraState::Joined => "catching up",
+            GaleraState::Synced => "synced",
+        }
+    }
 }

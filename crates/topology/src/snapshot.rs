@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Cause, Family, GtidSet, Millis, ProbeReport, ServerId};
+use crate::{Cause, Family, GaleraState, GtidSet, MemberState, Millis, ProbeReport, ServerId};
 
 /// What a server is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,6 +81,58 @@ pub enum NoPrimary {
     Draining(ServerId),
     /// Several servers claim to be the primary.
     Conflict,
+    /// The last primary cannot be reached, and replicas still receive from it: it is alive.
+    Unreachable(ServerId),
+    /// A server claims to be the primary that lacks what the last primary had executed, and was not
+    /// known as its replica: another server at the same address, restored data, or a stranger. An
+    /// operator may vouch for it (RESUME SERVER).
+    Doubtful(ServerId),
+    /// The servers that answer are in a part of their group without a majority.
+    NoQuorum,
+}
+
+impl NoPrimary {
+    /// The labels of all reasons, for metrics.
+    pub const LABELS: [&'static str; 9] = [
+        "not_asked",
+        "nobody",
+        "lost",
+        "demoted",
+        "draining",
+        "conflict",
+        "unreachable",
+        "doubtful",
+        "no_quorum",
+    ];
+
+    /// The reason in a word, for metrics and columns.
+    pub fn label(self) -> &'static str {
+        match self {
+            NoPrimary::NotAsked => "not_asked",
+            NoPrimary::Nobody => "nobody",
+            NoPrimary::Lost(_) => "lost",
+            NoPrimary::Demoted(_) => "demoted",
+            NoPrimary::Draining(_) => "draining",
+            NoPrimary::Conflict => "conflict",
+            NoPrimary::Unreachable(_) => "unreachable",
+            NoPrimary::Doubtful(_) => "doubtful",
+            NoPrimary::NoQuorum => "no_quorum",
+        }
+    }
+
+    /// The server that the reason is about, where it is about one.
+    pub fn server(self) -> Option<ServerId> {
+        match self {
+            NoPrimary::Lost(id)
+            | NoPrimary::Demoted(id)
+            | NoPrimary::Draining(id)
+            | NoPrimary::Unreachable(id)
+            | NoPrimary::Doubtful(id) => Some(id),
+            NoPrimary::NotAsked | NoPrimary::Nobody | NoPrimary::Conflict | NoPrimary::NoQuorum => {
+                None
+            }
+        }
+    }
 }
 
 impl fmt::Display for NoPrimary {
@@ -92,6 +144,13 @@ impl fmt::Display for NoPrimary {
             NoPrimary::Demoted(_) => "the primary is read only or replicates now",
             NoPrimary::Draining(_) => "the primary is drained",
             NoPrimary::Conflict => "several servers claim to be the primary",
+            NoPrimary::Unreachable(_) => {
+                "the primary cannot be reached, but replicas still receive from it"
+            }
+            NoPrimary::Doubtful(_) => {
+                "the server that claims to be the primary lacks what the last primary had"
+            }
+            NoPrimary::NoQuorum => "no majority of the group answers",
         })
     }
 }
@@ -132,6 +191,14 @@ pub enum Unfit {
     Draining,
     /// It is no longer part of the topology.
     Gone,
+    /// Another name of a server that is known already.
+    SameServer(ServerId),
+    /// A member of a group that does not take part now.
+    NotInGroup(MemberState),
+    /// A Galera node that is not up to date.
+    NotSynced(GaleraState),
+    /// It is in a part of its group or cluster that has no majority.
+    NoQuorum,
 }
 
 impl fmt::Display for Unfit {
@@ -152,6 +219,10 @@ impl fmt::Display for Unfit {
             Unfit::ZeroWeight => f.write_str("weight 0"),
             Unfit::Draining => f.write_str("drained"),
             Unfit::Gone => f.write_str("no longer part of the topology"),
+            Unfit::SameServer(of) => write!(f, "another name of server {of}"),
+            Unfit::NotInGroup(state) => write!(f, "in its group it is {}", state.as_str()),
+            Unfit::NotSynced(state) => write!(f, "not synced: {}", state.as_str()),
+            Unfit::NoQuorum => f.write_str("in a part of its group without a majority"),
         }
     }
 }

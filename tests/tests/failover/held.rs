@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use millrace_sandbox::Cluster;
 
-use crate::ground::{ask, both, client, ensure_error, kill, proxy, proxy_of_one, scalar, table, wait_held};
+use crate::ground::{
+    ask, both, client, ensure_error, kill, proxy, proxy_of_one, scalar, table, wait_held,
+};
 
 /// They go out in the order in which they came.
 pub(crate) async fn in_order(cluster: &Cluster) -> anyhow::Result<()> {

@@ -198,7 +198,11 @@ pub(crate) async fn hung_primary(cluster: &Cluster) -> anyhow::Result<()> {
     let mut teller = client(&proxy).await?;
     // So that there is a connection for each.
     let warm = "SELECT @@server_id, SLEEP(0.3)";
-    tokio::try_join!(reader.expect(warm), writer.expect(warm), teller.expect(warm))?;
+    tokio::try_join!(
+        reader.expect(warm),
+        writer.expect(warm),
+        teller.expect(warm)
+    )?;
     for sql in ["BEGIN", "INSERT INTO hung VALUES (1)"] {
         teller.expect(sql).await?;
     }

@@ -8,8 +8,8 @@ use millrace_tests::harness::Proxy;
 use millrace_tests::wire::{Connection, Param};
 
 use crate::ground::{
-    ask, both, client, cut_for_a_moment, ensure_error, fail_over, kill, metric, proxy, proxy_with_cutter, run,
-    scalar, soon, table,
+    ask, both, client, cut_for_a_moment, ensure_error, fail_over, kill, metric, proxy,
+    proxy_with_cutter, run, scalar, soon, table,
 };
 
 async fn all(session: &mut Connection, statements: &[&str]) -> anyhow::Result<()> {
@@ -27,10 +27,18 @@ async fn failures(proxy: &Proxy, reason: &str) -> anyhow::Result<f64> {
 const ROWS: &str = "SELECT COALESCE(GROUP_CONCAT(CONCAT(id, ':', n) ORDER BY id), '') FROM app.";
 
 pub(crate) async fn replayed(cluster: &Cluster) -> anyhow::Result<()> {
-    table(cluster, "replayed (id INT AUTO_INCREMENT PRIMARY KEY, n INT)").await?;
+    table(
+        cluster,
+        "replayed (id INT AUTO_INCREMENT PRIMARY KEY, n INT)",
+    )
+    .await?;
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
-    all(&mut session, &["INSERT INTO replayed (n) VALUES (1), (2)", "BEGIN"]).await?;
+    all(
+        &mut session,
+        &["INSERT INTO replayed (n) VALUES (1), (2)", "BEGIN"],
+    )
+    .await?;
     let sum = scalar(&mut session, "SELECT SUM(n) FROM replayed FOR UPDATE").await?;
     ensure!(sum == "3", "{sum}");
     all(
@@ -42,7 +50,9 @@ pub(crate) async fn replayed(cluster: &Cluster) -> anyhow::Result<()> {
     )
     .await?;
     fail_over(cluster).await?;
-    let reply = session.expect("UPDATE replayed SET n = n + 10 WHERE id = 2").await?;
+    let reply = session
+        .expect("UPDATE replayed SET n = n + 10 WHERE id = 2")
+        .await?;
     let status = reply.status().unwrap_or(0);
     ensure!(status & 1 != 0, "still in the transaction: {status:#x}");
     let id = scalar(&mut session, "SELECT LAST_INSERT_ID()").await?;
@@ -62,9 +72,15 @@ pub(crate) async fn under_way(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "under_way (id INT PRIMARY KEY, n INT)").await?;
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
-    all(&mut session, &["BEGIN", "INSERT INTO under_way VALUES (1, 1)"]).await?;
+    all(
+        &mut session,
+        &["BEGIN", "INSERT INTO under_way VALUES (1, 1)"],
+    )
+    .await?;
     let writing = async {
-        session.expect("INSERT INTO under_way SELECT 2, 2 + SLEEP(1)").await?;
+        session
+            .expect("INSERT INTO under_way SELECT 2, 2 + SLEEP(1)")
+            .await?;
         session.expect("COMMIT").await?;
         Ok(())
     };
@@ -85,7 +101,9 @@ pub(crate) async fn first_under_way(cluster: &Cluster) -> anyhow::Result<()> {
     let mut session = client(&proxy).await?;
     session.expect("BEGIN").await?;
     let writing = async {
-        session.expect("INSERT INTO first_one SELECT 1, 1 + SLEEP(1)").await?;
+        session
+            .expect("INSERT INTO first_one SELECT 1, 1 + SLEEP(1)")
+            .await?;
         session.expect("COMMIT").await?;
         Ok(())
     };
@@ -136,12 +154,22 @@ pub(crate) async fn differs(cluster: &Cluster) -> anyhow::Result<()> {
 /// On the new primary the next number is another, because the old one gave some away that nobody
 /// used. The client keeps the number that it was told.
 pub(crate) async fn generated_numbers(cluster: &Cluster) -> anyhow::Result<()> {
-    table(cluster, "numbers (id INT AUTO_INCREMENT PRIMARY KEY, n INT)").await?;
+    table(
+        cluster,
+        "numbers (id INT AUTO_INCREMENT PRIMARY KEY, n INT)",
+    )
+    .await?;
     let proxy = proxy(cluster, "").await?;
     let (mut session, mut other) = (client(&proxy).await?, client(&proxy).await?);
-    all(&mut other, &["BEGIN", "INSERT INTO numbers (n) VALUES (0), (0), (0)"]).await?;
+    all(
+        &mut other,
+        &["BEGIN", "INSERT INTO numbers (n) VALUES (0), (0), (0)"],
+    )
+    .await?;
     session.expect("BEGIN").await?;
-    let reply = session.expect("INSERT INTO numbers (n) VALUES (1), (2)").await?;
+    let reply = session
+        .expect("INSERT INTO numbers (n) VALUES (1), (2)")
+        .await?;
     let first = reply.ok().map_or(0, |ok| ok.insert_id);
     ensure!(first > 3, "the other has the first numbers: {first}");
     let reply = session.expect("INSERT INTO numbers (n) VALUES (3)").await?;
@@ -163,9 +191,13 @@ pub(crate) async fn prepared(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "in_prepared (id INT PRIMARY KEY, n VARCHAR(20))").await?;
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
-    let insert = session.prepare(b"INSERT INTO in_prepared VALUES (?, ?)").await;
+    let insert = session
+        .prepare(b"INSERT INTO in_prepared VALUES (?, ?)")
+        .await;
     let (insert, _) = insert.statement_id().expect("prepared");
-    let select = session.prepare(b"SELECT n FROM in_prepared WHERE id = ?").await;
+    let select = session
+        .prepare(b"SELECT n FROM in_prepared WHERE id = ?")
+        .await;
     let (select, _) = select.statement_id().expect("prepared");
     session.expect("BEGIN").await?;
     for (n, types) in [(1, true), (2, false)] {
@@ -207,9 +239,13 @@ pub(crate) async fn savepoints_and_state(cluster: &Cluster) -> anyhow::Result<()
     .await?;
     let reply = session.query("INSERT INTO saved VALUES (1, 'again')").await;
     ensure_error(&reply, 1062, "23000")?;
-    session.expect("INSERT INTO \"saved\" VALUES (3, 'x' || 'y')").await?;
+    session
+        .expect("INSERT INTO \"saved\" VALUES (3, 'x' || 'y')")
+        .await?;
     fail_over(cluster).await?;
-    session.expect("INSERT INTO \"saved\" VALUES (4, 'x' || 'z')").await?;
+    session
+        .expect("INSERT INTO \"saved\" VALUES (4, 'x' || 'z')")
+        .await?;
     session.expect("COMMIT").await?;
     let rows = ask(cluster, &format!("{ROWS}saved")).await?;
     ensure!(rows == "1:a,3:xy,4:xz", "{rows}");
@@ -232,7 +268,11 @@ pub(crate) async fn autocommit_off(cluster: &Cluster) -> anyhow::Result<()> {
     )
     .await?;
     fail_over(cluster).await?;
-    all(&mut session, &["INSERT INTO implicit VALUES (3, 3)", "COMMIT"]).await?;
+    all(
+        &mut session,
+        &["INSERT INTO implicit VALUES (3, 3)", "COMMIT"],
+    )
+    .await?;
     let rows = ask(cluster, &format!("{ROWS}implicit")).await?;
     ensure!(rows == "1:1,2:2,3:3", "{rows}");
     Ok(())
@@ -243,15 +283,24 @@ pub(crate) async fn not_replayable(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "once (id INT PRIMARY KEY, n INT)").await?;
     run(cluster, "DROP TABLE IF EXISTS app.flat").await?;
     run(cluster, "CREATE TABLE app.flat (n INT) ENGINE=MyISAM").await?;
-    cluster.wait_replicas_caught_up(std::time::Duration::from_secs(20)).await?;
+    cluster
+        .wait_replicas_caught_up(std::time::Duration::from_secs(20))
+        .await?;
     let proxy = proxy(cluster, "").await?;
     let mut cases: Vec<&[&str]> = vec![
         &["BEGIN", "INSERT INTO once VALUES (1, 1)", "SET @a = 5"],
-        &["START TRANSACTION WITH CONSISTENT SNAPSHOT", "SELECT * FROM once"],
+        &[
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+            "SELECT * FROM once",
+        ],
     ];
     if cluster.family() == Family::MariaDb {
         // MySQL does not let that into its binary log.
-        cases.push(&["BEGIN", "INSERT INTO once VALUES (2, 2)", "INSERT INTO flat VALUES (1)"]);
+        cases.push(&[
+            "BEGIN",
+            "INSERT INTO once VALUES (2, 2)",
+            "INSERT INTO flat VALUES (1)",
+        ]);
     }
     let mut sessions = Vec::new();
     for case in &cases {
@@ -281,11 +330,22 @@ pub(crate) async fn bounds(cluster: &Cluster) -> anyhow::Result<()> {
     let mut fits = client(&proxy).await?;
     all(&mut old, &["BEGIN", "INSERT INTO bounds VALUES (1, 1)"]).await?;
     tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-    all(&mut long, &["BEGIN", "INSERT INTO bounds VALUES (2, 2)", "DO 0", "DO 0"]).await?;
+    all(
+        &mut long,
+        &["BEGIN", "INSERT INTO bounds VALUES (2, 2)", "DO 0", "DO 0"],
+    )
+    .await?;
     let next = kill(cluster).await?;
     cluster.promote(&next.name).await?;
-    all(&mut fits, &["BEGIN", "INSERT INTO bounds VALUES (3, 3)", "COMMIT"]).await?;
-    for (session, why) in [(&mut long, "max_replay_statements"), (&mut old, "max_replay_time")] {
+    all(
+        &mut fits,
+        &["BEGIN", "INSERT INTO bounds VALUES (3, 3)", "COMMIT"],
+    )
+    .await?;
+    for (session, why) in [
+        (&mut long, "max_replay_statements"),
+        (&mut old, "max_replay_time"),
+    ] {
         let reply = session.query("COMMIT").await;
         let message = ensure_error(&reply, 1213, "40001")?;
         ensure!(message.contains(why), "{message}");
@@ -300,7 +360,11 @@ pub(crate) async fn commit_before(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "committed (id INT PRIMARY KEY, n INT)").await?;
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
-    all(&mut session, &["BEGIN", "INSERT INTO committed VALUES (1, 1)"]).await?;
+    all(
+        &mut session,
+        &["BEGIN", "INSERT INTO committed VALUES (1, 1)"],
+    )
+    .await?;
     let next = kill(cluster).await?;
     let committing = async { Ok(session.query("COMMIT").await) };
     let promoting = async {
@@ -320,12 +384,18 @@ pub(crate) async fn commit_cut(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "commit_cut (id INT PRIMARY KEY, n INT)").await?;
     let (proxy, cutter) = proxy_with_cutter(cluster).await?;
     let mut session = client(&proxy).await?;
-    all(&mut session, &["BEGIN", "INSERT INTO commit_cut VALUES (1, 1)"]).await?;
+    all(
+        &mut session,
+        &["BEGIN", "INSERT INTO commit_cut VALUES (1, 1)"],
+    )
+    .await?;
     cutter.set(Mode::CutAfter(1));
     let reply = session.query("COMMIT").await;
     cutter.set(Mode::Forward);
     ensure_error(&reply, 1180, "08007")?;
-    let reply = session.expect("INSERT INTO commit_cut VALUES (2, 2)").await?;
+    let reply = session
+        .expect("INSERT INTO commit_cut VALUES (2, 2)")
+        .await?;
     let status = reply.status().unwrap_or(0);
     ensure!(status & 1 == 0, "in no transaction: {status:#x}");
     let rows = ask(cluster, &format!("{ROWS}commit_cut")).await?;
@@ -342,7 +412,11 @@ pub(crate) async fn commit_of_nothing_cut(cluster: &Cluster) -> anyhow::Result<(
     cutter.set(Mode::CutAfter(1));
     let ending = async { Ok(session.query("COMMIT").await) };
     let (reply, ()) = both(ending, cut_for_a_moment(&cutter)).await?;
-    ensure!(reply.err().is_none() && reply.broken().is_none(), "{:?}", reply.render());
+    ensure!(
+        reply.err().is_none() && reply.broken().is_none(),
+        "{:?}",
+        reply.render()
+    );
     Ok(())
 }
 
@@ -350,12 +424,22 @@ pub(crate) async fn rollback_cut(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "rolled_back (id INT PRIMARY KEY, n INT)").await?;
     let (proxy, cutter) = proxy_with_cutter(cluster).await?;
     let mut session = client(&proxy).await?;
-    all(&mut session, &["BEGIN", "INSERT INTO rolled_back VALUES (1, 1)"]).await?;
+    all(
+        &mut session,
+        &["BEGIN", "INSERT INTO rolled_back VALUES (1, 1)"],
+    )
+    .await?;
     cutter.set(Mode::CutAfter(1));
     let ending = async { Ok(session.query("ROLLBACK").await) };
     let (reply, ()) = both(ending, cut_for_a_moment(&cutter)).await?;
-    ensure!(reply.err().is_none() && reply.broken().is_none(), "{:?}", reply.render());
-    session.expect("INSERT INTO rolled_back VALUES (1, 2)").await?;
+    ensure!(
+        reply.err().is_none() && reply.broken().is_none(),
+        "{:?}",
+        reply.render()
+    );
+    session
+        .expect("INSERT INTO rolled_back VALUES (1, 2)")
+        .await?;
     let rows = ask(cluster, &format!("{ROWS}rolled_back")).await?;
     ensure!(rows == "1:2", "{rows}");
     Ok(())
@@ -365,7 +449,9 @@ pub(crate) async fn rollback_cut(cluster: &Cluster) -> anyhow::Result<()> {
 pub(crate) async fn read_only(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "only_read (id INT PRIMARY KEY, n INT)").await?;
     run(cluster, "INSERT INTO app.only_read VALUES (1, 1)").await?;
-    cluster.wait_replicas_caught_up(std::time::Duration::from_secs(20)).await?;
+    cluster
+        .wait_replicas_caught_up(std::time::Duration::from_secs(20))
+        .await?;
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
     session.expect("START TRANSACTION READ ONLY").await?;
@@ -388,14 +474,27 @@ pub(crate) async fn pinned_otherwise(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "pinned (id INT PRIMARY KEY, n INT)").await?;
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
-    all(&mut session, &["CREATE TEMPORARY TABLE mine (n INT)", "INSERT INTO mine VALUES (1)"])
-        .await?;
+    all(
+        &mut session,
+        &[
+            "CREATE TEMPORARY TABLE mine (n INT)",
+            "INSERT INTO mine VALUES (1)",
+        ],
+    )
+    .await?;
     fail_over(cluster).await?;
     let reply = session.query("INSERT INTO pinned VALUES (1, 1)").await;
-    let ended = reply.broken().is_some() || reply.err().is_some_and(|err| err.code == 2013 || err.code == 1105);
+    let ended = reply.broken().is_some()
+        || reply
+            .err()
+            .is_some_and(|err| err.code == 2013 || err.code == 1105);
     ensure!(ended, "{:?}", reply.render());
     let again = session.query("SELECT 1").await;
-    ensure!(again.broken().is_some(), "the session goes on: {:?}", again.render());
+    ensure!(
+        again.broken().is_some(),
+        "the session goes on: {:?}",
+        again.render()
+    );
     let rows = ask(cluster, &format!("{ROWS}pinned")).await?;
     ensure!(rows.is_empty(), "{rows}");
     Ok(())

@@ -3,7 +3,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::*;
-use crate::{Flags, Secret};
+use crate::{Discovery, DiscoveryMode, Flags, Secret};
 
 /// Knows the files under `/etc/m` that are used below, and one variable.
 fn environment() -> Environment {
@@ -297,6 +297,12 @@ timeout = "500ms"
 connect_timeout = "700ms"
 position_interval = "5ms"
 fail_after = 3
+[discovery]
+mode = "auto"
+max_servers = 9
+forget_after = "20s"
+[discovery.translate]
+"10.0.0.1" = "localhost:13306"
 [tls]
 cert = "c.pem"
 key = "/keys/k.pem"
@@ -412,6 +418,12 @@ timeout = "17s"
             connect_timeout: ms(700),
             position_interval: ms(5),
             fail_after: 3,
+        },
+        discovery: Discovery {
+            mode: DiscoveryMode::Auto,
+            max_servers: 9,
+            forget_after: s(20),
+            translate: [("10.0.0.1:3306".into(), "localhost:13306".into())].into(),
         },
         tls: ClientTls {
             cert: pem("c"),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Family, GtidSet, Receiver, ReplicationStatus};
+use crate::{Family, GtidSet, ProbeReport, Receiver, ReplicationStatus, Role};
 
 const A: ServerId = ServerId(0);
 const B: ServerId = ServerId(1);
@@ -78,6 +78,7 @@ fn replication() -> ReplicationStatus {
         source_host: "s0".into(),
         source_port: 3306,
         source_uuid: "".into(),
+        source_server_id: 0,
         receiver: Receiver::Running,
         applier_running: true,
         lag_seconds: Some(0),
@@ -173,6 +174,9 @@ fn an_old_primary_that_comes_back_writable_gets_no_writes() {
     world.report(B, writable());
     assert_eq!(world.primary(), Some(B));
     world.report(A, writable());
+    assert_eq!(world.primary(), Some(B), "the others are asked first");
+    world.report(B, writable());
+    world.report(C, replica());
     assert_eq!(world.primary(), None);
     assert_eq!(world.topology.snapshot().conflict, [A, B]);
 }
@@ -195,6 +199,7 @@ fn a_stopped_receiver_alone_makes_no_rival() {
     world.fail(A, Cause::Refused);
     assert_eq!(world.primary(), Some(B));
     world.report(A, writable());
+    world.report(B, writable_replica(Receiver::Stopped));
     assert_eq!(world.primary(), None);
 }
 
@@ -341,7 +346,11 @@ fn one_lost_answer_is_a_suspicion_two_are_a_verdict() {
     assert_eq!(world.health(A), Health::Down { since, cause });
     assert_eq!(world.primary(), None);
     world.report(A, writable());
-    assert_eq!((world.health(A), world.primary()), (Health::Up, Some(A)));
+    assert_eq!((world.health(A), world.primary()), (Health::Up, None));
+    world.report(B, replica());
+    assert_eq!(world.primary(), None, "the others are asked first");
+    world.report(C, replica());
+    assert_eq!(world.primary(), Some(A));
     world.fail(A, Cause::TimedOut);
     assert_eq!(world.primary(), Some(A), "the count starts anew");
 }
@@ -548,7 +557,10 @@ fn why_nobody_takes_writes_is_said() {
     assert_eq!(without(&world), Some(NoPrimary::Demoted(A)));
     world.fail(A, Cause::Refused);
     assert_eq!(without(&world), Some(NoPrimary::Lost(A)));
+    world.report(B, replica());
+    assert_eq!(without(&world), Some(NoPrimary::Unreachable(A)));
     world.report(A, writable());
+    world.report(C, replica());
     world.report(B, writable());
     assert_eq!(without(&world), Some(NoPrimary::Conflict));
 }

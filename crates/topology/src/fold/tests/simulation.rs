@@ -63,6 +63,12 @@ impl Random {
     }
 
     fn kind(&mut self) -> ObservationKind {
+        let by = "ops".into();
+        match self.below(40) {
+            38 => return ObservationKind::Drain { by },
+            39 => return ObservationKind::Resume { by },
+            _ => {}
+        }
         match self.below(10) {
             0 => ObservationKind::LiveError(self.cause()),
             1 => ObservationKind::LiveOk,
@@ -81,21 +87,57 @@ impl Random {
 struct Believed {
     report: Option<ProbeReport>,
     refused_write: bool,
+    drained: bool,
+    /// The step of the last probe, well or not.
+    asked: u64,
+    /// The step at which it answered again after it was down, until all others were asked.
+    unconfirmed: Option<u64>,
+    has_risen: bool,
 }
 
-fn believe(believed: &mut Believed, kind: &ObservationKind, health: Health) {
+fn believe(
+    believed: &mut Believed,
+    kind: &ObservationKind,
+    (before, after): (Health, Health),
+    step: u64,
+) {
+    let down = |health| matches!(health, Health::Down { .. });
     match kind {
         ObservationKind::ProbeOk(report) => {
-            *believed = Believed {
-                report: Some((**report).clone()),
-                refused_write: false,
-            }
+            believed.report = Some((**report).clone());
+            believed.refused_write = false;
+            believed.asked = step;
         }
+        ObservationKind::ProbeFailed { .. } => believed.asked = step,
         ObservationKind::RefusedWrite => believed.refused_write = true,
+        ObservationKind::Drain { .. } => believed.drained = true,
+        ObservationKind::Resume { .. } => believed.drained = false,
         _ => {}
     }
-    if matches!(health, Health::Down { .. }) {
+    if down(after) {
         believed.report = None;
+        believed.unconfirmed = None;
+    } else if down(before) {
+        believed.unconfirmed = Some(step);
+        believed.has_risen = true;
+    }
+}
+
+/// Servers that came back count once all others that answer were asked since.
+fn confirm(believed: &mut [Believed], snapshot: &Snapshot) {
+    for index in 0..believed.len() {
+        let Some(since) = believed[index].unconfirmed else {
+            continue;
+        };
+        let mut others = (0..believed.len()).filter(|other| *other != index);
+        let all = others.all(|other| match snapshot.servers[other].health {
+            Health::Down { .. } => true,
+            Health::Unknown => false,
+            _ => believed[other].asked >= since,
+        });
+        if all {
+            believed[index].unconfirmed = None;
+        }
     }
 }
 
@@ -106,7 +148,10 @@ fn writes_there(believed: &Believed) -> bool {
             .replication
             .as_ref()
             .is_some_and(|status| status.receiver != Receiver::Stopped);
-        !report.refuses_writes() && !receives && !believed.refused_write
+        !report.refuses_writes()
+            && !receives
+            && !believed.refused_write
+            && believed.unconfirmed.is_none()
     })
 }
 
@@ -114,6 +159,8 @@ fn check(snapshot: &Snapshot, believed: &[Believed], before: &Snapshot) {
     if let Some(primary) = snapshot.primary {
         let view = &snapshot.servers[primary.index()];
         assert!(view.health.is_usable(), "the primary answers");
+        assert!(!view.draining, "and is not drained");
+        assert_eq!(snapshot.without, None);
         assert!(writes_there(&believed[primary.index()]), "and takes writes");
         assert_eq!(view.role, Role::Primary);
         let rivals = believed
@@ -125,18 +172,26 @@ fn check(snapshot: &Snapshot, believed: &[Believed], before: &Snapshot) {
                 .report
                 .as_ref()
                 .is_some_and(|r| r.replication.is_some());
+            // An old primary that came back and has nothing that the primary lacks.
+            let executed = |b: &Believed| b.report.as_ref().map(|r| r.executed.clone());
+            let left_over = rival.has_risen
+                && executed(&believed[primary.index()])
+                    .zip(executed(rival))
+                    .is_some_and(|(ours, theirs)| ours.contains(&theirs));
             assert!(
-                follows && before.primary == Some(primary),
+                (follows || left_over) && before.primary == Some(primary),
                 "no rival but a follower"
             );
         }
     }
     assert!(snapshot.conflict.is_empty() || snapshot.primary.is_none());
     for view in &snapshot.servers {
-        assert_eq!(
-            view.role == Role::Primary,
-            snapshot.primary == Some(view.id)
-        );
+        let drained = snapshot.without == Some(NoPrimary::Draining(view.id)) && view.draining;
+        if view.role == Role::Primary {
+            assert!(snapshot.primary == Some(view.id) || drained);
+        } else {
+            assert_ne!(snapshot.primary, Some(view.id));
+        }
         if view.is_fit() {
             let report = believed[view.id.index()].report.as_ref();
             let report = report.expect("a fit server was asked since it came up");
@@ -157,7 +212,7 @@ fn run(seed: u64, steps: u32) {
     let servers = 2 + random.below(3) as u16;
     let mut world = world(servers);
     let mut believed = vec![Believed::default(); usize::from(servers)];
-    for _ in 0..steps {
+    for step in 1..=u64::from(steps) {
         let server = ServerId(random.below(u64::from(servers)) as u16);
         let kind = random.kind();
         let before = world.topology.snapshot();
@@ -166,8 +221,20 @@ fn run(seed: u64, steps: u32) {
         believe(
             &mut believed[server.index()],
             &kind,
-            after.servers[server.index()].health,
+            (
+                before.servers[server.index()].health,
+                after.servers[server.index()].health,
+            ),
+            step,
         );
+        // What others say of it can make a suspect server down.
+        for (believed, view) in believed.iter_mut().zip(&after.servers) {
+            if matches!(view.health, Health::Down { .. }) {
+                believed.report = None;
+                believed.unconfirmed = None;
+            }
+        }
+        confirm(&mut believed, &after);
         check(&after, &believed, &before);
         let told = events
             .iter()

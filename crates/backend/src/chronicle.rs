@@ -1,0 +1,168 @@
+//! Tells what changed: lines for the log, timelines for the record of failovers. Changes nothing.
+
+use millrace_topology::{
+    ChangeEvent, Evidence, NoPrimary, ObservationKind, ServerId, Snapshot, Topology,
+};
+use tracing::{debug, info, warn};
+
+use crate::failovers::{Failovers, Loss, MoveKind, Named};
+
+/// What an observation says, for the record of what was judged from it.
+pub(crate) fn reason(kind: &ObservationKind) -> Box<str> {
+    match kind {
+        ObservationKind::ProbeOk(report) if report.refuses_writes() => "it is read only".into(),
+        ObservationKind::ProbeOk(_) => "a server's answer".into(),
+        ObservationKind::ProbeFailed { cause, text } => {
+            format!("a probe failed: {}: {text}", cause.as_str()).into()
+        }
+        ObservationKind::LiveError(cause) => {
+            format!("a client's connection failed: {}", cause.as_str()).into()
+        }
+        ObservationKind::LiveOk => "".into(),
+        ObservationKind::RefusedWrite => "it refused a client's write".into(),
+        ObservationKind::Drain { by } => format!("drained by {by}").into(),
+        ObservationKind::Resume { by } => format!("resumed by {by}").into(),
+    }
+}
+
+/// A server by its address.
+pub(crate) fn name(snapshot: &Snapshot, id: ServerId) -> String {
+    let view = snapshot.server(id);
+    view.map_or_else(|| id.to_string(), |view| view.address.to_string())
+}
+
+/// What the log says about a change of primary.
+pub(crate) fn sentence(evidence: &Evidence, at: u64, reason: &str) -> String {
+    let mut text = reason.to_owned();
+    if let Some((since, what)) = &evidence.suspicion {
+        if **what != *reason {
+            text = format!(
+                "{what}, {} ms ago; then {reason}",
+                at.saturating_sub(since.0)
+            );
+        }
+    }
+    if !evidence.beside.is_empty() {
+        text.push_str("; ");
+        text.push_str(&evidence.beside);
+    }
+    if let Some(last) = evidence.last_good {
+        let ago = at.saturating_sub(last.0);
+        text.push_str(&format!("; its last good answer was {ago} ms ago"));
+    }
+    text
+}
+
+/// Keeps the record of changes of the primary; logs what they were judged from.
+pub(crate) fn note(
+    failovers: &Failovers,
+    before: &Snapshot,
+    topology: &Topology,
+    server: ServerId,
+    at: u64,
+    reason: &str,
+) {
+    let now = &*topology.snapshot();
+    if before.primary == now.primary {
+        let kind = |snapshot: &Snapshot| snapshot.without.map(move_kind);
+        if let (Some(from), Some(to)) = (kind(before), kind(now))
+            && from != to
+        {
+            failovers.rejudged(to, &format!("{}: {reason}", name(now, server)));
+        }
+        return;
+    }
+    let named = |id: ServerId| Named {
+        id,
+        address: name(now, id).into(),
+    };
+    if let Some(old) = before.primary {
+        let evidence = topology.evidence(old);
+        let reason = format!("{}: {reason}", name(now, server));
+        let sentence = sentence(&evidence, at, &reason);
+        let kind = match now.without {
+            Some(why) => move_kind(why),
+            None => succession(now, old),
+        };
+        warn!(
+            server = %name(now, old), kind = %kind, evidence = %sentence,
+            "the primary takes no writes any more"
+        );
+        failovers.lost(Loss {
+            kind,
+            old: Some(named(old)),
+            last_good: evidence.last_good,
+            suspected: evidence.suspicion,
+            evidence: sentence.into(),
+        });
+    }
+    if let Some(new) = now.primary {
+        let lacks = topology.lacks(new);
+        if lacks > 0 && before.primary != Some(new) {
+            warn!(
+                server = %name(now, new), transactions = lacks,
+                "the new primary lacks transactions that the old one had executed"
+            );
+        }
+        failovers.found(named(new));
+    }
+}
+
+/// One primary followed the other without a break between them.
+fn succession(now: &Snapshot, old: ServerId) -> MoveKind {
+    match now.server(old) {
+        Some(view) if view.draining => MoveKind::Drained,
+        Some(view) if view.health.is_usable() => MoveKind::Planned,
+        _ => MoveKind::Lost,
+    }
+}
+
+fn move_kind(without: NoPrimary) -> MoveKind {
+    match without {
+        NoPrimary::NotAsked
+        | NoPrimary::Nobody
+        | NoPrimary::Lost(_)
+        | NoPrimary::NoQuorum
+        | NoPrimary::Unreachable(_) => MoveKind::Lost,
+        NoPrimary::Demoted(_) => MoveKind::Planned,
+        NoPrimary::Draining(_) => MoveKind::Drained,
+        NoPrimary::Conflict | NoPrimary::Doubtful(_) => MoveKind::Conflict,
+    }
+}
+
+/// Writes a change to the log.
+pub(crate) fn log(event: &ChangeEvent, snapshot: &Snapshot) {
+    let name = |id: ServerId| name(snapshot, id);
+    match event {
+        ChangeEvent::Health { server, .. }
+        | ChangeEvent::Role { server, .. }
+        | ChangeEvent::Fitness { server, .. }
+        | ChangeEvent::Draining { server, .. }
+        | ChangeEvent::Resumed { server, .. }
+        | ChangeEvent::Forgotten { server } => info!(server = %name(*server), "{event}"),
+        ChangeEvent::Identity { server } => warn!(server = %name(*server), "{event}"),
+        ChangeEvent::Found { server, by } => {
+            info!(server = %name(*server), by = %name(*by), "{event}");
+        }
+        ChangeEvent::SameServer { server, known_as } => {
+            info!(server = %name(*server), known_as = %name(*known_as), "{event}");
+        }
+        ChangeEvent::TooMany { by, address } => {
+            warn!(server = %address, by = %name(*by), "{event}; see discovery.max_servers");
+        }
+        ChangeEvent::Suspected { server } => debug!(server = %name(*server), "{event}"),
+        ChangeEvent::Primary { to: Some(to), .. } => info!(server = %name(*to), "{event}"),
+        ChangeEvent::Primary { to: None, .. } => {
+            let why = snapshot.without.map(|why| why.to_string());
+            warn!(why, "{event}");
+        }
+        ChangeEvent::Without { why } => {
+            let server = why.server().map(name);
+            warn!(server, "{event}");
+        }
+        ChangeEvent::Conflict { servers } => {
+            let names: Vec<_> = servers.iter().map(|id| name(*id)).collect();
+            warn!(servers = names.join(", "), "{event}");
+        }
+    }
+}

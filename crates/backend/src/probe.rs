@@ -1,0 +1,685 @@
+//! What servers are asked, and how their answers are read. Decides nothing, and writes nothing to them.
+
+use std::sync::Arc;
+
+use millrace_protocol::handshake::Greeting;
+use millrace_protocol::resultset::Rows;
+use millrace_topology::{
+    Cause, Family, GaleraNode, GaleraState, GroupView, GtidSet, Member, MemberState, Peer,
+    ProbeReport, Receiver, Relation, ReplicationStatus, ServerId,
+};
+
+use crate::conn::Conn;
+use crate::connect::{Address, Login, SharedTls, dial, open};
+use crate::error::BackendError;
+use crate::monitor::{CatalogueRows, MonitorOptions};
+use crate::pool::ServerFacts;
+
+/// A server's connection for probes, and what is asked once on it.
+pub(crate) struct Followed {
+    pub(crate) conn: Conn,
+    greeting: Greeting,
+    /// The value for `session_track_system_variables`.
+    track: Arc<str>,
+    /// The node's name where it is one of a Galera cluster.
+    galera: Option<Box<str>>,
+    /// The account may not list the replicas, as the server said.
+    pub(crate) blind_to_replicas: Option<String>,
+}
+
+/// What a probe learnt besides the report.
+pub(crate) struct Probed {
+    pub(crate) report: ProbeReport,
+    pub(crate) greeting: Greeting,
+    pub(crate) track: Arc<str>,
+}
+
+/// The machine lacks something, not the server: ports, files, memory.
+pub(crate) fn is_own_fault(error: &BackendError) -> bool {
+    use rustix::io::Errno;
+    let BackendError::Io(error) = error else {
+        return false;
+    };
+    let own = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::ADDRNOTAVAIL,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+    ];
+    Errno::from_io_error(error).is_some_and(|errno| own.contains(&errno))
+}
+
+/// In which way a probe failed.
+pub(crate) fn cause(error: &BackendError) -> Cause {
+    match error {
+        BackendError::Io(error) => match error.kind() {
+            std::io::ErrorKind::ConnectionRefused => Cause::Refused,
+            std::io::ErrorKind::TimedOut => Cause::TimedOut,
+            _ if error.to_string().contains("failed to lookup") => Cause::Resolve,
+            _ => Cause::Lost,
+        },
+        BackendError::Timeout(_) => Cause::TimedOut,
+        BackendError::Server(error) => match error.code {
+            1040 | 1203 | 1226 => Cause::Busy,
+            // 1047: a Galera node that is not ready.
+            1047 | 1053 => Cause::ShuttingDown,
+            _ => Cause::Denied,
+        },
+        BackendError::Protocol(_) | BackendError::Tls(_) | BackendError::Limit(_) => {
+            Cause::Protocol
+        }
+    }
+}
+
+async fn connect(
+    id: ServerId,
+    address: &Address,
+    options: &MonitorOptions,
+    tls: &SharedTls,
+) -> Result<(Conn, Greeting), BackendError> {
+    let login = Login {
+        user: options.user.as_bytes(),
+        password: &options.password,
+        database: None,
+        collation: 45,
+        capabilities: millrace_protocol::Capabilities::DEPRECATE_EOF,
+        tls: false,
+    };
+    let opened = open(address, &login, tls, options.connect_timeout).await?;
+    let greeting = opened.greeting.clone();
+    let family = match greeting.family() {
+        millrace_protocol::handshake::Family::MySql => millrace_sql::Family::MySql,
+        millrace_protocol::handshake::Family::MariaDb => millrace_sql::Family::MariaDb,
+    };
+    Ok((Conn::new(opened, id, family, None), greeting))
+}
+
+/// Asks a server everything.
+pub(crate) async fn probe(
+    slot: &mut Option<Followed>,
+    id: ServerId,
+    address: &Address,
+    options: &MonitorOptions,
+    tls: &SharedTls,
+) -> Result<Probed, BackendError> {
+    if options.user.is_empty() {
+        return greet(address, options).await;
+    }
+    if slot.is_none() {
+        *slot = Some(follow(id, address, options, tls).await?);
+    }
+    let Some(followed) = slot else {
+        return Err(BackendError::Protocol("no connection"));
+    };
+    let report = match followed.conn.family {
+        millrace_sql::Family::MySql => report_mysql(followed, options).await,
+        millrace_sql::Family::MariaDb => report_mariadb(followed, options).await,
+    };
+    Ok(Probed {
+        report: report?,
+        greeting: followed.greeting.clone(),
+        track: followed.track.clone(),
+    })
+}
+
+async fn follow(
+    id: ServerId,
+    address: &Address,
+    options: &MonitorOptions,
+    tls: &SharedTls,
+) -> Result<Followed, BackendError> {
+    let (mut conn, greeting) = connect(id, address, options, tls).await?;
+    let galera = galera_name(&mut conn).await?;
+    let track = trackable(&mut conn).await?;
+    Ok(Followed {
+        conn,
+        greeting,
+        track,
+        galera,
+        blind_to_replicas: None,
+    })
+}
+
+/// The node's name where the server is one of a Galera cluster. From then on it answers the monitor
+/// also while it has no majority, and at once.
+async fn galera_name(conn: &mut Conn) -> Result<Option<Box<str>>, BackendError> {
+    if conn.family == millrace_sql::Family::MySql {
+        return Ok(None);
+    }
+    let rows = conn
+        .query("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_node_name')")
+        .await?;
+    let value = |name: &str| {
+        let row = rows.iter().find(|row| text(row.first()) == name);
+        text(row.and_then(|row| row.get(1)))
+    };
+    if !is_on(&value("wsrep_on")) {
+        return Ok(None);
+    }
+    conn.query("SET SESSION wsrep_dirty_reads = ON, SESSION wsrep_sync_wait = 0")
+        .await?;
+    Ok(Some(value("wsrep_node_name").into()))
+}
+
+/// Without an account only the greeting can be had: enough for a single server, or for fixed
+/// roles. Positions are then not known.
+async fn greet(address: &Address, options: &MonitorOptions) -> Result<Probed, BackendError> {
+    let (mut stream, greeting, _) = dial(address, options.connect_timeout).await?;
+    let family = match greeting.family() {
+        millrace_protocol::handshake::Family::MySql => Family::MySql,
+        millrace_protocol::handshake::Family::MariaDb => Family::MariaDb,
+    };
+    let version = greeting
+        .server_version
+        .trim_start_matches("5.5.5-")
+        .to_owned();
+    let mut report = ProbeReport::new(family);
+    report.version_number = version_number(&version);
+    report.version = version.into();
+    report.gtid = false;
+    // The server counts a connection that breaks off in its login; it is told that we leave.
+    let _ = stream.send(&[1, 0, 0, 1, 1]).await;
+    Ok(Probed {
+        report,
+        greeting,
+        track: "*".into(),
+    })
+}
+
+/// The value for `session_track_system_variables`. MySQL's `*` would add its `statement_id` to
+/// every answer, so all other names are listed there (observed on 9.7).
+async fn trackable(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
+    if conn.family == millrace_sql::Family::MariaDb {
+        return Ok("*".into());
+    }
+    let rows = conn.query("SHOW SESSION VARIABLES").await?;
+    let names: Vec<String> = rows
+        .into_iter()
+        .filter_map(|row| String::from_utf8(row.into_iter().next()??).ok())
+        .filter(|name| name != "statement_id" && !name.contains('\''))
+        .collect();
+    Ok(names.join(",").into())
+}
+
+fn text(cell: Option<&Option<Vec<u8>>>) -> String {
+    match cell {
+        Some(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    }
+}
+
+fn is_on(value: &str) -> bool {
+    !matches!(value, "" | "0" | "OFF" | "off")
+}
+
+/// `9.7.4`, `10.11.19-MariaDB-log` as `major * 10000 + minor * 100 + patch`.
+fn version_number(version: &str) -> u32 {
+    let mut parts = version
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0).min(99);
+    next() * 10_000 + next() * 100 + next()
+}
+
+async fn report_mysql(
+    followed: &mut Followed,
+    options: &MonitorOptions,
+) -> Result<ProbeReport, BackendError> {
+    let conn = &mut followed.conn;
+    let rows = conn
+        .query(
+            "SELECT @@version, @@server_uuid, @@server_id, @@GLOBAL.read_only, \
+             @@GLOBAL.super_read_only, @@GLOBAL.offline_mode, @@GLOBAL.gtid_mode, \
+             @@GLOBAL.gtid_executed, @@GLOBAL.max_connections, @@GLOBAL.sql_mode, \
+             @@lower_case_table_names, CONCAT_WS(' ', @@hostname, @@port, @@datadir)",
+        )
+        .await?;
+    let row = rows
+        .first()
+        .ok_or(BackendError::Protocol("empty answer to a probe"))?;
+    let at = |index: usize| text(row.get(index));
+    let mut report = ProbeReport::new(Family::MySql);
+    report.version = at(0).into();
+    report.version_number = version_number(&at(0));
+    report.server_uuid = at(1).into();
+    report.server_id = at(2).parse().unwrap_or(0);
+    report.read_only = is_on(&at(3));
+    report.super_read_only = is_on(&at(4));
+    report.offline_mode = is_on(&at(5));
+    report.gtid = at(6).starts_with("ON");
+    report.executed = GtidSet::parse_mysql(at(7).as_bytes())
+        .map_err(|_| BackendError::Protocol("gtid_executed is not understood"))?;
+    report.max_connections = at(8).parse().unwrap_or(151);
+    report.sql_mode = at(9).into();
+    report.lower_case_table_names = at(10).parse().unwrap_or(0);
+    report.identity = at(11).into();
+    // 8.0.22 renamed the statements; 8.4 dropped the old ones.
+    let renamed = report.version_number >= 80_022;
+    let statement = match renamed {
+        true => "SHOW REPLICA STATUS",
+        false => "SHOW SLAVE STATUS",
+    };
+    let channels = conn.query_named(statement).await?;
+    report.peers = sources(channels.as_ref());
+    report.replication = replication(channels);
+    group(conn, &mut report).await?;
+    if options.discovers() {
+        let statement = match renamed {
+            true => "SHOW REPLICAS",
+            false => "SHOW SLAVE HOSTS",
+        };
+        replicas(followed, &mut report, statement).await?;
+    }
+    Ok(report)
+}
+
+async fn report_mariadb(
+    followed: &mut Followed,
+    options: &MonitorOptions,
+) -> Result<ProbeReport, BackendError> {
+    let conn = &mut followed.conn;
+    let rows = conn
+        .query(
+            "SELECT @@version, @@server_id, @@GLOBAL.read_only, @@GLOBAL.log_bin, \
+             @@GLOBAL.gtid_current_pos, @@GLOBAL.max_connections, @@GLOBAL.sql_mode, \
+             @@lower_case_table_names, CONCAT_WS(' ', @@hostname, @@port, @@datadir)",
+        )
+        .await?;
+    let row = rows
+        .first()
+        .ok_or(BackendError::Protocol("empty answer to a probe"))?;
+    let at = |index: usize| text(row.get(index));
+    let mut report = ProbeReport::new(Family::MariaDb);
+    report.version = at(0).into();
+    report.version_number = version_number(&at(0));
+    report.server_id = at(1).parse().unwrap_or(0);
+    report.read_only = is_on(&at(2));
+    report.gtid = is_on(&at(3));
+    report.executed = GtidSet::parse_mariadb(at(4).as_bytes())
+        .map_err(|_| BackendError::Protocol("gtid_current_pos is not understood"))?;
+    report.max_connections = at(5).parse().unwrap_or(151);
+    report.sql_mode = at(6).into();
+    report.lower_case_table_names = at(7).parse().unwrap_or(0);
+    report.identity = at(8).into();
+    let channels = conn.query_named("SHOW ALL SLAVES STATUS").await?;
+    report.peers = sources(channels.as_ref());
+    report.replication = replication(channels);
+    // A replica takes positions from what it applied, with or without a binary log.
+    report.gtid |= report.replication.is_some();
+    if let Some(name) = followed.galera.clone() {
+        galera(conn, &mut report, name).await?;
+    }
+    if options.discovers() && report.galera.is_none() {
+        replicas(followed, &mut report, "SHOW SLAVE HOSTS").await?;
+    }
+    Ok(report)
+}
+
+/// What the server sees of its group, where it is in one.
+async fn group(conn: &mut Conn, report: &mut ProbeReport) -> Result<(), BackendError> {
+    const MEMBERS: &str = "SELECT MEMBER_ID, MEMBER_HOST, MEMBER_PORT, MEMBER_STATE, \
+         MEMBER_ROLE, (SELECT VIEW_ID FROM performance_schema.replication_group_member_stats \
+         WHERE MEMBER_ID = @@server_uuid LIMIT 1) \
+         FROM performance_schema.replication_group_members WHERE MEMBER_ID <> ''";
+    if report.version_number < 80_002 {
+        return Ok(());
+    }
+    let rows = match conn.query(MEMBERS).await {
+        Ok(rows) => rows,
+        // Without the privilege, or where the performance schema was left out.
+        Err(BackendError::Server(_)) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let Some(first) = rows.first() else {
+        return Ok(());
+    };
+    let (made, number) = view_id(&text(first.get(5)));
+    let mut view = GroupView {
+        made,
+        number,
+        members: Vec::new(),
+    };
+    for row in &rows {
+        let at = |index: usize| text(row.get(index));
+        let uuid: Box<str> = at(0).into();
+        view.members.push(Member {
+            uuid: uuid.clone(),
+            state: member_state(&at(3)),
+            primary: at(4) == "PRIMARY",
+        });
+        let port = at(2).parse().unwrap_or(0);
+        if uuid != report.server_uuid
+            && let Some(address) = named_address(&at(1), port)
+        {
+            report.peers.push(Peer {
+                address,
+                uuid,
+                server_id: 0,
+                relation: Relation::Member,
+            });
+        }
+    }
+    report.group = Some(view);
+    Ok(())
+}
+
+/// `VIEW_ID`: made:number.
+fn view_id(text: &str) -> (u64, u64) {
+    let (made, number) = text.split_once(':').unwrap_or((text, ""));
+    (made.parse().unwrap_or(0), number.parse().unwrap_or(0))
+}
+
+fn member_state(text: &str) -> MemberState {
+    match text {
+        "ONLINE" => MemberState::Online,
+        "RECOVERING" => MemberState::Recovering,
+        "UNREACHABLE" => MemberState::Unreachable,
+        "ERROR" => MemberState::Error,
+        _ => MemberState::Offline,
+    }
+}
+
+/// What a Galera node sees of its cluster. Its positions are not used: a node counts a transaction as
+/// executed before it shows it (gtid_binlog_pos), or not at all (gtid_current_pos, observed on
+/// 10.11), and no wait for a position works there.
+async fn galera(
+    conn: &mut Conn,
+    report: &mut ProbeReport,
+    name: Box<str>,
+) -> Result<(), BackendError> {
+    const STATUS: &str = "SHOW GLOBAL STATUS WHERE Variable_name IN ('wsrep_cluster_state_uuid', \
+         'wsrep_cluster_status', 'wsrep_ready', 'wsrep_local_state', 'wsrep_cluster_size', \
+         'wsrep_incoming_addresses', 'wsrep_local_index')";
+    let rows = conn.query(STATUS).await?;
+    let value = |name: &str| {
+        let row = rows.iter().find(|row| text(row.first()) == name);
+        text(row.and_then(|row| row.get(1)))
+    };
+    let state = match value("wsrep_local_state").as_str() {
+        "4" => GaleraState::Synced,
+        "3" => GaleraState::Joined,
+        "2" => GaleraState::Donor,
+        _ => GaleraState::Joining,
+    };
+    let own: usize = value("wsrep_local_index").parse().unwrap_or(usize::MAX);
+    let incoming = value("wsrep_incoming_addresses");
+    let named = incoming.split(',').enumerate();
+    let others = named.filter(|(at, address)| *at != own && is_address(address));
+    report.peers.extend(others.map(|(_, address)| Peer {
+        address: address.trim().into(),
+        uuid: "".into(),
+        server_id: 0,
+        relation: Relation::Member,
+    }));
+    report.galera = Some(GaleraNode {
+        cluster: value("wsrep_cluster_state_uuid").into(),
+        name,
+        primary_component: value("wsrep_cluster_status") == "Primary",
+        ready: is_on(&value("wsrep_ready")),
+        state,
+        size: value("wsrep_cluster_size").parse().unwrap_or(0),
+    });
+    report.gtid = false;
+    report.executed = GtidSet::new(Family::MariaDb);
+    Ok(())
+}
+
+/// A node may name none: empty, `AUTO`, or port 0.
+fn is_address(text: &str) -> bool {
+    let port = text.trim().rsplit_once(':').map(|(_, port)| port.parse());
+    matches!(port, Some(Ok(1..=u16::MAX)))
+}
+
+/// `host:port`; none where the server does not say both.
+fn named_address(host: &str, port: u16) -> Option<Box<str>> {
+    if host.is_empty() || port == 0 {
+        return None;
+    }
+    let host = host.to_owned();
+    Some(Address { host, port }.to_string().into())
+}
+
+/// The servers that it replicates from.
+fn sources(channels: Option<&Rows>) -> Vec<Peer> {
+    let Some(rows) = channels else {
+        return Vec::new();
+    };
+    let columns = Columns(rows);
+    let peers = rows.rows.iter().filter_map(|row| {
+        let at = |names: [&str; 2]| text(columns.find(names).and_then(|at| row.get(at)));
+        if is_groups_own(&at(["Channel_Name", "Channel_Name"])) {
+            return None;
+        }
+        let port = at(["Source_Port", "Master_Port"]).parse().unwrap_or(0);
+        Some(Peer {
+            address: named_address(&at(["Source_Host", "Master_Host"]), port)?,
+            uuid: at(["Source_UUID", "Master_UUID"]).into(),
+            server_id: at(["Source_Server_Id", "Master_Server_Id"])
+                .parse()
+                .unwrap_or(0),
+            relation: Relation::Source,
+        })
+    });
+    peers.collect()
+}
+
+/// Group Replication's own channels say nothing about asynchronous replication.
+fn is_groups_own(channel: &str) -> bool {
+    channel.starts_with("group_replication_")
+}
+
+/// The servers that replicate from it. An account that may not ask for them is told of once.
+async fn replicas(
+    followed: &mut Followed,
+    report: &mut ProbeReport,
+    statement: &str,
+) -> Result<(), BackendError> {
+    if followed.blind_to_replicas.is_some() {
+        return Ok(());
+    }
+    let rows = match followed.conn.query_named(statement).await {
+        Ok(rows) => rows,
+        Err(BackendError::Server(error)) => {
+            followed.blind_to_replicas = Some(error.to_string());
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let Some(rows) = rows else {
+        return Ok(());
+    };
+    let columns = Columns(&rows);
+    let hosts = hosts(followed, &rows).await?;
+    for row in &rows.rows {
+        let at = |names: [&str; 2]| text(columns.find(names).and_then(|at| row.get(at)));
+        let uuid = at(["Replica_UUID", "Slave_UUID"]);
+        let mut host = at(["Host", "Host"]);
+        if host.is_empty() {
+            let known = hosts.iter().find(|(of, _)| *of == uuid);
+            host = known.map(|(_, host)| host.clone()).unwrap_or_default();
+        }
+        let port = at(["Port", "Port"]).parse().unwrap_or(0);
+        if let Some(address) = named_address(&host, port) {
+            report.peers.push(Peer {
+                address,
+                uuid: uuid.into(),
+                server_id: at(["Server_Id", "Server_id"]).parse().unwrap_or(0),
+                relation: Relation::Replica,
+            });
+        }
+    }
+    report.replicas_attached = u32::try_from(rows.rows.len()).ok();
+    Ok(())
+}
+
+/// Where MySQL's replicas without report_host connect from, by their server_uuid: the threads that
+/// send them the binary log know both.
+async fn hosts(
+    followed: &mut Followed,
+    replicas: &Rows,
+) -> Result<Vec<(String, String)>, BackendError> {
+    const THREADS: &str = "SELECT v.VARIABLE_VALUE, t.PROCESSLIST_HOST \
+         FROM performance_schema.user_variables_by_thread v \
+         JOIN performance_schema.threads t USING (THREAD_ID) \
+         WHERE v.VARIABLE_NAME IN ('replica_uuid', 'slave_uuid')";
+    let columns = Columns(replicas);
+    let host = columns.find(["Host", "Host"]);
+    let nameless = |row: &crate::conn::Row| text(host.and_then(|at| row.get(at))).is_empty();
+    let mysql = followed.conn.family == millrace_sql::Family::MySql;
+    if !mysql || !replicas.rows.iter().any(nameless) {
+        return Ok(Vec::new());
+    }
+    match followed.conn.query(THREADS).await {
+        Ok(rows) => Ok(rows
+            .iter()
+            .map(|row| (text(row.first()), text(row.get(1))))
+            .collect()),
+        Err(BackendError::Server(_)) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Columns by either family's name.
+struct Columns<'a>(&'a Rows);
+
+impl Columns<'_> {
+    fn find(&self, names: [&str; 2]) -> Option<usize> {
+        self.0.columns.iter().position(|column| {
+            names
+                .iter()
+                .any(|name| column.name.eq_ignore_ascii_case(name.as_bytes()))
+        })
+    }
+}
+
+/// The worst of a server's channels; none where it has none.
+fn replication(rows: Option<Rows>) -> Option<ReplicationStatus> {
+    let rows = rows?;
+    let columns = Columns(&rows);
+    let column = |names| columns.find(names);
+    let host = column(["Source_Host", "Master_Host"]);
+    let port = column(["Source_Port", "Master_Port"]);
+    let uuid = column(["Source_UUID", "Master_UUID"]);
+    let source_id = column(["Source_Server_Id", "Master_Server_Id"]);
+    let channel = column(["Channel_Name", "Channel_Name"]);
+    let receiver = column(["Replica_IO_Running", "Slave_IO_Running"]);
+    let applier = column(["Replica_SQL_Running", "Slave_SQL_Running"]);
+    let lag = column(["Seconds_Behind_Source", "Seconds_Behind_Master"]);
+    let sql_error = column(["Last_SQL_Error", "Last_SQL_Error"]);
+    let io_error = column(["Last_IO_Error", "Last_IO_Error"]);
+    rows.rows
+        .iter()
+        .filter(|row| !is_groups_own(&text(channel.and_then(|at| row.get(at)))))
+        .map(|row| {
+            let at = |index: Option<usize>| text(index.and_then(|index| row.get(index)));
+            let mut last_error = at(sql_error);
+            if last_error.is_empty() {
+                last_error = at(io_error);
+            }
+            ReplicationStatus {
+                source_host: at(host).into(),
+                source_port: at(port).parse().unwrap_or(0),
+                source_uuid: at(uuid).into(),
+                source_server_id: at(source_id).parse().unwrap_or(0),
+                receiver: match at(receiver).as_str() {
+                    "Yes" => Receiver::Running,
+                    "Connecting" | "Preparing" => Receiver::Connecting,
+                    _ => Receiver::Stopped,
+                },
+                applier_running: at(applier) == "Yes",
+                lag_seconds: at(lag).parse().ok(),
+                last_error: last_error.into(),
+            }
+        })
+        .max_by_key(|status| {
+            (
+                !status.applier_running,
+                status.receiver == Receiver::Stopped,
+                status.receiver == Receiver::Connecting,
+                status.lag_seconds.unwrap_or(0),
+            )
+        })
+}
+
+/// Asks a server how far it is.
+pub(crate) async fn ask_position(
+    slot: &mut Option<Conn>,
+    facts: &ServerFacts,
+    options: &MonitorOptions,
+    tls: &SharedTls,
+) -> Result<GtidSet, BackendError> {
+    let mut conn = match slot.take() {
+        Some(conn) => conn,
+        None => connect(facts.id, &facts.address, options, tls).await?.0,
+    };
+    let (family, question) = match conn.family {
+        millrace_sql::Family::MySql => (Family::MySql, "SELECT @@GLOBAL.gtid_executed"),
+        millrace_sql::Family::MariaDb => (Family::MariaDb, "SELECT @@GLOBAL.gtid_current_pos"),
+    };
+    let rows = conn.query(question).await?;
+    let answer = text(rows.first().and_then(|row| row.first()));
+    let executed = GtidSet::parse(family, answer.as_bytes())
+        .map_err(|_| BackendError::Protocol("a server's position is not understood"))?;
+    *slot = Some(conn);
+    Ok(executed)
+}
+
+/// Reads the stored routines, views and triggers.
+pub(crate) async fn read_catalogue(
+    slot: &mut Option<Conn>,
+    facts: &ServerFacts,
+    options: &MonitorOptions,
+    tls: &SharedTls,
+) -> Result<CatalogueRows, BackendError> {
+    let mut conn = match slot.take() {
+        Some(conn) if conn.server == facts.id => conn,
+        _ => connect(facts.id, &facts.address, options, tls).await?.0,
+    };
+    let family = match conn.family {
+        millrace_sql::Family::MySql => Family::MySql,
+        millrace_sql::Family::MariaDb => Family::MariaDb,
+    };
+    let mut rows = [const { Vec::new() }; 3];
+    for (query, rows) in (options.catalogue_queries)(family).iter().zip(&mut rows) {
+        *rows = conn.query(query).await?;
+    }
+    *slot = Some(conn);
+    Ok(CatalogueRows {
+        family: Some(family),
+        rows,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_numbers() {
+        assert_eq!(version_number("9.7.4"), 90_704);
+        assert_eq!(version_number("10.11.19-MariaDB-log"), 101_119);
+        assert_eq!(version_number("8.0.36-28"), 80_036);
+    }
+
+    #[test]
+    fn a_group_view_is_made_once_and_counted() {
+        assert_eq!(view_id("17953617807104576:3"), (17_953_617_807_104_576, 3));
+        assert_eq!(view_id(""), (0, 0));
+    }
+
+    #[test]
+    fn only_whole_addresses_are_followed() {
+        for (text, expected) in [
+            ("10.0.0.1:3306", true),
+            ("[::1]:3306", true),
+            ("AUTO", false),
+            ("", false),
+            ("10.0.0.1:0", false),
+        ] {
+            assert_eq!(is_address(text), expected, "{text}");
+        }
+        assert_eq!(named_address("::1", 3306).as_deref(), Some("[::1]:3306"));
+        assert_eq!(named_address("", 3306), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! Which servers there are: those that answering servers name are added, those that nobody names any
+//! more are forgotten, and two names of one server are told. Asks nobody.
+
+use std::collections::BTreeMap;
+
+use crate::event::ChangeEvent;
+use crate::state::State;
+use crate::{
+    Family, Health, Millis, Peer, ProbeReport, Relation, SERVERS_EVER, ServerId, ServerSpec,
+};
+
+/// How servers are found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiscoveryOptions {
+    /// Most servers at a time; those beyond are left out. Default 32.
+    pub servers_max: usize,
+    /// A found server that does not answer and that nobody names is forgotten after this, in
+    /// milliseconds. Default 10 minutes.
+    pub forget_after_ms: u64,
+    /// Addresses that servers name, and the addresses to connect to instead, both `host:port`.
+    pub translate: BTreeMap<Box<str>, Box<str>>,
+}
+
+impl Default for DiscoveryOptions {
+    fn default() -> Self {
+        DiscoveryOptions {
+            servers_max: 32,
+            forget_after_ms: 600_000,
+            translate: BTreeMap::new(),
+        }
+    }
+}
+
+impl DiscoveryOptions {
+    /// Where to connect for an address that a server names.
+    pub(crate) fn reachable<'a>(&'a self, named: &'a str) -> &'a str {
+        self.translate.get(named).map_or(named, |there| there)
+    }
+}
+
+/// After a report of `by`: adds the servers that it names and that are not known.
+pub(crate) fn follow(
+    states: &mut Vec<State>,
+    by: ServerId,
+    report: &ProbeReport,
+    at: Millis,
+    options: &DiscoveryOptions,
+    too_many_told: &mut bool,
+    events: &mut Vec<ChangeEvent>,
+) {
+    for peer in &report.peers {
+        let address = options.reachable(&peer.address);
+        match known_as(states, by, report, peer, address) {
+            Some(id) => {
+                let state = &mut states[id.index()];
+                state.mentioned_at = at;
+                if state.gone {
+                    state.revive(at);
+                    events.push(ChangeEvent::Found { server: id, by });
+                }
+                // Who names a known server is part of the topology as well.
+                states[by.index()].mentioned_at = at;
+            }
+            None if has_room(states, options) => {
+                let id = ServerId(u16::try_from(states.len()).unwrap_or(u16::MAX));
+                states.push(State::new(ServerSpec::new(address), false, at));
+                events.push(ChangeEvent::Found { server: id, by });
+            }
+            None if !std::mem::replace(too_many_told, true) => {
+                let address = address.into();
+                events.push(ChangeEvent::TooMany { by, address });
+            }
+            None => {}
+        }
+    }
+}
+
+fn has_room(states: &[State], options: &DiscoveryOptions) -> bool {
+    let live = states.iter().filter(|state| state.in_play()).count();
+    live < options.servers_max && states.len() < SERVERS_EVER
+}
+
+/// The server that is meant, by its identity or else by its address.
+fn known_as(
+    states: &[State],
+    by: ServerId,
+    report: &ProbeReport,
+    peer: &Peer,
+    address: &str,
+) -> Option<ServerId> {
+    let find = |test: &dyn Fn(&State) -> bool| {
+        let found = (0..).map(ServerId).zip(states);
+        found
+            .filter(|(id, _)| *id != by)
+            .find(|(_, state)| test(state))
+            .map(|(id, _)| id)
+    };
+    let same = |state: &State| {
+        // One that is down may have moved to the address.
+        let there = state.in_play() && !matches!(state.health, Health::Down { .. });
+        let known = state.report.as_deref().filter(|_| there);
+        known.is_some_and(|known| is_meant(peer, known, report.family))
+    };
+    find(&same)
+        .or_else(|| find(&|state| !state.gone && *state.spec.address == *address))
+        .or_else(|| find(&|state| *state.spec.address == *address))
+        // It names itself, under whatever address.
+        .or_else(|| (*states[by.index()].spec.address == *address).then_some(by))
+        .or_else(|| is_meant(peer, report, report.family).then_some(by))
+}
+
+/// MySQL's servers are told apart by their server_uuid; MariaDB's in one replication topology have
+/// different server_ids. Galera's nodes may share theirs.
+fn is_meant(peer: &Peer, known: &ProbeReport, family: Family) -> bool {
+    if !peer.uuid.is_empty() {
+        return known.server_uuid == peer.uuid;
+    }
+    family == Family::MariaDb
+        && known.family == family
+        && peer.relation != Relation::Member
+        && peer.server_id != 0
+        && known.server_id == peer.server_id
+        && known.galera.is_none()
+}
+
+/// Forgets what was found, does not answer, and is named by nobody. Called when another server has
+/// answered: who is cut off from all forgets nobody.
+pub(crate) fn forget(
+    states: &mut [State],
+    primary: Option<ServerId>,
+    at: Millis,
+    options: &DiscoveryOptions,
+    events: &mut Vec<ChangeEvent>,
+) {
+    for (id, state) in (0..).map(ServerId).zip(states) {
+        let down = matches!(state.health, Health::Down { .. });
+        let unnamed = at.since(state.mentioned_at) > options.forget_after_ms;
+        if !state.configured && !state.gone && down && unnamed && primary != Some(id) {
+            state.forget();
+            events.push(ChangeEvent::Forgotten { server: id });
+        }
+    }
+}
+
+/// Finds the names of servers that are known under another: the one that takes writes keeps its name,
+/// else the first that answers.
+pub(crate) fn tell_names_apart(
+    states: &mut [State],
+    primary: Option<ServerId>,
+    events: &mut Vec<ChangeEvent>,
+) {
+    for index in 0..states.len() {
+        let id = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+        let known_as = other_name(states, id, primary);
+        if let Some(known_as) = known_as
+            && states[index].same_as != Some(known_as)
+        {
+            let server = id;
+            events.push(ChangeEvent::SameServer { server, known_as });
+        }
+        states[index].same_as = known_as;
+    }
+}
+
+fn other_name(states: &[State], id: ServerId, primary: Option<ServerId>) -> Option<ServerId> {
+    if primary == Some(id) {
+        return None;
+    }
+    let me = states[id.index()].report.as_deref()?;
+    if me.identity.is_empty() || states[id.index()].gone {
+        return None;
+    }
+    (0..)
+        .map(ServerId)
+        .zip(states)
+        .filter(|(other, state)| {
+            *other != id
+                && !state.gone
+                && (*other < id || primary == Some(*other))
+                && !matches!(state.health, Health::Down { .. })
+        })
+        .find(|(_, state)| {
+            let theirs = state.current();
+            theirs.is_some_and(|theirs| {
+                theirs.identity == me.identity && theirs.server_uuid == me.server_uuid
+            })
+        })
+        .map(|(other, _)| other)
+}
