@@ -102,6 +102,8 @@ impl Fault {
 #[derive(Debug)]
 pub(crate) struct Story {
     pub(crate) struck: Instant,
+    /// What was to end had ended.
+    pub(crate) hit: Instant,
     /// By the wall clock, in milliseconds.
     pub(crate) struck_ms: u64,
     /// A server took writes again.
@@ -124,14 +126,20 @@ async fn rest(ms: u64) {
 
 impl Story {
     fn begin() -> Self {
+        let now = Instant::now();
         Story {
-            struck: Instant::now(),
+            struck: now,
+            hit: now,
             struck_ms: wall_us() / 1000,
             restored: None,
             restored_us: u64::MAX,
             old: None,
             broken: None,
         }
+    }
+
+    fn hit(&mut self) {
+        self.hit = Instant::now();
     }
 
     fn restored(&mut self) {
@@ -202,11 +210,13 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         F::ReplicaCutOff => cut_for_a_while(ground, &replica, Mode::Dark, &mut story).await?,
         F::PrimaryKilled => {
             cluster.kill(&primary).await?;
+            story.hit();
             take_over(ground, &primary, &mut story).await?;
             story.broken = Some(primary);
         }
         F::PrimaryStopped => {
             cluster.stop(&primary).await?;
+            story.hit();
             take_over(ground, &primary, &mut story).await?;
             story.broken = Some(primary);
         }
@@ -219,6 +229,7 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         }
         F::PrimaryRestarted => {
             cluster.kill(&primary).await?;
+            story.hit();
             rest(500).await;
             cluster.start(&primary).await?;
             story.restored();

@@ -47,7 +47,7 @@ pub(crate) struct Figures {
     /// Until a server took writes again.
     takeover: Option<Duration>,
     /// Until Millrace said that the primary is lost.
-    pub(crate) judged: Option<Duration>,
+    judged: Option<Duration>,
     /// Transactions that were open when it happened, and those of them that committed.
     open: usize,
     replayed: usize,
@@ -60,7 +60,13 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn new(topology: String, fault: Fault, story: &Story, board: &Board) -> Self {
+    pub(crate) fn new(
+        topology: String,
+        fault: Fault,
+        story: &Story,
+        judged: Option<Duration>,
+        board: &Board,
+    ) -> Self {
         let mut errors = BTreeMap::new();
         let mut unknown = 0;
         for seen in board.errors.borrow().iter() {
@@ -71,8 +77,10 @@ impl Figures {
         let met = open
             .iter()
             .filter(|t| t.begun < story.struck && t.ended > story.struck);
+        // What was sent before the judgement was sent to the server that was lost.
+        let lost = story.hit.max(story.struck + judged.unwrap_or_default());
         let (commits, open): (Vec<&Transaction>, Vec<&Transaction>) =
-            met.partition(|t| t.commit_sent.is_some_and(|sent| sent < story.struck));
+            met.partition(|t| t.commit_sent.is_some_and(|sent| sent < lost));
         let pause = |kinds: &[Kind]| Pause::of(&board.pauses(kinds, story.struck));
         Figures {
             topology,
@@ -83,7 +91,7 @@ impl Figures {
             reads: pause(&[Kind::Reads]),
             writes: pause(&[Kind::Writes, Kind::Transactions]),
             takeover: story.restored.map(|at| at - story.struck),
-            judged: None,
+            judged,
             open: open.len(),
             replayed: open.iter().filter(|t| t.committed).count(),
             commits: commits.len(),
