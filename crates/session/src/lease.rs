@@ -346,6 +346,13 @@ impl Session {
         }
         // A transaction that was begun for it must not come to anybody else.
         lease.broken |= begins;
+        if self.lease_is_kept() {
+            // The connection is not what its record says.
+            return match answer.passing {
+                true => Ok(Attempt::Gone { why: answer, sent: true }),
+                false => Err(Failure::Fatal(answer)),
+            };
+        }
         if !reads && self.outcome.error.is_none() && !self.is_undone_with_connection(request) {
             // It ran, without what should have been there before it.
             return Err(Failure::Answer(answer));

@@ -534,7 +534,7 @@ impl Session {
                     }
                 }
                 Err(failure) => {
-                    self.put_back(lease);
+                    self.part_after(lease);
                     return Err(failure);
                 }
             }
@@ -548,6 +548,19 @@ impl Session {
             Some(why) => Err(why.into()),
             None => Err(Failure::Ended),
         }
+    }
+
+    /// Parts with a connection on which a statement failed before it was run. A transaction that had
+    /// just been run again there stays with it.
+    fn part_after(&mut self, lease: Lease) {
+        if self.lease_is_kept() && !lease.broken {
+            self.lease = Some(lease);
+            return;
+        }
+        if self.lease_is_kept() {
+            self.end_transaction();
+        }
+        self.put_back(lease);
     }
 
     /// The idle connection that suits the request best.
