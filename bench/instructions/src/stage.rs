@@ -213,6 +213,7 @@ impl Stage {
             user: "monitor".to_owned(),
             password: Secret::new(Vec::new()),
             interval: Duration::from_millis(10),
+            urgent_interval: Duration::from_millis(10),
             timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(60),
             answered: None,

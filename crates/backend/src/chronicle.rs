@@ -1,7 +1,7 @@
 //! Tells what changed: lines for the log, timelines for the record of failovers. Changes nothing.
 
 use millrace_topology::{
-    ChangeEvent, Evidence, NoPrimary, ObservationKind, ServerId, Snapshot, Topology,
+    ChangeEvent, Evidence, NoPrimary, ObservationKind, ServerId, Snapshot, Topology, Unfit,
 };
 use tracing::{debug, info, warn};
 
@@ -10,8 +10,7 @@ use crate::failovers::{Failovers, Loss, MoveKind, Named};
 /// What an observation says, for the record of what was judged from it.
 pub(crate) fn reason(kind: &ObservationKind) -> Box<str> {
     match kind {
-        ObservationKind::ProbeOk(report) if report.refuses_writes() => "it is read only".into(),
-        ObservationKind::ProbeOk(_) => "a server's answer".into(),
+        ObservationKind::ProbeOk(_) => "its answer to a probe".into(),
         ObservationKind::ProbeFailed { cause, text } => {
             format!("a probe failed: {}: {text}", cause.as_str()).into()
         }
@@ -134,6 +133,10 @@ fn move_kind(without: NoPrimary) -> MoveKind {
 pub(crate) fn log(event: &ChangeEvent, snapshot: &Snapshot) {
     let name = |id: ServerId| name(snapshot, id);
     match event {
+        ChangeEvent::Fitness {
+            server,
+            unfit: Some(Unfit::Writable),
+        } if snapshot.primary.is_some() => warn!(server = %name(*server), "{event}"),
         ChangeEvent::Health { server, .. }
         | ChangeEvent::Role { server, .. }
         | ChangeEvent::Fitness { server, .. }

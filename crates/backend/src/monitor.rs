@@ -34,6 +34,8 @@ pub struct MonitorOptions {
     pub password: Secret,
     /// Time between two questions to a server.
     pub interval: Duration,
+    /// The same while no server takes writes.
+    pub urgent_interval: Duration,
     /// How long the answers to one probe may take together.
     pub timeout: Duration,
     /// How long connecting for a probe may take, login included.
@@ -499,9 +501,12 @@ impl Eye {
 
     fn interval(&self) -> Duration {
         let world = self.monitor.world.borrow();
-        let unfit = world.snapshot.server(self.id).and_then(|view| view.unfit);
+        let snapshot = &world.snapshot;
+        let unfit = snapshot.server(self.id).and_then(|view| view.unfit);
+        let held = snapshot.primary.is_none() && snapshot.epoch > 0;
         match unfit {
             Some(Unfit::SameServer(_)) => self.options.interval * SELDOM,
+            _ if held => self.options.urgent_interval.min(self.options.interval),
             _ => self.options.interval,
         }
     }
@@ -543,7 +548,9 @@ impl Eye {
         let blind = track
             .conn
             .as_ref()
-            .and_then(|conn| conn.blind_to_replicas.clone());
+            .and_then(|conn| conn.blind_to_replicas.clone())
+            // A group names its members.
+            .filter(|_| probed.report.group.is_none());
         if blind.is_some() && track.complaint != blind {
             let name = self.name();
             let error = blind.as_deref();

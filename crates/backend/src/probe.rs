@@ -86,7 +86,12 @@ async fn connect(
         capabilities: millrace_protocol::Capabilities::DEPRECATE_EOF,
         tls: false,
     };
-    let opened = open(address, &login, tls, options.connect_timeout).await?;
+    let opened = open(address, &login, tls, options.connect_timeout)
+        .await
+        .map_err(|error| match error {
+            BackendError::Timeout(_) => BackendError::Timeout("monitor.connect_timeout"),
+            error => error,
+        })?;
     let greeting = opened.greeting.clone();
     let family = match greeting.family() {
         millrace_protocol::handshake::Family::MySql => millrace_sql::Family::MySql,

@@ -248,6 +248,11 @@ impl Monitor {
             section.missing("`user` is missing");
         }
         section.read("interval", &mut self.interval, duration(50 * MS));
+        section.read(
+            "urgent_interval",
+            &mut self.urgent_interval,
+            duration(10 * MS),
+        );
         section.read("timeout", &mut self.timeout, duration(10 * MS));
         section.read(
             "connect_timeout",

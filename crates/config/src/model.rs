@@ -160,6 +160,8 @@ pub struct Monitor {
     pub password: Secret,
     /// `interval` between two probes of a server. Default 500 ms.
     pub interval: Duration,
+    /// `urgent_interval`: the same while no server takes writes. Default 100 ms.
+    pub urgent_interval: Duration,
     /// `timeout` of one probe's questions. Default 1 s.
     pub timeout: Duration,
     /// `connect_timeout` of the probe's connection, login included. Default 1 s.
@@ -177,6 +179,7 @@ impl Default for Monitor {
             user: None,
             password: Secret::default(),
             interval: Duration::from_millis(500),
+            urgent_interval: Duration::from_millis(100),
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
             position_interval: Duration::from_millis(50),

@@ -156,6 +156,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         user: config.monitor.user.clone().unwrap_or_default(),
         password: Secret::new(config.monitor.password.expose().to_vec()),
         interval: config.monitor.interval,
+        urgent_interval: config.monitor.urgent_interval,
         timeout: config.monitor.timeout,
         connect_timeout: config.monitor.connect_timeout,
         catalogue_interval: Duration::from_secs(5),

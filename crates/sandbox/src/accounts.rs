@@ -86,6 +86,8 @@ fn grants(family: Family) -> &'static [&'static str] {
             "GRANT ALL ON *.* TO 'admin'@'%' WITH GRANT OPTION",
             "GRANT SELECT, SHOW VIEW, TRIGGER, REPLICATION CLIENT ON *.* TO 'millrace_monitor'@'%'",
             "GRANT SHOW_ROUTINE ON *.* TO 'millrace_monitor'@'%'",
+            // To list a server's replicas.
+            "GRANT REPLICATION SLAVE ON *.* TO 'millrace_monitor'@'%'",
             "GRANT REPLICATION SLAVE ON *.* TO 'replicator'@'%'",
         ],
         // SHOW CREATE ROUTINE exists from 11.3 on; before it, SELECT on mysql.proc does.
@@ -96,6 +98,7 @@ fn grants(family: Family) -> &'static [&'static str] {
             "GRANT ALL ON *.* TO 'admin'@'%' WITH GRANT OPTION",
             "GRANT SELECT, SHOW VIEW, TRIGGER, BINLOG MONITOR, REPLICA MONITOR \
              /*M!110301 , SHOW CREATE ROUTINE */ ON *.* TO 'millrace_monitor'@'%'",
+            "GRANT REPLICATION MASTER ADMIN ON *.* TO 'millrace_monitor'@'%'",
             "GRANT REPLICATION SLAVE ON *.* TO 'replicator'@'%'",
         ],
     }

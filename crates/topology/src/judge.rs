@@ -34,6 +34,8 @@ pub(crate) struct Verdict {
     pub(crate) family: Option<Family>,
     /// The only server there is: it is used whatever is known of it.
     alone: bool,
+    /// The primary answers, and nothing looks wrong with it.
+    well: bool,
     /// No Galera node is synced.
     none_synced: bool,
 }
@@ -49,6 +51,7 @@ pub(crate) fn verdict(states: &[State], memory: &Memory, discovers: bool) -> Ver
         family: in_play().find_map(|state| Some(state.report.as_ref()?.family)),
         // One that may name others is not known to be alone.
         alone: !discovers && in_play().count() == 1,
+        well: false,
         none_synced: group::none_synced(states),
     };
     let unknown = || in_play().any(|state| state.health == Health::Unknown);
@@ -63,6 +66,9 @@ pub(crate) fn verdict(states: &[State], memory: &Memory, discovers: bool) -> Ver
         // Before every server has been asked, a second writable one may yet turn up.
         elect(states, memory, &mut verdict);
     }
+    verdict.well = verdict
+        .leader
+        .is_some_and(|id| states[id.index()].health == Health::Up);
     verdict.primary = verdict.leader.filter(|id| !states[id.index()].draining);
     verdict
 }
@@ -384,18 +390,17 @@ fn unfit_beside(
         return in_group.or_else(|| lagging(state, options));
     }
     match &report.replication {
-        Some(status) => unfit_replica(state, status, verdict.leader.is_some(), options),
+        Some(status) => unfit_replica(state, status, verdict.well, options),
+        None if !report.refuses_writes() => Some(Unfit::Writable),
         // Nobody is ahead of it for certain while there is no primary.
-        None => {
-            (verdict.leader.is_some() || !report.refuses_writes()).then_some(Unfit::NotReplicating)
-        }
+        None => verdict.leader.is_some().then_some(Unfit::NotReplicating),
     }
 }
 
 fn unfit_replica(
     state: &State,
     status: &ReplicationStatus,
-    has_primary: bool,
+    primary_is_well: bool,
     options: &Options,
 ) -> Option<Unfit> {
     if !status.applier_running {
@@ -406,8 +411,9 @@ fn unfit_replica(
         });
     }
     match status.receiver {
-        Receiver::Stopped if has_primary => return Some(Unfit::ReceiverStopped),
-        Receiver::Connecting if has_primary => return Some(Unfit::ReceiverDisconnected),
+        // While the primary may be lost, its replicas are as good as it gets.
+        Receiver::Stopped if primary_is_well => return Some(Unfit::ReceiverStopped),
+        Receiver::Connecting if primary_is_well => return Some(Unfit::ReceiverDisconnected),
         _ => {}
     }
     lagging(state, options)

@@ -183,6 +183,9 @@ pub enum Unfit {
     NotReplicating,
     /// Writable and not replicating beside another such server.
     Conflict,
+    /// Writable and not replicating, and another is the primary: an old primary that came back, say. Or
+    /// the primary is not known yet.
+    Writable,
     /// Another family than the rest.
     OtherFamily,
     /// Its configured weight is 0.
@@ -214,6 +217,7 @@ impl fmt::Display for Unfit {
             Unfit::ReceiverDisconnected => f.write_str("receiver not connected to its source"),
             Unfit::Lagging { seconds } => write!(f, "{seconds} s behind"),
             Unfit::NotReplicating => f.write_str("read only and not replicating"),
+            Unfit::Writable => f.write_str("writable, and not the primary"),
             Unfit::Conflict => f.write_str("one of several writable servers"),
             Unfit::OtherFamily => f.write_str("not of the other servers' family"),
             Unfit::ZeroWeight => f.write_str("weight 0"),

@@ -293,6 +293,7 @@ weight = 7
 user = "m"
 password_file = "secret"
 interval = "2s"
+urgent_interval = "40ms"
 timeout = "500ms"
 connect_timeout = "700ms"
 position_interval = "5ms"
@@ -414,6 +415,7 @@ timeout = "17s"
             user: Some("m".into()),
             password: Secret::new(b"hush".to_vec()),
             interval: s(2),
+            urgent_interval: ms(40),
             timeout: ms(500),
             connect_timeout: ms(700),
             position_interval: ms(5),

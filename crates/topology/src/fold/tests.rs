@@ -571,4 +571,7 @@ fn servers_that_are_not_in_the_list_are_ignored() {
     assert_eq!(world.report(ServerId(9), writable()), []);
 }
 
+mod discovery;
+mod groups;
+mod returns;
 mod simulation;
