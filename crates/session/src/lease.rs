@@ -349,7 +349,10 @@ impl Session {
         if self.lease_is_kept() {
             // The connection is not what its record says.
             return match answer.passing {
-                true => Ok(Attempt::Gone { why: answer, sent: true }),
+                true => Ok(Attempt::Gone {
+                    why: answer,
+                    sent: true,
+                }),
                 false => Err(Failure::Fatal(answer)),
             };
         }

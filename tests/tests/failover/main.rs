@@ -55,7 +55,10 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     check!("switchover under load", planned::switchover);
     check!("read_only flips under load", planned::flips);
     check!("drained under load", planned::drained);
-    check!("drained with transactions", planned::drained_with_transactions);
+    check!(
+        "drained with transactions",
+        planned::drained_with_transactions
+    );
     check!("primary stopped under load", planned::stopped);
     check!("primary killed under load", planned::killed);
     mend(cluster).await?;

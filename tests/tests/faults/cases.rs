@@ -57,8 +57,8 @@ impl Fault {
     pub(crate) fn name(self) -> &'static str {
         match self {
             F::Switchover => "switchover",
-            F::PrimaryDrained => "primary drained, then a switchover",
-            F::ReplicaDrained => "replica drained, restarted, resumed",
+            F::PrimaryDrained => "primary drained by command, then a switchover",
+            F::ReplicaDrained => "replica drained by command, restarted, resumed",
             F::RollingRestart => "rolling restart of all servers",
             F::ReplicaStopped => "replica stopped and started",
             F::ReplicaKilled => "replica killed (kill -9) and started",
@@ -174,7 +174,10 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
             ground
                 .operate(&format!("DRAIN SERVER '{address}' WAIT 2"))
                 .await?;
-            cluster.promote(&replica).await?;
+            // A Galera cluster has other nodes that take writes.
+            if cluster.topology() != Topology::Galera {
+                cluster.promote(&replica).await?;
+            }
             story.restored();
             ground
                 .operate(&format!("RESUME SERVER '{address}'"))
@@ -434,6 +437,8 @@ pub(crate) fn series(family: Family, topology: Topology, all: bool) -> Vec<(Plan
                     F::PrimaryPaused,
                     F::PrimaryStopped,
                     F::PrimaryLeaves,
+                    F::PrimaryDrained,
+                    F::ReplicaDrained,
                     F::SecondaryExpelled,
                     F::ReplicaKilled,
                     F::RollingRestart,
@@ -452,6 +457,8 @@ pub(crate) fn series(family: Family, topology: Topology, all: bool) -> Vec<(Plan
                     F::PrimaryPaused,
                     F::PrimaryStopped,
                     F::NodeIsolated,
+                    F::PrimaryDrained,
+                    F::ReplicaDrained,
                     F::ReplicaKilled,
                     F::RollingRestart,
                 ],
