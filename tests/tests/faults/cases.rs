@@ -218,9 +218,16 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
             story.broken = Some(primary);
         }
         F::PrimaryStopped => {
-            cluster.stop(&primary).await?;
+            let ended = end(ground, &primary);
+            if cluster.topology() == Topology::Async {
+                ended.await?;
+                take_over(ground, &primary, &mut story).await?;
+            } else {
+                // The group goes on as soon as the member has left it.
+                let (ended, taken) = tokio::join!(ended, take_over(ground, &primary, &mut story));
+                ended.and(taken)?;
+            }
             story.hit();
-            take_over(ground, &primary, &mut story).await?;
             story.broken = Some(primary);
         }
         F::PrimaryPaused => {
@@ -293,6 +300,17 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         }
     }
     Ok(story)
+}
+
+/// Stops a server in order; one that takes longer than operators' patience is killed. MySQL's
+/// shutdown can hang with Group Replication's or semi-synchronous replication's commits under way.
+async fn end(ground: &Ground, server: &str) -> anyhow::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let cluster = &ground.cluster;
+    match tokio::time::timeout(PATIENCE, cluster.stop(server)).await {
+        Ok(stopped) => stopped,
+        Err(_) => cluster.kill(server).await,
+    }
 }
 
 /// An orchestrator's part, or the wait for the group's own.

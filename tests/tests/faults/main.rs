@@ -248,7 +248,8 @@ async fn judge(ground: &Ground, story: &Story, board: &Board) -> anyhow::Result<
     let ledger = board.ledger.borrow();
     let name = ground.cluster.primary().name;
     let primary = ground.contents(&name).await?;
-    let mut found = ledger::judge(&ledger, &primary);
+    let may_finish = ground.plan.topology == Topology::Galera;
+    let mut found = ledger::judge(&ledger, &primary, may_finish);
     for server in ground.cluster.servers() {
         if server.name != name {
             let copy = ground.contents(&server.name).await?;
