@@ -84,9 +84,7 @@ impl Fault {
 
     pub(crate) fn aim(self) -> Aim {
         match self {
-            F::Switchover | F::PrimaryDrained | F::RollingRestart | F::PrimaryLeaves => {
-                Aim::Planned
-            }
+            F::Switchover | F::PrimaryDrained | F::RollingRestart => Aim::Planned,
             F::ReplicaDrained => Aim::Planned,
             F::PrimaryKilled | F::PrimaryStopped => Aim::PrimaryLost,
             F::ReplicaStopped | F::ReplicaKilled | F::ReplicaPaused | F::ReplicaCutOff => {
