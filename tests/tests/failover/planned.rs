@@ -161,13 +161,13 @@ impl Ledger {
             .await?
             .unwrap_or_default();
         let there: BTreeSet<u64> = there.split(',').filter_map(|n| n.parse().ok()).collect();
-        let acknowledged = self.acknowledged.borrow();
+        let acknowledged = self.acknowledged.borrow().clone();
         let lost: Vec<_> = acknowledged.difference(&there).collect();
         ensure!(
             lossy || lost.is_empty(),
             "acknowledged and not there: {lost:?}"
         );
-        let refused = self.refused.borrow();
+        let refused = self.refused.borrow().clone();
         let ghosts: Vec<_> = refused.intersection(&there).collect();
         ensure!(ghosts.is_empty(), "refused and there: {ghosts:?}");
         let sum = control.value("SELECT SUM(n) FROM app.accounts").await?;

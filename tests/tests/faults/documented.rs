@@ -5,7 +5,7 @@
 use millrace_tests::load::Seen;
 
 /// Code, SQLSTATE, and what it means for the client.
-pub(crate) const DOCUMENTED: [(u16, &str, &str); 6] = [
+pub(crate) const DOCUMENTED: [(u16, &str, &str); 4] = [
     (
         1213,
         "40001",
@@ -15,16 +15,6 @@ pub(crate) const DOCUMENTED: [(u16, &str, &str); 6] = [
         1180,
         "08007",
         "nobody knows whether it was done: look before running it again",
-    ),
-    (
-        1180,
-        "HY000",
-        "a Galera node lost its group at the commit: nobody knows",
-    ),
-    (
-        3100,
-        "HY000",
-        "a member of Group Replication left its group at the commit: nobody knows",
     ),
     (
         1105,
@@ -49,12 +39,8 @@ pub(crate) fn is_documented(seen: &Seen) -> bool {
 
 /// The outcome of what was under way is not known.
 pub(crate) fn is_unknown_outcome(seen: &Seen) -> bool {
-    let error = seen.error.as_ref();
-    error.is_some_and(|error| UNKNOWN_OUTCOME.contains(&error.code))
+    seen.error.as_ref().is_some_and(|error| error.code == 1180)
 }
-
-/// Codes that say so.
-pub(crate) const UNKNOWN_OUTCOME: [u16; 2] = [1180, 3100];
 
 #[test]
 fn the_documentation_lists_them() {

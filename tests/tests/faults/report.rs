@@ -10,7 +10,7 @@ use millrace_tests::load::{Board, Kind, Transaction};
 use serde_json::{Value, json};
 
 use crate::cases::{Aim, Fault, Story};
-use crate::documented::{UNKNOWN_OUTCOME, is_unknown_outcome};
+use crate::documented::is_unknown_outcome;
 
 /// Of some clients: the longest time without an answer.
 #[derive(Debug, Clone, Copy, Default)]
@@ -134,10 +134,7 @@ impl Figures {
             ],
             Aim::PrimaryLost => {
                 let unknown = self.errors.iter().filter(|((kind, name), _)| {
-                    *kind == Kind::Writes
-                        && UNKNOWN_OUTCOME
-                            .iter()
-                            .any(|code| name.starts_with(&format!("{code}/")))
+                    *kind == Kind::Writes && name.starts_with("1180/")
                 });
                 let unknown: u64 = unknown.map(|(_, count)| count).sum();
                 let limit = self.takeover.unwrap_or_default() + Duration::from_millis(500);
