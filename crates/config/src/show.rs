@@ -296,6 +296,7 @@ impl Lines {
             user,
             password,
             interval,
+            urgent_interval,
             timeout,
             connect_timeout,
             position_interval,
@@ -304,6 +305,7 @@ impl Lines {
         self.put("monitor.user", some(user.as_ref()));
         self.put("monitor.password", secret(password));
         self.put("monitor.interval", time(*interval));
+        self.put("monitor.urgent_interval", time(*urgent_interval));
         self.put("monitor.timeout", time(*timeout));
         self.put("monitor.connect_timeout", time(*connect_timeout));
         self.put("monitor.position_interval", time(*position_interval));
@@ -544,7 +546,10 @@ fn time(time: Duration) -> String {
         (60_000, "m"),
         (1_000, "s"),
     ];
-    match units.iter().find(|(unit, _)| ms >= *unit && ms % unit == 0) {
+    match units
+        .iter()
+        .find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit))
+    {
         _ if ms == 0 => "0s".to_owned(),
         Some((unit, name)) => format!("{}{name}", ms / unit),
         None => format!("{ms}ms"),

@@ -265,6 +265,8 @@ impl Session {
         let begun = self.begin_journal(&lease, None);
         self.put_back(lease);
         self.unpin(PinReason::Transaction);
+        // For who lists sessions: it is in a transaction, and no server knows of it.
+        self.handle.begun.set(true);
         let journal = self.journal.take().unwrap_or(begun);
         self.rerun = Some(Box::new(Rerun {
             journal,
@@ -655,6 +657,7 @@ impl Session {
             self.last_server = Some(lease.server);
         }
         self.transaction = Transaction::None;
+        self.handle.begun.set(false);
         self.pin(PinReason::Transaction);
         self.journal = Some(journal);
         let failovers = self.worker.shared.monitor.failovers();

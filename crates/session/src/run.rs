@@ -502,7 +502,7 @@ impl Session {
             };
             let mut lease = match lease {
                 Ok(lease) => lease,
-                Err(_) if self.was_killed() => return Err(self.interrupted().await),
+                Err(_) if self.was_killed() => return Err(Box::pin(self.interrupted()).await),
                 Err(error) => {
                     refusal = Some(self.unavailable(candidate.server, error));
                     continue;

@@ -133,9 +133,10 @@ impl Figures {
                 ),
             ],
             Aim::PrimaryLost => {
-                let unknown = self.errors.iter().filter(|((kind, name), _)| {
-                    *kind == Kind::Writes && name.starts_with("1180/")
-                });
+                let unknown = self
+                    .errors
+                    .iter()
+                    .filter(|((kind, name), _)| *kind == Kind::Writes && name.starts_with("1180/"));
                 let unknown: u64 = unknown.map(|(_, count)| count).sum();
                 let limit = self.takeover.unwrap_or_default() + Duration::from_millis(500);
                 vec![

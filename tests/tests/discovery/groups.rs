@@ -1,0 +1,217 @@
+//! Group Replication and Galera: found from one member, and judged by the members' own word.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use millrace_sandbox::Cluster;
+use millrace_tests::checks::Checks;
+
+use crate::view::{Eye, View, port, server};
+
+/// A group takes 5 seconds to suspect a silent member, and then some to expel it and to elect.
+const ELECTION: Duration = Duration::from_secs(30);
+
+pub(crate) async fn group(checks: &mut Checks, cluster: &Cluster) {
+    checks
+        .run("from one member", from_one_member(cluster))
+        .await;
+    checks.run("switchover", switchover(cluster)).await;
+    checks.run("killed", killed(cluster)).await;
+    checks.run("expelled", expelled(cluster)).await;
+    checks.run("a member leaves", leaves(cluster)).await;
+    checks.run("no majority", no_majority(cluster)).await;
+}
+
+async fn from_one_member(cluster: &Cluster) -> anyhow::Result<()> {
+    for name in ["s1", "s2", "s3"] {
+        let eye = Eye::at(&server(cluster, name)?).await?;
+        eye.whole(cluster, &cluster.primary().name).await?;
+        ensure!(eye.lines("is named by")? == 2, "each is found once");
+    }
+    Ok(())
+}
+
+fn replica(cluster: &Cluster) -> String {
+    let mut replicas = cluster.replicas().into_iter();
+    replicas
+        .next()
+        .map(|server| server.name)
+        .unwrap_or_default()
+}
+
+async fn switchover(cluster: &Cluster) -> anyhow::Result<()> {
+    let (old, new) = (cluster.primary().name, replica(cluster));
+    let eye = Eye::at(&server(cluster, &old)?).await?;
+    eye.whole(cluster, &old).await?;
+    cluster.promote(&new).await?;
+    let there = port(cluster, &new)?;
+    let limit = Duration::from_millis(600);
+    let (_, took) = eye
+        .until("moved", limit, |view| view.primary == Some(there))
+        .await?;
+    println!("  switched over: known {took:?} after it was done");
+    eye.whole(cluster, &new).await?;
+    let metrics = eye.0.metrics().await?;
+    ensure!(
+        metrics.contains("millrace_failovers_total{kind=\"lost\"} 0"),
+        "{metrics}"
+    );
+    Ok(())
+}
+
+/// Until a server of the cluster other than `old` says itself that it takes writes.
+async fn elected(cluster: &Cluster, old: &str) -> anyhow::Result<()> {
+    let deadline = Instant::now() + ELECTION;
+    loop {
+        for server in cluster.servers().iter().filter(|server| server.name != old) {
+            let mut control = cluster.control(&server.name).await?;
+            let writable = control
+                .value(
+                    "SELECT COUNT(*) FROM performance_schema.replication_group_members \
+                     WHERE MEMBER_ID = @@server_uuid AND MEMBER_ROLE = 'PRIMARY' \
+                     AND MEMBER_STATE = 'ONLINE' AND @@super_read_only = 0",
+                )
+                .await?;
+            control.close().await;
+            if writable.as_deref() == Some("1") {
+                return Ok(());
+            }
+        }
+        ensure!(Instant::now() < deadline, "nobody was elected");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn killed(cluster: &Cluster) -> anyhow::Result<()> {
+    let (old, other) = (cluster.primary().name, replica(cluster));
+    let eye = Eye::at(&server(cluster, &other)?).await?;
+    eye.whole(cluster, &old).await?;
+    cluster.kill(&old).await?;
+    let gone = |view: &View| view.primary.is_none();
+    let (_, took) = eye.until("lost", Duration::from_secs(1), gone).await?;
+    println!("  killed: known as lost after {took:?}");
+    elected(cluster, &old).await?;
+    let limit = Duration::from_millis(500);
+    let (_, took) = eye
+        .until("elected", limit, |view| view.primary.is_some())
+        .await?;
+    println!("  elected: known after {took:?}");
+    // It joins again, and takes reads once it is online.
+    cluster.start(&old).await?;
+    eye.whole(cluster, &cluster.primary().name).await?;
+    Ok(())
+}
+
+/// Held until the others have expelled it: it wakes up with an old view, and takes nothing.
+async fn expelled(cluster: &Cluster) -> anyhow::Result<()> {
+    let old = cluster.primary().name;
+    let eye = Eye::at(&server(cluster, &replica(cluster))?).await?;
+    eye.whole(cluster, &old).await?;
+    let there = port(cluster, &old)?;
+    cluster.expel(&old).await?;
+    let elsewhere = |view: &View| view.primary.is_some_and(|primary| primary != there);
+    eye.until("elected", ELECTION, elsewhere).await?;
+    let out = |view: &View| view.up.get(&there) == Some(&false);
+    eye.until("out", ELECTION, out).await?;
+    // Never again the primary while it is out.
+    for _ in 0..100 {
+        ensure!(elsewhere(&eye.view().await?));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    cluster.rejoin_group(&old).await?;
+    eye.whole(cluster, &cluster.primary().name).await?;
+    Ok(())
+}
+
+async fn leaves(cluster: &Cluster) -> anyhow::Result<()> {
+    let (primary, member) = (cluster.primary().name, replica(cluster));
+    let eye = Eye::at(&server(cluster, &primary)?).await?;
+    let before = eye.whole(cluster, &primary).await?;
+    cluster.leave_group(&member).await?;
+    let there = port(cluster, &member)?;
+    let out = |view: &View| view.up.get(&there) == Some(&false);
+    eye.until("out", Duration::from_secs(2), out).await?;
+    ensure!(
+        eye.lines("in its group it is offline")? == 1,
+        "{}",
+        eye.0.log()
+    );
+    cluster.rejoin_group(&member).await?;
+    let after = eye.whole(cluster, &primary).await?;
+    ensure!(before.changes == after.changes, "writes never moved");
+    Ok(())
+}
+
+/// Two of three hang: the one that is left can decide nothing.
+async fn no_majority(cluster: &Cluster) -> anyhow::Result<()> {
+    let primary = cluster.primary().name;
+    let eye = Eye::at(&server(cluster, &primary)?).await?;
+    eye.whole(cluster, &primary).await?;
+    let others: Vec<String> = cluster
+        .replicas()
+        .into_iter()
+        .map(|server| server.name)
+        .collect();
+    for other in &others {
+        cluster.pause(other).await?;
+    }
+    let outvoted = |view: &View| view.without == "no_quorum";
+    let judged = eye.until("outvoted", ELECTION, outvoted).await;
+    for other in &others {
+        cluster.resume(other).await?;
+    }
+    println!("  no majority: known after {:?}", judged?.1);
+    Ok(())
+}
+
+pub(crate) async fn galera(checks: &mut Checks, cluster: &Cluster) {
+    checks.run("from one node", from_one_node(cluster)).await;
+    checks.run("killed", galera_killed(cluster)).await;
+    checks.run("cut off", galera_cut_off(cluster)).await;
+}
+
+/// The first by name takes the writes, whoever looks.
+async fn from_one_node(cluster: &Cluster) -> anyhow::Result<()> {
+    for name in ["s1", "s2", "s3"] {
+        let eye = Eye::at(&server(cluster, name)?).await?;
+        eye.whole(cluster, "s1").await?;
+    }
+    Ok(())
+}
+
+async fn galera_killed(cluster: &Cluster) -> anyhow::Result<()> {
+    let (one, two) = (
+        Eye::at(&server(cluster, "s2")?).await?,
+        Eye::at(&server(cluster, "s3")?).await?,
+    );
+    one.whole(cluster, "s1").await?;
+    two.whole(cluster, "s1").await?;
+    cluster.kill("s1").await?;
+    let second = port(cluster, "s2")?;
+    for eye in [&one, &two] {
+        let limit = Duration::from_secs(1);
+        let (_, took) = eye
+            .until("moved", limit, |view| view.primary == Some(second))
+            .await?;
+        println!("  killed: writes moved after {took:?}");
+    }
+    // Its donor, and itself while it catches up, take nothing.
+    cluster.start("s1").await?;
+    one.whole(cluster, "s1").await?;
+    two.whole(cluster, "s1").await?;
+    Ok(())
+}
+
+/// A node that the others do not hear answers Millrace, and takes nothing.
+async fn galera_cut_off(cluster: &Cluster) -> anyhow::Result<()> {
+    let eye = Eye::at(&server(cluster, "s3")?).await?;
+    eye.whole(cluster, "s1").await?;
+    cluster.isolate("s1").await?;
+    let (first, second) = (port(cluster, "s1")?, port(cluster, "s2")?);
+    let moved = |view: &View| view.primary == Some(second) && view.up.get(&first) == Some(&false);
+    let (_, took) = eye.until("moved", ELECTION, moved).await?;
+    println!("  cut off from the others: writes moved after {took:?}");
+    cluster.reconnect("s1").await?;
+    eye.whole(cluster, "s1").await?;
+    Ok(())
+}

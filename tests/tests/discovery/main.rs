@@ -1,0 +1,65 @@
+//! What Millrace finds out about the servers by itself, from one of them, and how soon and how rightly
+//! it judges what becomes of them: asynchronous clusters of both families, Group Replication, Galera.
+
+mod asynchronous;
+mod groups;
+mod judgement;
+mod view;
+
+use millrace_sandbox::{Cluster, ClusterSpec, Family, Topology, skip_unless_topology};
+use millrace_tests::checks::Checks;
+use millrace_tests::harness::direct_only;
+
+/// A cluster of three.
+async fn cluster(family: Family, topology: Topology) -> anyhow::Result<Cluster> {
+    let mut spec = ClusterSpec::new(family);
+    spec.topology = topology;
+    Cluster::up(spec).await
+}
+
+fn wanted(family: Family, topology: Topology) -> bool {
+    !direct_only() && skip_unless_topology(family, topology, "discovery")
+}
+
+async fn asynchronous(family: Family) -> anyhow::Result<()> {
+    if !wanted(family, Topology::Async) {
+        return Ok(());
+    }
+    let mut checks = Checks::new(format!("discovery, {family}"));
+    let cluster = cluster(family, Topology::Async).await?;
+    asynchronous::run(&mut checks, &cluster).await;
+    judgement::run(&mut checks, &cluster).await;
+    checks.finish()
+}
+
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    asynchronous(Family::MySql).await
+}
+
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    asynchronous(Family::MariaDb).await
+}
+
+#[tokio::test]
+async fn mysql_group() -> anyhow::Result<()> {
+    if !wanted(Family::MySql, Topology::Group) {
+        return Ok(());
+    }
+    let mut checks = Checks::new("discovery, mysql group");
+    let cluster = cluster(Family::MySql, Topology::Group).await?;
+    groups::group(&mut checks, &cluster).await;
+    checks.finish()
+}
+
+#[tokio::test]
+async fn mariadb_galera() -> anyhow::Result<()> {
+    if !wanted(Family::MariaDb, Topology::Galera) {
+        return Ok(());
+    }
+    let mut checks = Checks::new("discovery, mariadb galera");
+    let cluster = cluster(Family::MariaDb, Topology::Galera).await?;
+    groups::galera(&mut checks, &cluster).await;
+    checks.finish()
+}
