@@ -546,7 +546,10 @@ fn time(time: Duration) -> String {
         (60_000, "m"),
         (1_000, "s"),
     ];
-    match units.iter().find(|(unit, _)| ms >= *unit && ms % unit == 0) {
+    match units
+        .iter()
+        .find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit))
+    {
         _ if ms == 0 => "0s".to_owned(),
         Some((unit, name)) => format!("{}{name}", ms / unit),
         None => format!("{ms}ms"),

@@ -65,7 +65,7 @@ impl Session {
         let who = Who {
             account: &self.identity.account.user,
             database: &self.state.database,
-            address: self.address,
+            address: self.handle.peer.map(|(address, _)| address),
             listener: self.entry.listener,
         };
         let selection = rules.select(&who);

@@ -102,7 +102,7 @@ async fn serve(
     let (id, uid) = worker.shared.registry.enter(worker.index);
     let handle = Rc::new(Handle {
         uid,
-        peer,
+        peer: peer.map(|peer| (peer.ip(), peer.port())),
         connected: Cell::new(worker.tick()),
         heard: Cell::new(worker.tick()),
         ..Handle::default()
@@ -667,7 +667,6 @@ impl Entrance<'_> {
             self.buffer,
             self.capabilities,
             entry,
-            self.address,
             identity,
             base,
             database,

@@ -81,7 +81,7 @@ pub struct SessionLine {
     pub seconds: u64,
     /// The server connection that it has, and its number there.
     pub on: Option<(ServerId, u32)>,
-    /// BEGIN was answered and is not sent yet.
+    /// It is in a transaction that no server knows of (yet, or any more).
     pub begun: bool,
     /// Why it keeps its connection, with the time since when.
     pub pins: Vec<(PinReason, Instant)>,
@@ -154,13 +154,15 @@ impl Handle {
         } else {
             (Doing::Waiting, busy)
         };
-        let database = match &*self.state.borrow() {
+        let state = self.state.take();
+        let database = match &state {
             Some(state) => (*state.database).into(),
             None => Box::default(),
         };
+        self.state.set(state);
         SessionLine {
             user: self.user.borrow().clone(),
-            peer: self.peer,
+            peer: self.peer.map(SocketAddr::from),
             database,
             doing,
             seconds: tick.saturating_sub(since),
@@ -230,9 +232,8 @@ mod tests {
 
     #[test]
     fn a_client_costs_little_for_being_listed() {
-        // What a handle has for this alone: the rest of it was there before.
-        let own = size_of::<Counts>() + size_of::<Option<SocketAddr>>() + 4 * size_of::<usize>();
-        assert!(own <= 96, "{own}");
+        // Of these a hundred or so are for this alone.
+        assert!(size_of::<Handle>() <= 232, "{}", size_of::<Handle>());
     }
 
     #[test]

@@ -502,7 +502,7 @@ impl Session {
             };
             let mut lease = match lease {
                 Ok(lease) => lease,
-                Err(_) if self.was_killed() => return Err(self.interrupted().await),
+                Err(_) if self.was_killed() => return Err(Box::pin(self.interrupted()).await),
                 Err(error) => {
                     refusal = Some(self.unavailable(candidate.server, error));
                     continue;
@@ -534,7 +534,7 @@ impl Session {
                     }
                 }
                 Err(failure) => {
-                    self.put_back(lease);
+                    self.part_after(lease);
                     return Err(failure);
                 }
             }
@@ -548,6 +548,19 @@ impl Session {
             Some(why) => Err(why.into()),
             None => Err(Failure::Ended),
         }
+    }
+
+    /// Parts with a connection on which a statement failed before it was run. A transaction that had
+    /// just been run again there stays with it.
+    fn part_after(&mut self, lease: Lease) {
+        if self.lease_is_kept() && !lease.broken {
+            self.lease = Some(lease);
+            return;
+        }
+        if self.lease_is_kept() {
+            self.end_transaction();
+        }
+        self.put_back(lease);
     }
 
     /// The idle connection that suits the request best.
@@ -629,11 +642,14 @@ impl Session {
     /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
     /// to write outside of a transaction.
     fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
-        let read_only = self.status.contains(Status::IN_TRANS_READONLY);
         let in_transaction = self.pins.has(PinReason::Transaction);
+        let began_there = self
+            .journal
+            .as_ref()
+            .is_some_and(|journal| journal.begun.on_primary && !journal.begun.read_only);
         let for_primary = match self.target {
             Target::ReplicasOnly => false,
-            _ => writes || (in_transaction && !read_only),
+            _ => writes || (in_transaction && began_there),
         };
         let demoted = self.worker.with_world(|world| {
             let snapshot = &world.snapshot;

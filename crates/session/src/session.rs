@@ -1,7 +1,6 @@
 //! What a session is: the client's stream, what it has set, what it holds. No behaviour beyond
 //! keeping these consistent; [`crate::run`] uses them.
 
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -239,8 +238,6 @@ pub(crate) struct Session {
     pub(crate) route: Route,
     /// The rules that can concern it.
     pub(crate) selection: Rc<Selection>,
-    /// Where its client is; none for a Unix socket.
-    pub(crate) address: Option<IpAddr>,
     /// Where it has read last, until it is known how far that server was.
     pub(crate) seen: Option<Seen>,
     /// The server of its last read.
@@ -273,7 +270,6 @@ impl Session {
         inbuf: Vec<u8>,
         capabilities: Capabilities,
         entry: Entry,
-        address: Option<IpAddr>,
         identity: Identity,
         base: Rc<SessionState>,
         database: Vec<u8>,
@@ -335,7 +331,6 @@ impl Session {
             obeying: None,
             route: Route::default(),
             selection: Rc::default(),
-            address,
             position: GtidSet::new(topology_family),
             seen: None,
             home: None,
@@ -386,7 +381,7 @@ impl Session {
     /// Takes over a new state and what follows from it for reading statements.
     pub(crate) fn set_state(&mut self, state: Rc<SessionState>) {
         let moves = self.state.database != state.database;
-        *self.handle.state.borrow_mut() = Some(state.clone());
+        self.handle.state.set(Some(state.clone()));
         self.state = state;
         if moves {
             self.select_rules();

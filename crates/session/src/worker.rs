@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
@@ -179,7 +179,7 @@ pub struct Running {
 }
 
 /// The part of a session that others may touch; they are on the same thread.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Handle {
     pub(crate) uid: u64,
     pub(crate) user: RefCell<Box<[u8]>>,
@@ -210,16 +210,16 @@ pub(crate) struct Handle {
     /// What another session saved of this one's last statement.
     pub(crate) saved: Rc<Keeper>,
     /// Where the client is; none for a Unix socket.
-    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) peer: Option<(IpAddr, u16)>,
     /// When it connected, in ticks.
     pub(crate) connected: Cell<u64>,
     pub(crate) counts: Counts,
     pub(crate) pins: Rc<Pins>,
-    /// BEGIN was answered and is not sent yet.
+    /// The client is in a transaction that no server knows of (yet, or any more).
     pub(crate) begun: Cell<bool>,
     pub(crate) level: Cell<Consistency>,
     /// What the client has set; none before the login is done.
-    pub(crate) state: RefCell<Option<Rc<SessionState>>>,
+    pub(crate) state: Cell<Option<Rc<SessionState>>>,
     pub(crate) waker: RefCell<Option<Waker>>,
 }
 

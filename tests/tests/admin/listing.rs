@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{APP, Cluster, Family};
+use millrace_sandbox::{APP, Cluster, Family, Topology};
 use millrace_tests::wire::{Connection, Expect, Login, com};
 
 use crate::ground::{Ground, PASSWORD, expect, is, number, value};
@@ -196,7 +196,7 @@ pub(crate) async fn sessions(cluster: &Cluster) -> anyhow::Result<()> {
     let mut running = Vec::new();
     for _ in 0..5 {
         let mut one = Connection::open(&login).await?;
-        one.send(com::QUERY, b"SELECT SLEEP(4) FROM listed FOR UPDATE")
+        one.send(com::QUERY, b"SELECT SLEEP(1) FROM listed FOR UPDATE")
             .await?;
         running.push(one);
     }
@@ -336,7 +336,7 @@ pub(crate) async fn pools(cluster: &Cluster) -> anyhow::Result<()> {
         &[("in_use", "1"), ("waiting", "0"), ("server_max", "7")],
     )?;
     let (opened, lent) = (number(&row, "opened")?, number(&row, "lent")?);
-    ensure!(lent >= 11.0 && opened >= 1.0 && opened < 5.0, "{row:#?}");
+    ensure!(lent >= 11.0 && (1.0..5.0).contains(&opened), "{row:#?}");
     ensure!(number(&row, "reused")? == lent - opened, "{row:#?}");
     let open = number(&row, "idle")? + number(&row, "in_use")?;
     ensure!(
@@ -419,6 +419,48 @@ pub(crate) async fn counted(cluster: &Cluster) -> anyhow::Result<()> {
         for secret in [PASSWORD, millrace_sandbox::MONITOR.password] {
             ensure!(!text.contains(secret), "{sql} shows {secret}");
         }
+    }
+    Ok(())
+}
+
+/// A group or cluster, and each server's state in it.
+pub(crate) async fn members(cluster: &Cluster, topology: Topology) -> anyhow::Result<()> {
+    let ground = Ground::start(cluster, "", "").await?;
+    let mut operator = ground.open().await?;
+    let rows = operator.rows("SHOW TOPOLOGY").await?;
+    ensure!(rows.len() == 3, "{rows:#?}");
+    let name = value(&rows[0], "cluster")?.to_owned();
+    let (kind, own) = match topology {
+        Topology::Galera => ("galera ", "synced"),
+        _ => ("group ", "online"),
+    };
+    ensure!(name.starts_with(kind), "{rows:#?}");
+    for row in &rows {
+        expect(row, &[("cluster", &name), ("state", "up")])?;
+        let state = value(row, "member_state")?;
+        let wanted = match (topology, value(row, "role")?) {
+            (Topology::Group, "primary") => "online, primary",
+            _ => own,
+        };
+        ensure!(state == wanted, "{row:#?}");
+    }
+    let primary = operator.row("SHOW SERVERS WHERE role = 'primary'").await?;
+    if topology == Topology::Group {
+        let address = format!("127.0.0.1:{}", cluster.primary().port);
+        expect(&primary, &[("address", &address)])?;
+    }
+    // A member that is stopped is told from one that takes part.
+    let gone = cluster.replicas()[0].clone();
+    let address = format!("127.0.0.1:{}", gone.port);
+    if value(&primary, "address")? != address {
+        cluster.stop(&gone.name).await?;
+        let sql = format!("SHOW SERVERS LIKE '{address}'");
+        let row = operator
+            .wait_for(&sql, FOLLOWED, |row| is(row, "fit", "no"))
+            .await?;
+        ensure!(!value(&row, "why")?.is_empty(), "{row:#?}");
+        let others = operator.rows("SHOW SERVERS WHERE fit = 'yes'").await?;
+        ensure!(others.len() == 2, "{others:#?}");
     }
     Ok(())
 }

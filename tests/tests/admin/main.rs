@@ -6,11 +6,12 @@ mod documented;
 mod entering;
 mod ground;
 mod listing;
+mod moving;
 #[path = "../serving/ground.rs"]
 #[allow(dead_code, reason = "the suite needs but some of it")]
 mod serving;
 
-use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
+use millrace_sandbox::{Cluster, ClusterSpec, Family, Topology, skip_unless, skip_unless_topology};
 use millrace_tests::checks::Checks;
 
 async fn admin(family: Family) -> anyhow::Result<()> {
@@ -48,26 +49,47 @@ async fn admin(family: Family) -> anyhow::Result<()> {
     checks
         .run("documented", documented::examples(cluster))
         .await;
+    checks.run("a planned move", moving::planned(cluster)).await;
+    checks.run("a lost primary", moving::lost(cluster)).await;
     checks.finish()
 }
 
-fn test(family: Family) {
-    if !skip_unless(family, "admin") {
-        return;
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    if !skip_unless(Family::MySql, "admin") {
+        return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(admin(family)).unwrap();
+    admin(Family::MySql).await
 }
 
-#[test]
-fn mysql() {
-    test(Family::MySql);
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    if !skip_unless(Family::MariaDb, "admin") {
+        return Ok(());
+    }
+    admin(Family::MariaDb).await
 }
 
-#[test]
-fn mariadb() {
-    test(Family::MariaDb);
+async fn members(family: Family, topology: Topology) -> anyhow::Result<()> {
+    if !skip_unless_topology(family, topology, "admin") {
+        return Ok(());
+    }
+    let mut spec = ClusterSpec::new(family);
+    spec.topology = topology;
+    let cluster = Cluster::up(spec).await?;
+    let mut checks = Checks::new(format!("admin, {topology:?}"));
+    checks
+        .run("members", listing::members(&cluster, topology))
+        .await;
+    checks.finish()
+}
+
+#[tokio::test]
+async fn group() -> anyhow::Result<()> {
+    members(Family::MySql, Topology::Group).await
+}
+
+#[tokio::test]
+async fn galera() -> anyhow::Result<()> {
+    members(Family::MariaDb, Topology::Galera).await
 }

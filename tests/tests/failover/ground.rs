@@ -9,6 +9,8 @@ use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::wire::{Connection, Login, Reply, Target};
 
 const READY: Duration = Duration::from_secs(30);
+/// The operator's password.
+const OPERATOR: &str = "operator";
 const FOLLOWED: Duration = Duration::from_secs(20);
 
 /// Brings back what the last check left down; a server may still be on its way down.
@@ -48,8 +50,23 @@ pub(crate) async fn proxy_of_one(cluster: &Cluster, more: &str) -> anyhow::Resul
     proxy_for(&servers, 1, more).await
 }
 
+/// A proxy with an operator's connection to it.
+pub(crate) async fn proxy_with_operator(
+    cluster: &Cluster,
+    more: &str,
+) -> anyhow::Result<(Proxy, Connection)> {
+    let port = Launch::new()?.port;
+    let admin = format!(
+        "[admin]\nlisten = \"127.0.0.1:{port}\"\npassword_env = \"MILLRACE_ADMIN_PASSWORD\"\n{more}"
+    );
+    let proxy = proxy(cluster, &admin).await?;
+    let target = Target::Tcp(format!("127.0.0.1:{port}"));
+    let operator = Connection::open(&Login::new(target, "admin", OPERATOR)).await?;
+    Ok((proxy, operator))
+}
+
 async fn proxy_for(ports: &[u16], workers: u32, more: &str) -> anyhow::Result<Proxy> {
-    let launch = Launch::new()?;
+    let launch = Launch::new()?.env("MILLRACE_ADMIN_PASSWORD", OPERATOR);
     let servers: String = ports
         .iter()
         .map(|port| format!("[[server]]\naddress = \"127.0.0.1:{port}\"\n"))

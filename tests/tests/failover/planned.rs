@@ -10,7 +10,7 @@ use millrace_sandbox::Cluster;
 use millrace_tests::harness::Proxy;
 use millrace_tests::wire::{Connection, Login, Reply};
 
-use crate::ground::{app, next, proxy, run, table};
+use crate::ground::{app, ask, both, client, next, proxy, proxy_with_operator, run, table};
 
 const WRITERS: usize = 4;
 const TELLERS: usize = 4;
@@ -161,13 +161,13 @@ impl Ledger {
             .await?
             .unwrap_or_default();
         let there: BTreeSet<u64> = there.split(',').filter_map(|n| n.parse().ok()).collect();
-        let acknowledged = self.acknowledged.borrow();
+        let acknowledged = self.acknowledged.borrow().clone();
         let lost: Vec<_> = acknowledged.difference(&there).collect();
         ensure!(
             lossy || lost.is_empty(),
             "acknowledged and not there: {lost:?}"
         );
-        let refused = self.refused.borrow();
+        let refused = self.refused.borrow().clone();
         let ghosts: Vec<_> = refused.intersection(&there).collect();
         ensure!(ghosts.is_empty(), "refused and there: {ghosts:?}");
         let sum = control.value("SELECT SUM(n) FROM app.accounts").await?;
@@ -245,6 +245,86 @@ pub(crate) async fn flips(cluster: &Cluster) -> anyhow::Result<()> {
     ledger.during(&proxy, flipping).await?;
     ledger.ensure_errors(&[])?;
     ledger.check(cluster, false).await
+}
+
+/// An operator drains it, has a replica take over and lets it come back.
+pub(crate) async fn drained(cluster: &Cluster) -> anyhow::Result<()> {
+    let (_, ledger) = ground(cluster).await?;
+    let (proxy, mut operator) = proxy_with_operator(cluster, "").await?;
+    let (old, next) = (cluster.primary(), next(cluster)?);
+    let moving = async {
+        operator
+            .expect(&format!("DRAIN SERVER '127.0.0.1:{}'", old.port))
+            .await?;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cluster.promote(&next.name).await?;
+        operator
+            .expect(&format!("RESUME SERVER '127.0.0.1:{}'", old.port))
+            .await?;
+        Ok(())
+    };
+    ledger.during(&proxy, moving).await?;
+    ledger.ensure_errors(&[])?;
+    ledger.check(cluster, false).await
+}
+
+/// Transactions that are open may go on for a while on a server that is drained, and then leave it.
+pub(crate) async fn drained_with_transactions(cluster: &Cluster) -> anyhow::Result<()> {
+    table(cluster, "drained (id INT PRIMARY KEY, n INT)").await?;
+    let options = "[failover]\ndrain_time = \"2s\"\n";
+    let (proxy, mut operator) = proxy_with_operator(cluster, options).await?;
+    let (mut quick, mut slow) = (client(&proxy).await?, client(&proxy).await?);
+    let mut other = client(&proxy).await?;
+    for (session, id) in [(&mut quick, 1), (&mut slow, 2)] {
+        session.expect("BEGIN").await?;
+        session
+            .expect(&format!("INSERT INTO drained VALUES ({id}, 0)"))
+            .await?;
+    }
+    let (old, next) = (cluster.primary(), next(cluster)?);
+    let begun = Instant::now();
+    operator
+        .expect(&format!("DRAIN SERVER '127.0.0.1:{}'", old.port))
+        .await?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    quick
+        .expect("UPDATE drained SET n = 1 WHERE id = 1")
+        .await?;
+    quick.expect("COMMIT").await?;
+    ensure!(
+        begun.elapsed() < Duration::from_secs(2),
+        "it waited: {:?}",
+        begun.elapsed()
+    );
+    let writing = async { Ok(other.query("INSERT INTO drained VALUES (3, 0)").await) };
+    let moving = async {
+        // The one that does nothing has left.
+        let open = "SELECT COUNT(*) FROM information_schema.INNODB_TRX";
+        while ask(cluster, open).await? != "0" {
+            ensure!(
+                begun.elapsed() < Duration::from_secs(10),
+                "a transaction is still open"
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        ensure!(
+            begun.elapsed() > Duration::from_millis(1900),
+            "left after {:?}",
+            begun.elapsed()
+        );
+        cluster.promote(&next.name).await
+    };
+    let (reply, ()) = both(writing, moving).await?;
+    ensure!(reply.err().is_none(), "{:?}", reply.render());
+    slow.expect("UPDATE drained SET n = 2 WHERE id = 2").await?;
+    slow.expect("COMMIT").await?;
+    let rows = ask(
+        cluster,
+        "SELECT GROUP_CONCAT(CONCAT(id, ':', n) ORDER BY id) FROM app.drained",
+    )
+    .await?;
+    ensure!(rows == "1:1,2:2,3:0", "{rows}");
+    Ok(())
 }
 
 /// It is stopped in order, and a replica takes over.

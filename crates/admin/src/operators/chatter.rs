@@ -207,6 +207,7 @@ pub(crate) fn sections() -> impl Iterator<Item = &'static str> {
         "server",
         "account",
         "monitor",
+        "discovery",
         "tls",
         "server_tls",
         "pool",

@@ -855,7 +855,14 @@ fn the_settings_tell_all_but_the_secrets() {
         } else if let Some((key, _)) = line.split_once(" = ")
             && !key.contains(' ')
             && [
-                "pool", "limits", "routing", "failover", "auth", "log", "drain",
+                "discovery",
+                "pool",
+                "limits",
+                "routing",
+                "failover",
+                "auth",
+                "log",
+                "drain",
             ]
             .contains(&&*section)
         {

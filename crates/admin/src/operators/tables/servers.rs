@@ -103,14 +103,13 @@ pub(crate) fn state(health: Health) -> &'static str {
     }
 }
 
-/// Why it takes no reads; for a server that was or may be the primary, also why nobody takes
-/// writes.
+/// Why it takes no reads, and why nobody takes writes.
 fn why(snapshot: &Snapshot, view: &ServerView) -> String {
-    use millrace_topology::NoPrimary;
     let unfit = view.unfit.map(|unfit| unfit.to_string());
-    let without = snapshot.without.filter(|without| match without {
-        NoPrimary::Conflict => snapshot.conflict.contains(&view.id),
-        other => other.server() == Some(view.id),
+    // Where it is about one server, or some, it stands with these; else with all.
+    let without = snapshot.without.filter(|without| match without.server() {
+        Some(id) => id == view.id,
+        None => snapshot.conflict.is_empty() || snapshot.conflict.contains(&view.id),
     });
     let without = without.map(|without| format!("no server takes writes: {without}"));
     let both: Vec<String> = unfit.into_iter().chain(without).collect();

@@ -41,7 +41,7 @@ pub(crate) const LISTING: Listing = Listing {
         ),
         text(
             "transaction",
-            "`none`, `begun` (not sent to a server yet) or `open`",
+            "`none`, `begun` (no server has it, yet or any more) or `open`",
         ),
         text(
             "pins",

@@ -1,6 +1,8 @@
 //! SHOW TOPOLOGY: who replicates from whom, and how that goes.
 
-use millrace_topology::{Receiver, ReplicationStatus, ServerView, Snapshot};
+use millrace_topology::{
+    MemberState, ProbeReport, Receiver, ReplicationStatus, ServerView, Snapshot,
+};
 
 use super::servers::state;
 use super::{Listing, Show, int, text};
@@ -12,7 +14,7 @@ pub(crate) const LISTING: Listing = Listing {
     name: "TOPOLOGY",
     also: &[],
     statement: "SHOW TOPOLOGY",
-    help: "the replication edges: each server's source, receiver and applier; conflicts",
+    help: "the replication edges: each server's source, receiver and applier; groups, clusters, conflicts",
     columns: &[
         text("server", "its address"),
         text("role", "`primary`, `replica` or `unknown`"),
@@ -36,6 +38,11 @@ pub(crate) const LISTING: Listing = Listing {
             "replication's last error; empty where there is none",
         ),
         text("read_only", "`yes` where it refuses writes"),
+        text(
+            "cluster",
+            "`group` or `galera` with its identity; NULL where it is in neither",
+        ),
+        text("member_state", "its state there, as it says itself"),
         text(
             "conflict",
             "`yes` for one of several servers that claim to be the primary",
@@ -69,6 +76,7 @@ fn row(snapshot: &Snapshot, view: &ServerView) -> Vec<Cell> {
         true => "running",
         false => "stopped",
     });
+    let (cluster, member_state) = report.map(membership).unwrap_or_default();
     vec![
         view.address.to_string().into(),
         view.role.to_string().into(),
@@ -80,10 +88,36 @@ fn row(snapshot: &Snapshot, view: &ServerView) -> Vec<Cell> {
         view.lag_seconds.into(),
         edge.map(|edge| edge.last_error.to_string()).into(),
         report.map(|report| report.refuses_writes()).into(),
+        cluster.into(),
+        member_state.into(),
         snapshot.conflict.contains(&view.id).into(),
         report.map(|report| report.server_id).into(),
         report.map(|report| report.server_uuid.to_string()).into(),
     ]
+}
+
+/// The group or cluster that a server is in, and its state there.
+fn membership(report: &ProbeReport) -> (Option<String>, Option<&'static str>) {
+    if let Some(group) = &report.group {
+        let mut members = group.members.iter();
+        let own = members.find(|member| member.uuid == report.server_uuid);
+        let state = own.map(|member| match (member.primary, member.state) {
+            (true, MemberState::Online) => "online, primary",
+            (_, state) => state.as_str(),
+        });
+        return (Some(format!("group {}", group.made)), state);
+    }
+    match &report.galera {
+        Some(node) if node.primary_component => (
+            Some(format!("galera {}", node.cluster)),
+            Some(node.state.as_str()),
+        ),
+        Some(node) => (
+            Some(format!("galera {}", node.cluster)),
+            Some("in a part without a majority"),
+        ),
+        None => (None, None),
+    }
 }
 
 /// The server that an edge leads to: by its identity, else by its address.
