@@ -99,6 +99,8 @@ impl Seen {
 pub struct Transaction {
     /// Its first statement was sent.
     pub begun: Instant,
+    /// So was its COMMIT, where it came to that.
+    pub commit_sent: Option<Instant>,
     /// It was over, as far as the client knows.
     pub ended: Instant,
     pub committed: bool,
@@ -408,11 +410,12 @@ impl Client {
             self.seq += 1;
             let begun = Instant::now();
             let sent_us = wall_us();
-            let (fate, told) = self.transaction(connection).await;
+            let (fate, told, commit_sent) = self.transaction(connection).await;
             let key = (self.number, self.seq);
             self.board.ledger.borrow_mut().write(key, fate, sent_us);
             self.board.transactions.borrow_mut().push(Transaction {
                 begun,
+                commit_sent,
                 ended: Instant::now(),
                 committed: fate == Fate::Acknowledged,
             });
@@ -433,7 +436,7 @@ impl Client {
     }
 
     /// Before its COMMIT is sent nothing of a transaction can have been done.
-    async fn transaction(&self, connection: &mut Connection) -> (Fate, Told) {
+    async fn transaction(&self, connection: &mut Connection) -> (Fate, Told, Option<Instant>) {
         let client = self.number;
         let look = format!("SELECT n FROM app.counters WHERE client = {client} FOR UPDATE");
         let more = format!("UPDATE app.counters SET n = n + 1 WHERE client = {client}");
@@ -447,7 +450,7 @@ impl Client {
             let reply = connection.query(sql).await;
             let told = self.told(&reply);
             if told != Told::Answer {
-                return (Fate::Refused, told);
+                return (Fate::Refused, told, None);
             }
             if *sql == *look {
                 before = reply.scalar().and_then(|n| n.parse::<u64>().ok());
@@ -463,9 +466,10 @@ impl Client {
             }
             tokio::time::sleep(THINK).await;
         }
+        let commit_sent = Instant::now();
         let reply = connection.query("COMMIT").await;
         let told = self.told(&reply);
-        (Self::fate(told, &reply), told)
+        (Self::fate(told, &reply), told, Some(commit_sent))
     }
 }
 

@@ -72,6 +72,8 @@ fn group_options(server: &Server, members: &[Server]) -> Vec<(&'static str, Stri
         ("group-replication-group-seeds", addresses(members)),
         ("group-replication-recovery-get-public-key", "ON".into()),
         ("group-replication-member-expel-timeout", "0".into()),
+        // A donor that was just restarted is not waited for for a minute.
+        ("group-replication-recovery-reconnect-interval", "1".into()),
         ("super-read-only", "ON".into()),
     ]
 }

@@ -130,6 +130,19 @@ impl Answer {
         )
     }
 
+    /// The server's own error at commit leaves open whether it was done.
+    pub(crate) fn unknown_after(error: &ServerError) -> Self {
+        Self::proxy(
+            ErrorClass::Connection,
+            1180,
+            b"08007",
+            format!(
+                "Millrace: whether the statement was committed is not known, for the server answered \
+                 {error}; look before you run it again"
+            ),
+        )
+    }
+
     /// The open transaction was lost with its server and could not be run again on another. Nothing of
     /// it was done: as after a deadlock, the client may begin it anew.
     pub(crate) fn transaction_lost(why: Spoilt) -> Self {

@@ -128,6 +128,8 @@ pub(crate) struct Begun {
     /// The client's statement; none where autocommit is off, or it is the first entry.
     pub(crate) text: Option<Rc<[u8]>>,
     pub(crate) read_only: bool,
+    /// On the primary: it cannot go on anywhere else.
+    pub(crate) on_primary: bool,
     /// SET TRANSACTION statements ahead of it.
     pub(crate) one_shot: Vec<Box<[u8]>>,
     /// What was set on the session.
@@ -348,6 +350,7 @@ mod tests {
         Begun {
             text: Some(b"BEGIN".as_slice().into()),
             read_only: false,
+            on_primary: true,
             one_shot: Vec::new(),
             state: Rc::default(),
             last_insert_id: None,

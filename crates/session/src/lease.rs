@@ -124,17 +124,17 @@ impl Session {
             lease.saving = None;
         }
         // What is rare is in boxes here, so that what every statement needs is small.
-        if self.rerun.is_some()
-            && let Err(answer) = Box::pin(self.run_again(lease, wait)).await?
-        {
-            return Ok(Attempt::Elsewhere(answer));
-        }
         if let Some(ended) = self.route.ended.take() {
             let left = Box::pin(self.look_what_it_left(lease, request, &ended)).await?;
             if let Err(answer) = left {
                 self.route.ended = Some(ended);
                 return Ok(Attempt::Elsewhere(answer));
             }
+        }
+        if self.rerun.is_some()
+            && let Err(answer) = Box::pin(self.run_again(lease, wait)).await?
+        {
+            return Ok(Attempt::Elsewhere(answer));
         }
         if self.sees_foreign(lease, request)
             && let Err(error) = Box::pin(self.clear_foreign(lease)).await
@@ -213,6 +213,8 @@ impl Session {
             statement: request.prepare,
             discard: false,
             sums: recorded,
+            commits: request.class.kind == Kind::Commit
+                || (request.access == Access::Write && !recorded),
         };
         match self.relay(lease, request.expect, &plan).await? {
             Ended::Whole => {
@@ -267,7 +269,10 @@ impl Session {
             } else if read_only || (!kept && may_repeat(request)) {
                 let or_stale: Test = |error| refuses_read(error) || is_stale(error);
                 (Some(refuses_read), or_stale)
-            } else if !kept && may_retry(request) && is_change(request) {
+            } else if !kept
+                && may_retry(request)
+                && (is_change(request) || self.is_undone_with_connection(request))
+            {
                 let or_stale: Test = |error| leaves_transaction(error) || is_stale(error);
                 (Some(leaves_transaction), or_stale)
             } else if !kept && may_retry(request) {
@@ -349,7 +354,10 @@ impl Session {
         if self.lease_is_kept() {
             // The connection is not what its record says.
             return match answer.passing {
-                true => Ok(Attempt::Gone { why: answer, sent: true }),
+                true => Ok(Attempt::Gone {
+                    why: answer,
+                    sent: true,
+                }),
                 false => Err(Failure::Fatal(answer)),
             };
         }
@@ -424,6 +432,9 @@ impl Session {
             return Err(Failure::Answer(why));
         }
         self.route.lost += 1;
+        if request.access == Access::Write {
+            self.route.ended = Some(Answer::unknown_outcome());
+        }
         self.count_retry(match request.access {
             Access::Write => RetryKind::Write,
             _ => RetryKind::Read,

@@ -24,18 +24,26 @@ pub(crate) enum Meaning {
 /// - 3032: `@@offline_mode`, said to logins.
 /// - 1047 with `WSREP`: a Galera node without its cluster ("WSREP has not yet prepared node for
 ///   application use"), said before the statement; otherwise it is an unknown command.
-/// - 1053, and MariaDB's 1927 for a connection that was killed: to statements under way, too.
+/// - 1053: to statements under way, too. MySQL says it when it shuts down, not to one that was killed;
+///   MariaDB's 1927 is for those, and whoever killed a statement does not want it to run again.
 ///
-/// Group Replication's 3100 and 3101 come before and after the transaction has been sent to the
-/// group with the same words, so that they prove nothing; 1180 as well.
+/// Of what groups of servers say at commit, see [`proves_nothing`]. Group Replication's 3101 is a conflict
+/// that the transaction has lost, as Galera's 1213 is: the statement's own matter.
 pub(crate) fn meaning(error: &ServerError) -> Meaning {
     match error.code {
         1290 if says(error, b"read-only") || says(error, b"read_only") => Meaning::NotRun,
         1836 | 3032 => Meaning::NotRun,
         1047 if says(error, b"WSREP") => Meaning::NotRun,
-        1053 | 1927 => Meaning::Ending,
+        1053 => Meaning::Ending,
         _ => Meaning::Own,
     }
+}
+
+/// Whether an error at commit leaves open whether it was done. Group Replication's 3100 is said where the
+/// transaction was not sent to the group, and where the wait for the group's word failed after it was;
+/// 1180 is any failure during a commit, on Galera the loss of the cluster.
+pub(crate) fn proves_nothing(error: &ServerError) -> bool {
+    matches!(error.code, 1180 | 3100)
 }
 
 /// Whether a read that is answered so may run on another server. 3100: a member of a group that
@@ -97,7 +105,7 @@ mod tests {
             ),
             (1047, "Unknown command", Meaning::Own),
             (1053, "Server shutdown in progress", Meaning::Ending),
-            (1927, "Connection was killed", Meaning::Ending),
+            (1927, "Connection was killed", Meaning::Own),
             (1213, "Deadlock found when trying to get lock", Meaning::Own),
             (
                 1792,
@@ -126,6 +134,13 @@ mod tests {
             let error = ServerError::new(*code, b"HY000", *message);
             assert_eq!(meaning(&error), *expected, "{code} {message}");
         }
+    }
+
+    #[test]
+    fn some_errors_at_commit_prove_nothing() {
+        let error = |code| ServerError::new(code, b"HY000", "");
+        assert!(proves_nothing(&error(3100)) && proves_nothing(&error(1180)));
+        assert!(!proves_nothing(&error(3101)) && !proves_nothing(&error(1213)));
     }
 
     #[test]

@@ -15,9 +15,10 @@ use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, Status};
 use millrace_topology::GtidSet;
 
-use crate::failure::Failure;
+use crate::failure::{Answer, Failure};
 use crate::login::error_packet;
 use crate::obey::too_slow;
+use crate::refusals::proves_nothing;
 use crate::session::{Session, Tracks};
 use crate::sum::Sum;
 
@@ -88,6 +89,8 @@ pub(crate) struct Plan {
     pub(crate) discard: bool,
     /// Sum up definitions and rows.
     pub(crate) sums: bool,
+    /// The statement commits something: some errors do not say whether it did.
+    pub(crate) commits: bool,
 }
 
 /// The number in `Rows matched: 2  Changed: 1  Warnings: 0`.
@@ -188,16 +191,14 @@ impl Session {
                         lease.buffer.drain(..at + len);
                         return Ok(Ended::Held(error));
                     }
-                    let late = error.code == 1317 && self.handle.timed_out.get();
-                    let error = match late && !plan.discard {
-                        true => {
-                            let late = too_slow();
+                    let error = match self.in_place_of(&error, plan) {
+                        Some(other) => {
                             out.extend_from_slice(&lease.buffer[start..at]);
-                            error_packet(&late).encode(&mut out, lease.buffer[at + 3]);
+                            error_packet(&other).encode(&mut out, lease.buffer[at + 3]);
                             start = at + len;
-                            Box::new(late.error.clone())
+                            Box::new(other.error.clone())
                         }
-                        false => error,
+                        None => error,
                     };
                     self.outcome.error = Some(error);
                     at += len;
@@ -284,6 +285,20 @@ impl Session {
             lease.status = self.outcome.status;
         }
         Ok(Ended::Whole)
+    }
+
+    /// What the client is told instead of a server's error.
+    fn in_place_of(&self, error: &ServerError, plan: &Plan) -> Option<Answer> {
+        if plan.discard {
+            None
+        } else if error.code == 1317 && self.handle.timed_out.get() {
+            Some(too_slow())
+        } else if plan.commits && proves_nothing(error) {
+            self.count_unknown();
+            Some(Answer::unknown_after(error))
+        } else {
+            None
+        }
     }
 
     fn lost(&self) -> Result<Ended, Failure> {

@@ -138,6 +138,9 @@ impl Session {
             },
             text,
             read_only,
+            on_primary: self
+                .worker
+                .with_world(|world| world.snapshot.primary == Some(lease.server)),
             state: self.state.clone(),
             last_insert_id: lease.last_insert_id,
             private_version: self.private.version,
@@ -237,6 +240,9 @@ impl Session {
             self.end_transaction();
             return Err(self.unknown_outcome());
         }
+        if sent && request.access == Access::Write {
+            self.route.ended = Some(Answer::unknown_outcome());
+        }
         self.route.lost += u8::from(sent);
         if u32::from(self.route.lost) > self.worker.options().failover.retries_max {
             // It may be what ends its servers.
@@ -307,9 +313,13 @@ impl Session {
 
     /// Nobody can tell whether the statement under way was committed.
     pub(crate) fn unknown_outcome(&self) -> Failure {
+        self.count_unknown();
+        Answer::unknown_outcome().into()
+    }
+
+    pub(crate) fn count_unknown(&self) {
         let failovers = self.worker.shared.monitor.failovers();
         failovers.count(FailoverCount::UnknownOutcome);
-        Answer::unknown_outcome().into()
     }
 
     /// The session is in no transaction any more.
@@ -420,7 +430,7 @@ impl Session {
         Ok(!found.is_empty())
     }
 
-    /// A statement was ended with its server, and would run again here. Looks whether all that it did
+    /// A write was ended with its server or connection, and would run again here. Looks whether all that it did
     /// there was undone; the error is what the client is told otherwise.
     pub(crate) async fn look_what_it_left(
         &mut self,
@@ -444,7 +454,12 @@ impl Session {
         }
         match self.keeps_rows(lease, &tables).await {
             Ok(false) => Ok(Ok(())),
-            Ok(true) => Err(Failure::Answer(ended.clone())),
+            Ok(true) => {
+                if self.rerun.is_some() {
+                    self.end_transaction();
+                }
+                Err(Failure::Answer(ended.clone()))
+            }
             Err(error) => {
                 lease.broken = true;
                 Ok(Err(Answer::backend(error)))
@@ -674,9 +689,13 @@ pub(crate) fn commits(request: &Request<'_>) -> bool {
 
 /// Whether a transaction may be over after its statement failed so: deadlocks and other rollbacks, lock
 /// waits (`innodb_rollback_on_timeout`), a full lock table, a record that has changed since it was
-/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong.
+/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong, connections that end.
 fn may_end_transaction(error: &ServerError) -> bool {
-    error.state.starts_with(b"40") || matches!(error.code, 1020 | 1180 | 1205 | 1206 | 3100 | 3101)
+    error.state.starts_with(b"40")
+        || matches!(
+            error.code,
+            1020 | 1053 | 1180 | 1205 | 1206 | 1927 | 3100 | 3101
+        )
 }
 
 /// Adds the tables that a statement changes.

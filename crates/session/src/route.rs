@@ -26,7 +26,7 @@ pub(crate) struct Route {
     pub(crate) refused: u8,
     /// Connections that broke while it ran.
     pub(crate) lost: u8,
-    /// The answer of the server that ended while it ran.
+    /// A server or its connection ended while a write ran: the answer, where that cannot be undone.
     pub(crate) ended: Option<Answer>,
     pub(crate) directions: Option<Rc<Directions>>,
 }

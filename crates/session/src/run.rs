@@ -642,11 +642,14 @@ impl Session {
     /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
     /// to write outside of a transaction.
     fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
-        let read_only = self.status.contains(Status::IN_TRANS_READONLY);
         let in_transaction = self.pins.has(PinReason::Transaction);
+        let began_there = self
+            .journal
+            .as_ref()
+            .is_some_and(|journal| journal.begun.on_primary && !journal.begun.read_only);
         let for_primary = match self.target {
             Target::ReplicasOnly => false,
-            _ => writes || (in_transaction && !read_only),
+            _ => writes || (in_transaction && began_there),
         };
         let demoted = self.worker.with_world(|world| {
             let snapshot = &world.snapshot;

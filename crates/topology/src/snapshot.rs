@@ -217,7 +217,7 @@ impl fmt::Display for Unfit {
             Unfit::ReceiverDisconnected => f.write_str("receiver not connected to its source"),
             Unfit::Lagging { seconds } => write!(f, "{seconds} s behind"),
             Unfit::NotReplicating => f.write_str("read only and not replicating"),
-            Unfit::Writable => f.write_str("writable, and not the primary"),
+            Unfit::Writable => f.write_str("writable, and not known as the primary"),
             Unfit::Conflict => f.write_str("one of several writable servers"),
             Unfit::OtherFamily => f.write_str("not of the other servers' family"),
             Unfit::ZeroWeight => f.write_str("weight 0"),

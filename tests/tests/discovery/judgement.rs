@@ -4,10 +4,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use millrace_sandbox::{ADMIN, APP, Cluster};
+use millrace_sandbox::{APP, Cluster, Family};
 use millrace_tests::checks::Checks;
 use millrace_tests::cutter::{Cutter, Mode};
-use millrace_tests::harness;
 use millrace_tests::wire::{Connection, Login};
 use rustix::process::Signal;
 
@@ -162,12 +161,12 @@ async fn two_writable(cluster: &Cluster) -> anyhow::Result<()> {
     let eye = Eye::at(&server(cluster, &old)?).await?;
     eye.whole(cluster, &old).await?;
     let detach: &[&str] = match cluster.family() {
-        millrace_sandbox::Family::MySql => &["STOP REPLICA", "SET GLOBAL super_read_only = OFF"],
-        millrace_sandbox::Family::MariaDb => &["STOP SLAVE"],
+        Family::MySql => &["STOP REPLICA", "SET GLOBAL super_read_only = OFF"],
+        Family::MariaDb => &["STOP SLAVE"],
     };
     let reset = match cluster.family() {
-        millrace_sandbox::Family::MySql => "RESET REPLICA ALL",
-        millrace_sandbox::Family::MariaDb => "RESET SLAVE ALL",
+        Family::MySql => "RESET REPLICA ALL",
+        Family::MariaDb => "RESET SLAVE ALL",
     };
     let mut control = cluster.control(&other).await?;
     for statement in detach.iter().chain(&[reset, "SET GLOBAL read_only = OFF"]) {
@@ -189,11 +188,10 @@ async fn two_writable(cluster: &Cluster) -> anyhow::Result<()> {
         view.fit() == third.into_iter().collect::<Vec<_>>(),
         "{view:?}"
     );
-    let mut client =
-        Connection::connect(&Login::new(eye.0.address(), APP.user, APP.password)).await?;
+    let mut client = Connection::open(&Login::new(eye.0.address(), APP.user, APP.password)).await?;
     let begun = Instant::now();
     client
-        .query("SELECT COUNT(*) FROM information_schema.SCHEMATA")
+        .expect("SELECT COUNT(*) FROM information_schema.SCHEMATA")
         .await?;
     ensure!(begun.elapsed() < Duration::from_secs(1), "reads go on");
     ensure!(
@@ -206,9 +204,6 @@ async fn two_writable(cluster: &Cluster) -> anyhow::Result<()> {
     control.close().await;
     cluster.demote(&other).await?;
     eye.whole(cluster, &old).await?;
-    // What a client writes arrives at the one primary.
-    let admin = harness::admin(port(cluster, &old)?);
-    ensure!(admin.user == ADMIN.user);
     Ok(())
 }
 

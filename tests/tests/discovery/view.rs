@@ -31,7 +31,7 @@ impl View {
 
     fn parse(metrics: &str) -> anyhow::Result<View> {
         let mut view = View::default();
-        let mut fit = BTreeMap::new();
+        let mut fit: BTreeMap<u16, bool> = BTreeMap::new();
         for line in metrics.lines() {
             let Some((name, value)) = line.rsplit_once(' ') else {
                 continue;
@@ -45,7 +45,8 @@ impl View {
                 }
                 ("millrace_server_up", Some(port)) => view.down.push(port),
                 ("millrace_server_fit", Some(port)) => {
-                    fit.insert(port, is_one);
+                    // Two names of one server have one port here.
+                    *fit.entry(port).or_default() |= is_one;
                 }
                 ("millrace_server_primary", Some(port)) if is_one => view.primary = Some(port),
                 ("millrace_without_primary", _) if is_one => view.without = label.to_owned(),

@@ -6,8 +6,8 @@ use millrace_tests::cutter::Mode;
 use millrace_tests::wire::{Item, Param};
 
 use crate::ground::{
-    ask, both, client, ensure_error, error_of, fail_over, metric, next, proxy, proxy_with_cutter,
-    run, scalar, soon, table,
+    ask, both, client, ensure_error, error_of, fail_over, kill, mend, metric, next, proxy,
+    proxy_with_cutter, run, scalar, soon, table,
 };
 
 /// Everything that a session has outlives its server.
@@ -96,6 +96,56 @@ pub(crate) async fn read_under_way(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// So is the execution of a prepared statement, with a cursor or without.
+pub(crate) async fn prepared_read_under_way(cluster: &Cluster) -> anyhow::Result<()> {
+    for flags in [0, 1] {
+        mend(cluster).await?;
+        let proxy = proxy(cluster, "").await?;
+        let mut session = client(&proxy).await?;
+        let prepared = session.prepare(b"SELECT @@server_id, SLEEP(?)").await;
+        let (id, _) = prepared.statement_id().expect("prepared");
+        let reading = async {
+            let reply = session.execute(id, flags, &[Param::int(1)], true).await;
+            ensure!(
+                reply.err().is_none() && reply.broken().is_none(),
+                "{:?}",
+                reply.render()
+            );
+            if flags != 0 {
+                let rows = session.fetch(id, 10).await;
+                ensure!(rows.err().is_none(), "{:?}", rows.render());
+            }
+            Ok(())
+        };
+        let failing = async {
+            soon().await;
+            fail_over(cluster).await
+        };
+        both(reading, failing).await?;
+    }
+    Ok(())
+}
+
+/// A client that comes while there is no primary is let in, reads, and its write waits.
+pub(crate) async fn client_comes(cluster: &Cluster) -> anyhow::Result<()> {
+    table(cluster, "comes (n INT)").await?;
+    let proxy = proxy(cluster, "").await?;
+    drop(client(&proxy).await?);
+    let next = kill(cluster).await?;
+    soon().await;
+    let mut session = client(&proxy).await?;
+    let count = scalar(&mut session, "SELECT COUNT(*) FROM comes").await?;
+    ensure!(count == "0", "{count}");
+    let writing = async { Ok(session.query("INSERT INTO comes VALUES (1)").await) };
+    let promoting = async {
+        soon().await;
+        cluster.promote(&next.name).await
+    };
+    let (reply, ()) = both(writing, promoting).await?;
+    ensure!(reply.err().is_none(), "{:?}", reply.render());
+    Ok(())
+}
+
 /// A read that breaks every connection it runs on is not tried for ever.
 pub(crate) async fn read_that_ends_servers(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "[failover]\nretries = 1\n").await?;
@@ -133,7 +183,7 @@ pub(crate) async fn write_before(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
     session.expect("INSERT INTO early VALUES (1)").await?;
-    let next = crate::ground::kill(cluster).await?;
+    let next = kill(cluster).await?;
     // At once, before anybody can know, and while nobody is the primary.
     let writing = async {
         for n in 2..5 {

@@ -26,6 +26,8 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     check!("idle session", killed::idle_session);
     check!("prepared statements", killed::prepared_statements);
     check!("read under way", killed::read_under_way);
+    check!("prepared read under way", killed::prepared_read_under_way);
+    check!("client comes", killed::client_comes);
     check!("read that ends servers", killed::read_that_ends_servers);
     check!("write before", killed::write_before);
     check!("write under way", killed::write_under_way);
@@ -40,6 +42,7 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     check!("savepoints and state", transactions::savepoints_and_state);
     check!("autocommit off", transactions::autocommit_off);
     check!("not replayable", transactions::not_replayable);
+    check!("flat under way", transactions::flat_under_way);
     check!("bounds", transactions::bounds);
     check!("commit before", transactions::commit_before);
     check!("commit cut", transactions::commit_cut);
@@ -55,7 +58,10 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     check!("switchover under load", planned::switchover);
     check!("read_only flips under load", planned::flips);
     check!("drained under load", planned::drained);
-    check!("drained with transactions", planned::drained_with_transactions);
+    check!(
+        "drained with transactions",
+        planned::drained_with_transactions
+    );
     check!("primary stopped under load", planned::stopped);
     check!("primary killed under load", planned::killed);
     mend(cluster).await?;

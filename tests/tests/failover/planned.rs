@@ -161,13 +161,13 @@ impl Ledger {
             .await?
             .unwrap_or_default();
         let there: BTreeSet<u64> = there.split(',').filter_map(|n| n.parse().ok()).collect();
-        let acknowledged = self.acknowledged.borrow();
+        let acknowledged = self.acknowledged.borrow().clone();
         let lost: Vec<_> = acknowledged.difference(&there).collect();
         ensure!(
             lossy || lost.is_empty(),
             "acknowledged and not there: {lost:?}"
         );
-        let refused = self.refused.borrow();
+        let refused = self.refused.borrow().clone();
         let ghosts: Vec<_> = refused.intersection(&there).collect();
         ensure!(ghosts.is_empty(), "refused and there: {ghosts:?}");
         let sum = control.value("SELECT SUM(n) FROM app.accounts").await?;
@@ -253,10 +253,14 @@ pub(crate) async fn drained(cluster: &Cluster) -> anyhow::Result<()> {
     let (proxy, mut operator) = proxy_with_operator(cluster, "").await?;
     let (old, next) = (cluster.primary(), next(cluster)?);
     let moving = async {
-        operator.expect(&format!("DRAIN SERVER '127.0.0.1:{}'", old.port)).await?;
+        operator
+            .expect(&format!("DRAIN SERVER '127.0.0.1:{}'", old.port))
+            .await?;
         tokio::time::sleep(Duration::from_millis(300)).await;
         cluster.promote(&next.name).await?;
-        operator.expect(&format!("RESUME SERVER '127.0.0.1:{}'", old.port)).await?;
+        operator
+            .expect(&format!("RESUME SERVER '127.0.0.1:{}'", old.port))
+            .await?;
         Ok(())
     };
     ledger.during(&proxy, moving).await?;
@@ -273,24 +277,41 @@ pub(crate) async fn drained_with_transactions(cluster: &Cluster) -> anyhow::Resu
     let mut other = client(&proxy).await?;
     for (session, id) in [(&mut quick, 1), (&mut slow, 2)] {
         session.expect("BEGIN").await?;
-        session.expect(&format!("INSERT INTO drained VALUES ({id}, 0)")).await?;
+        session
+            .expect(&format!("INSERT INTO drained VALUES ({id}, 0)"))
+            .await?;
     }
     let (old, next) = (cluster.primary(), next(cluster)?);
     let begun = Instant::now();
-    operator.expect(&format!("DRAIN SERVER '127.0.0.1:{}'", old.port)).await?;
+    operator
+        .expect(&format!("DRAIN SERVER '127.0.0.1:{}'", old.port))
+        .await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    quick.expect("UPDATE drained SET n = 1 WHERE id = 1").await?;
+    quick
+        .expect("UPDATE drained SET n = 1 WHERE id = 1")
+        .await?;
     quick.expect("COMMIT").await?;
-    ensure!(begun.elapsed() < Duration::from_secs(2), "it waited: {:?}", begun.elapsed());
+    ensure!(
+        begun.elapsed() < Duration::from_secs(2),
+        "it waited: {:?}",
+        begun.elapsed()
+    );
     let writing = async { Ok(other.query("INSERT INTO drained VALUES (3, 0)").await) };
     let moving = async {
         // The one that does nothing has left.
         let open = "SELECT COUNT(*) FROM information_schema.INNODB_TRX";
         while ask(cluster, open).await? != "0" {
-            ensure!(begun.elapsed() < Duration::from_secs(10), "a transaction is still open");
+            ensure!(
+                begun.elapsed() < Duration::from_secs(10),
+                "a transaction is still open"
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        ensure!(begun.elapsed() > Duration::from_millis(1900), "left after {:?}", begun.elapsed());
+        ensure!(
+            begun.elapsed() > Duration::from_millis(1900),
+            "left after {:?}",
+            begun.elapsed()
+        );
         cluster.promote(&next.name).await
     };
     let (reply, ()) = both(writing, moving).await?;

@@ -322,6 +322,28 @@ pub(crate) async fn not_replayable(cluster: &Cluster) -> anyhow::Result<()> {
     run(cluster, "DROP TABLE app.flat").await
 }
 
+/// A statement that was under way is not run again either where its table keeps what it did.
+pub(crate) async fn flat_under_way(cluster: &Cluster) -> anyhow::Result<()> {
+    run(cluster, "DROP TABLE IF EXISTS app.flat").await?;
+    run(cluster, "CREATE TABLE app.flat (n INT) ENGINE=MyISAM").await?;
+    cluster
+        .wait_replicas_caught_up(std::time::Duration::from_secs(20))
+        .await?;
+    let proxy = proxy(cluster, "").await?;
+    let mut session = client(&proxy).await?;
+    session.expect("SET autocommit = 0").await?;
+    let writing = async { Ok(session.query("INSERT INTO flat SELECT 1 + SLEEP(1)").await) };
+    let failing = async {
+        soon().await;
+        fail_over(cluster).await
+    };
+    let (reply, _) = both(writing, failing).await?;
+    ensure_error(&reply, 1180, "08007")?;
+    let rows = ask(cluster, "SELECT COUNT(*) FROM app.flat").await?;
+    ensure!(rows == "0", "{rows}");
+    run(cluster, "DROP TABLE app.flat").await
+}
+
 pub(crate) async fn bounds(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "bounds (id INT PRIMARY KEY, n INT)").await?;
     let options = "[failover]\nmax_replay_statements = 2\nmax_replay_time = \"2s\"\n";

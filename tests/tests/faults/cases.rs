@@ -57,8 +57,8 @@ impl Fault {
     pub(crate) fn name(self) -> &'static str {
         match self {
             F::Switchover => "switchover",
-            F::PrimaryDrained => "primary drained, then a switchover",
-            F::ReplicaDrained => "replica drained, restarted, resumed",
+            F::PrimaryDrained => "primary drained by command, then a switchover",
+            F::ReplicaDrained => "replica drained by command, restarted, resumed",
             F::RollingRestart => "rolling restart of all servers",
             F::ReplicaStopped => "replica stopped and started",
             F::ReplicaKilled => "replica killed (kill -9) and started",
@@ -84,9 +84,7 @@ impl Fault {
 
     pub(crate) fn aim(self) -> Aim {
         match self {
-            F::Switchover | F::PrimaryDrained | F::RollingRestart | F::PrimaryLeaves => {
-                Aim::Planned
-            }
+            F::Switchover | F::PrimaryDrained | F::RollingRestart => Aim::Planned,
             F::ReplicaDrained => Aim::Planned,
             F::PrimaryKilled | F::PrimaryStopped => Aim::PrimaryLost,
             F::ReplicaStopped | F::ReplicaKilled | F::ReplicaPaused | F::ReplicaCutOff => {
@@ -102,6 +100,8 @@ impl Fault {
 #[derive(Debug)]
 pub(crate) struct Story {
     pub(crate) struck: Instant,
+    /// What was to end had ended.
+    pub(crate) hit: Instant,
     /// By the wall clock, in milliseconds.
     pub(crate) struck_ms: u64,
     /// A server took writes again.
@@ -124,14 +124,20 @@ async fn rest(ms: u64) {
 
 impl Story {
     fn begin() -> Self {
+        let now = Instant::now();
         Story {
-            struck: Instant::now(),
+            struck: now,
+            hit: now,
             struck_ms: wall_us() / 1000,
             restored: None,
             restored_us: u64::MAX,
             old: None,
             broken: None,
         }
+    }
+
+    fn hit(&mut self) {
+        self.hit = Instant::now();
     }
 
     fn restored(&mut self) {
@@ -166,7 +172,10 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
             ground
                 .operate(&format!("DRAIN SERVER '{address}' WAIT 2"))
                 .await?;
-            cluster.promote(&replica).await?;
+            // A Galera cluster has other nodes that take writes.
+            if cluster.topology() != Topology::Galera {
+                cluster.promote(&replica).await?;
+            }
             story.restored();
             ground
                 .operate(&format!("RESUME SERVER '{address}'"))
@@ -202,12 +211,21 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         F::ReplicaCutOff => cut_for_a_while(ground, &replica, Mode::Dark, &mut story).await?,
         F::PrimaryKilled => {
             cluster.kill(&primary).await?;
+            story.hit();
             take_over(ground, &primary, &mut story).await?;
             story.broken = Some(primary);
         }
         F::PrimaryStopped => {
-            cluster.stop(&primary).await?;
-            take_over(ground, &primary, &mut story).await?;
+            let ended = end(ground, &primary);
+            if cluster.topology() == Topology::Async {
+                ended.await?;
+                take_over(ground, &primary, &mut story).await?;
+            } else {
+                // The group goes on as soon as the member has left it.
+                let (ended, taken) = tokio::join!(ended, take_over(ground, &primary, &mut story));
+                ended.and(taken)?;
+            }
+            story.hit();
             story.broken = Some(primary);
         }
         F::PrimaryPaused => {
@@ -219,6 +237,7 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         }
         F::PrimaryRestarted => {
             cluster.kill(&primary).await?;
+            story.hit();
             rest(500).await;
             cluster.start(&primary).await?;
             story.restored();
@@ -279,6 +298,17 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
         }
     }
     Ok(story)
+}
+
+/// Stops a server in order; one that takes longer than operators' patience is killed. MySQL's
+/// shutdown can hang with Group Replication's or semi-synchronous replication's commits under way.
+async fn end(ground: &Ground, server: &str) -> anyhow::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let cluster = &ground.cluster;
+    match tokio::time::timeout(PATIENCE, cluster.stop(server)).await {
+        Ok(stopped) => stopped,
+        Err(_) => cluster.kill(server).await,
+    }
 }
 
 /// An orchestrator's part, or the wait for the group's own.
@@ -423,6 +453,8 @@ pub(crate) fn series(family: Family, topology: Topology, all: bool) -> Vec<(Plan
                     F::PrimaryPaused,
                     F::PrimaryStopped,
                     F::PrimaryLeaves,
+                    F::PrimaryDrained,
+                    F::ReplicaDrained,
                     F::SecondaryExpelled,
                     F::ReplicaKilled,
                     F::RollingRestart,
@@ -441,6 +473,8 @@ pub(crate) fn series(family: Family, topology: Topology, all: bool) -> Vec<(Plan
                     F::PrimaryPaused,
                     F::PrimaryStopped,
                     F::NodeIsolated,
+                    F::PrimaryDrained,
+                    F::ReplicaDrained,
                     F::ReplicaKilled,
                     F::RollingRestart,
                 ],

@@ -166,12 +166,6 @@ async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
             anyhow::Ok((board, story?, late))
         })
         .await?;
-    let mut figures = Figures::new(ground.plan.name(), fault, &story, &board);
-    figures.wrong = late;
-    figures.wrong.extend(undocumented(&board));
-    figures
-        .wrong
-        .extend(first_few("wrong answers", &board.wrong.borrow()));
     if let Some(dead) = ground
         .proxies
         .iter_mut()
@@ -179,7 +173,13 @@ async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
     {
         bail!("Millrace has ended:\n{dead}");
     }
-    figures.judged = timeline::judged(ground, &story).await?;
+    let judged = timeline::judged(ground, &story).await?;
+    let mut figures = Figures::new(ground.plan.name(), fault, &story, judged, &board);
+    figures.wrong = late;
+    figures.wrong.extend(undocumented(&board));
+    figures
+        .wrong
+        .extend(first_few("wrong answers", &board.wrong.borrow()));
     cases::heal(ground, &story).await.context("healing")?;
     ground.caught_up().await.context("after healing")?;
     let found = judge(ground, &story, &board).await?;
@@ -248,7 +248,8 @@ async fn judge(ground: &Ground, story: &Story, board: &Board) -> anyhow::Result<
     let ledger = board.ledger.borrow();
     let name = ground.cluster.primary().name;
     let primary = ground.contents(&name).await?;
-    let mut found = ledger::judge(&ledger, &primary);
+    let may_finish = ground.plan.topology == Topology::Galera;
+    let mut found = ledger::judge(&ledger, &primary, may_finish);
     for server in ground.cluster.servers() {
         if server.name != name {
             let copy = ground.contents(&server.name).await?;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use millrace_tests::load::{Board, Kind};
+use millrace_tests::load::{Board, Kind, Transaction};
 use serde_json::{Value, json};
 
 use crate::cases::{Aim, Fault, Story};
@@ -47,17 +47,26 @@ pub(crate) struct Figures {
     /// Until a server took writes again.
     takeover: Option<Duration>,
     /// Until Millrace said that the primary is lost.
-    pub(crate) judged: Option<Duration>,
+    judged: Option<Duration>,
     /// Transactions that were open when it happened, and those of them that committed.
     open: usize,
     replayed: usize,
+    /// Of those whose COMMIT was under way: all, and those that were told that they committed.
+    commits: usize,
+    settled: usize,
     /// Acknowledged and lost, where replication may lose.
     pub(crate) lost: usize,
     pub(crate) wrong: Vec<String>,
 }
 
 impl Figures {
-    pub(crate) fn new(topology: String, fault: Fault, story: &Story, board: &Board) -> Self {
+    pub(crate) fn new(
+        topology: String,
+        fault: Fault,
+        story: &Story,
+        judged: Option<Duration>,
+        board: &Board,
+    ) -> Self {
         let mut errors = BTreeMap::new();
         let mut unknown = 0;
         for seen in board.errors.borrow().iter() {
@@ -65,10 +74,13 @@ impl Figures {
             unknown += u64::from(is_unknown_outcome(seen));
         }
         let open = board.transactions.borrow();
-        let open: Vec<_> = open
+        let met = open
             .iter()
-            .filter(|t| t.begun < story.struck && t.ended > story.struck)
-            .collect();
+            .filter(|t| t.begun < story.struck && t.ended > story.struck);
+        // What was sent before the judgement was sent to the server that was lost.
+        let lost = story.hit.max(story.struck + judged.unwrap_or_default());
+        let (commits, open): (Vec<&Transaction>, Vec<&Transaction>) =
+            met.partition(|t| t.commit_sent.is_some_and(|sent| sent < lost));
         let pause = |kinds: &[Kind]| Pause::of(&board.pauses(kinds, story.struck));
         Figures {
             topology,
@@ -79,9 +91,11 @@ impl Figures {
             reads: pause(&[Kind::Reads]),
             writes: pause(&[Kind::Writes, Kind::Transactions]),
             takeover: story.restored.map(|at| at - story.struck),
-            judged: None,
+            judged,
             open: open.len(),
             replayed: open.iter().filter(|t| t.committed).count(),
+            commits: commits.len(),
+            settled: commits.iter().filter(|t| t.committed).count(),
             lost: 0,
             wrong: Vec::new(),
         }
@@ -171,7 +185,7 @@ impl Figures {
             (false, _) => format!("**{} findings**", self.wrong.len()),
         };
         format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} of {} | {wrong} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} of {} | {} of {} | {wrong} | {} |",
             self.topology,
             self.fault.name(),
             self.statements,
@@ -182,6 +196,8 @@ impl Figures {
             ms(self.judged),
             self.replayed,
             self.open,
+            self.settled,
+            self.commits,
             self.aim_text(),
         )
     }
@@ -211,6 +227,8 @@ impl Figures {
             "judged_ms": self.judged.map(ms),
             "open_transactions": self.open,
             "replayed": self.replayed,
+            "commits_under_way": self.commits,
+            "commits_settled": self.settled,
             "lost": self.lost,
             "wrong": self.wrong,
             "aims": aims,
@@ -220,8 +238,8 @@ impl Figures {
 
 const HEAD: &str = "\
 | servers | fault | statements | errors seen by clients | reads' pause, p50 / max ms | writes' pause, p50 / max ms \
-| servers ready after ms | judged after ms | open transactions that committed | wrong | aims |\n\
-|---|---|---|---|---|---|---|---|---|---|---|\n";
+| servers ready after ms | judged after ms | open transactions that committed | COMMITs under way that were told so | wrong | aims |\n\
+|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 
 /// All lines so far as one table.
 pub(crate) fn markdown(all: &[Figures]) -> String {

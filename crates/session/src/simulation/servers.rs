@@ -92,7 +92,7 @@ impl Servers {
             source_host: "127.0.0.1".into(),
             source_port: 3306 + source as u16,
             source_uuid: uuid(source).into(),
-            source_server_id: 0,
+            source_server_id: source as u32 + 1,
             receiver: match (server.receives, self.answers(source)) {
                 (false, _) => Receiver::Stopped,
                 (true, false) => Receiver::Connecting,
