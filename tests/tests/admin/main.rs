@@ -50,6 +50,9 @@ async fn admin(family: Family) -> anyhow::Result<()> {
         .run("documented", documented::examples(cluster))
         .await;
     checks.run("a planned move", moving::planned(cluster)).await;
+    checks
+        .run("a drained primary", moving::drained(cluster))
+        .await;
     checks.run("a lost primary", moving::lost(cluster)).await;
     checks.finish()
 }
