@@ -26,6 +26,7 @@ async fn admin(family: Family) -> anyhow::Result<()> {
     checks.run("tls demanded", entering::tls(cluster)).await;
     checks.run("off", entering::off(cluster)).await;
     checks.run("limits", entering::limits(cluster)).await;
+    checks.run("nonsense", entering::nonsense(cluster)).await;
     checks
         .run("command line clients", entering::command_line(cluster))
         .await;
