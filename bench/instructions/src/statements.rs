@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, ensure};
 use millrace_backend::pool::PoolOptions;
-use millrace_metrics::Metrics;
+use millrace_metrics::{Metrics, PerServer};
 use millrace_protocol::command::{COM_STMT_PREPARE, encode_command, encode_query};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_session::{
     Accounts, Entry, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
 };
-use millrace_topology::PerServer;
 use tokio::sync::mpsc;
 
 use crate::client::Script;

@@ -33,13 +33,11 @@ pub(crate) fn name(snapshot: &Snapshot, id: ServerId) -> String {
 /// What the log says about a change of primary.
 pub(crate) fn sentence(evidence: &Evidence, at: u64, reason: &str) -> String {
     let mut text = reason.to_owned();
-    if let Some((since, what)) = &evidence.suspicion {
-        if **what != *reason {
-            text = format!(
-                "{what}, {} ms ago; then {reason}",
-                at.saturating_sub(since.0)
-            );
-        }
+    if let Some((since, what)) = &evidence.suspicion
+        && **what != *reason
+    {
+        let ago = at.saturating_sub(since.0);
+        text = format!("{what}, {ago} ms ago; then {reason}");
     }
     if !evidence.beside.is_empty() {
         text.push_str("; ");

@@ -6,10 +6,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_metrics::PerServer;
 use millrace_protocol::handshake::Greeting;
 use millrace_topology::{
-    Cause, ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, PerServer,
-    ServerId, ServerSpec, Snapshot, Topology, Unfit,
+    Cause, ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, ServerId,
+    ServerSpec, Snapshot, Topology, Unfit,
 };
 use tokio::sync::{Notify, watch};
 use tracing::warn;

@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_topology::{GtidSet, PerServer, ServerId};
+use millrace_metrics::PerServer;
+use millrace_topology::{GtidSet, ServerId};
 use tokio::sync::Notify;
 
 /// All servers' positions; shared by all threads.

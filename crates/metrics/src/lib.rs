@@ -8,6 +8,7 @@ mod collect;
 mod histogram;
 mod labels;
 mod metrics;
+mod per_server;
 mod table;
 mod worker;
 
@@ -18,5 +19,6 @@ pub use labels::{
     StatementKind,
 };
 pub use metrics::{Metrics, PrimaryState, ServerState};
+pub use per_server::PerServer;
 pub use table::{Definition, Kind, TABLE, define, markdown};
 pub use worker::WorkerMetrics;

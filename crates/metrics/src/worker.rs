@@ -3,13 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use millrace_topology::PerServer;
-
 use crate::labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
     StatementKind,
 };
-use crate::{Histogram, HistogramSum};
+use crate::{Histogram, HistogramSum, PerServer};
 
 /// What a worker counts. Bumped by that worker's thread only: what others add at the same time may be
 /// lost. A gauge is a pair of counters, so that something taken by one worker may be given back by

@@ -15,13 +15,13 @@ use millrace_backend::monitor::{Answered, Monitor, MonitorOptions, World};
 use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
 use millrace_config::{Config, Environment, Failover, Flags};
-use millrace_metrics::{Metrics, PrimaryState, ServerState};
+use millrace_metrics::{Metrics, PerServer, PrimaryState, ServerState};
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
 use millrace_session::{
     Accounts, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
 };
-use millrace_topology::{Health, NoPrimary, PerServer, ServerId};
+use millrace_topology::{Health, NoPrimary, ServerId};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};

@@ -15,11 +15,11 @@ use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
 use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
-use millrace_metrics::{Metrics, WorkerMetrics};
+use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
-use millrace_topology::{GtidSet, Health, PerServer, ServerId};
+use millrace_topology::{GtidSet, Health, ServerId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 

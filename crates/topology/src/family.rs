@@ -20,6 +20,10 @@ impl fmt::Display for Family {
     }
 }
 
+/// So many servers a process knows in its life, those that are gone included: an index is never used
+/// again. A limit, so that a list of servers that changes all the time cannot grow without one.
+pub const SERVERS_EVER: usize = 1024;
+
 /// A server, as its index in the list of servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub u16);

@@ -13,18 +13,16 @@ mod gtid;
 mod judge;
 mod marks;
 mod observation;
-mod per_server;
 mod snapshot;
 mod state;
 
 pub use discover::DiscoveryOptions;
 pub use event::ChangeEvent;
-pub use family::{Family, Millis, ServerId};
+pub use family::{Family, Millis, SERVERS_EVER, ServerId};
 pub use fold::{Evidence, Options, ServerSpec, Topology};
 pub use gtid::{GtidError, GtidSet, MariaDbSet, MySqlSet};
 pub use observation::{
     Cause, GaleraNode, GaleraState, GroupView, Member, MemberState, Observation, ObservationKind,
     Peer, ProbeReport, Receiver, Relation, ReplicationStatus,
 };
-pub use per_server::{PerServer, SERVERS_EVER};
 pub use snapshot::{ConfiguredRole, Health, NoPrimary, Role, ServerView, Snapshot, Unfit};

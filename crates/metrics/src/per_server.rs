@@ -3,9 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// So many servers a process knows in its life, those that are gone included. A limit, so that a
-/// list of servers that changes all the time cannot grow without one.
-pub const SERVERS_EVER: usize = 1024;
+use millrace_topology::SERVERS_EVER;
 
 /// A value for each server, shared by all threads. The values of the first servers lie next to each
 /// other; those of servers that were found later are made when they are first asked for.
