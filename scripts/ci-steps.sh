@@ -68,6 +68,7 @@ run_deny() { scripts/check-deny.sh; }
 run_build() { cargo build --release --locked; }
 run_instructions() { scripts/check-instructions.sh; }
 run_demo() { "$MILLRACE_BIN" demo --for 5 --json; }
+run_demo-failover() { "$MILLRACE_BIN" demo --failover --json; }
 run_readme() { scripts/check-readme.sh; }
 run_clients() { tests/clients/run.sh; }
 run_fuzz() { scripts/check-fuzz.sh 20; }
