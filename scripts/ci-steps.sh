@@ -41,6 +41,7 @@ steps_after=(
     "instructions|600|no inner part takes over 5 % more instructions than is written down"
     "readme|60|the documents' configurations are valid and their links lead somewhere"
     "demo|180|the demo: a cluster, Millrace and a checked workload"
+    "demo-failover|180|the demo of a failover: the primary is killed under the workload"
 )
 steps_last=(
     "clients|700|applications in several languages, through Millrace"
