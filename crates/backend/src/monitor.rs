@@ -260,10 +260,11 @@ impl Monitor {
                 let number = self.positions.begin(id);
                 let asking = ask_position(&mut conn, &facts, &options, &tls);
                 match tokio::time::timeout(options.timeout, asking).await {
-                    Ok(Ok(executed)) => {
+                    Ok(Ok((executed, visible))) => {
                         let position = Position {
                             number,
                             executed: Arc::new(executed),
+                            visible: Arc::new(visible),
                             incarnation,
                         };
                         self.positions.answer(id, position);
@@ -272,7 +273,10 @@ impl Monitor {
                     _ => conn = None,
                 }
             }
-            tokio::time::sleep(options.position_interval).await;
+            tokio::select! {
+                () = tokio::time::sleep(options.position_interval) => {}
+                () = self.positions.urged(id) => {}
+            }
         }
     }
 
@@ -629,26 +633,83 @@ fn replication(rows: Option<Rows>) -> Option<ReplicationStatus> {
         })
 }
 
+/// What the server has executed, and what may be visible there.
 async fn ask_position(
     slot: &mut Option<Conn>,
     facts: &ServerFacts,
     options: &MonitorOptions,
     tls: &SharedTls,
-) -> Result<GtidSet, BackendError> {
+) -> Result<(GtidSet, GtidSet), BackendError> {
     let mut conn = match slot.take() {
         Some(conn) => conn,
         None => connect(facts.id, &facts.address, options, tls).await?.0,
     };
-    let (family, question) = match conn.family {
-        millrace_sql::Family::MySql => (Family::MySql, "SELECT @@GLOBAL.gtid_executed"),
-        millrace_sql::Family::MariaDb => (Family::MariaDb, "SELECT @@GLOBAL.gtid_current_pos"),
+    let found = match conn.family {
+        millrace_sql::Family::MySql => position_mysql(&mut conn).await?,
+        millrace_sql::Family::MariaDb => position_mariadb(&mut conn).await?,
     };
-    let rows = conn.query(question).await?;
-    let answer = text(rows.first().and_then(|row| row.first()));
-    let executed = GtidSet::parse(family, answer.as_bytes())
-        .map_err(|_| BackendError::Protocol("a server's position is not understood"))?;
     *slot = Some(conn);
-    Ok(executed)
+    Ok(found)
+}
+
+/// A transaction owns its GTID until that is counted as executed, and is visible before: so who owns
+/// one is asked first, lest it be counted between the two questions.
+async fn position_mysql(conn: &mut Conn) -> Result<(GtidSet, GtidSet), BackendError> {
+    let parse = |rows: Vec<Row>| -> Result<GtidSet, BackendError> {
+        let answer = text(rows.first().and_then(|row| row.first()));
+        GtidSet::parse_mysql(without_owners(&answer).as_bytes())
+            .map_err(|_| BackendError::Protocol("a server's position is not understood"))
+    };
+    let owned = parse(conn.query("SELECT @@GLOBAL.gtid_owned").await?)?;
+    let executed = parse(conn.query("SELECT @@GLOBAL.gtid_executed").await?)?;
+    let mut visible = executed.clone();
+    visible.union(&owned);
+    Ok((executed, visible))
+}
+
+/// `gtid_owned` names the thread that owns each: `uuid:7#23:8#24`.
+fn without_owners(owned: &str) -> String {
+    let mut owner = false;
+    owned
+        .chars()
+        .filter(|letter| {
+            owner = *letter == '#' || (owner && letter.is_ascii_digit());
+            !owner
+        })
+        .collect()
+}
+
+/// A transaction is in the binary log before it is visible; a replica that keeps none has received it
+/// before.
+async fn position_mariadb(conn: &mut Conn) -> Result<(GtidSet, GtidSet), BackendError> {
+    let parse = |answer: &str| {
+        GtidSet::parse_mariadb(answer.as_bytes())
+            .map_err(|_| BackendError::Protocol("a server's position is not understood"))
+    };
+    let rows = conn
+        .query(
+            "SELECT @@GLOBAL.gtid_current_pos, @@GLOBAL.gtid_binlog_pos, \
+             @@GLOBAL.log_bin AND @@GLOBAL.log_slave_updates",
+        )
+        .await?;
+    let row = rows.first();
+    let at = |index: usize| text(row.and_then(|row| row.get(index)));
+    let executed = parse(&at(0))?;
+    let mut visible = executed.clone();
+    visible.union(&parse(&at(1))?);
+    if at(2) != "1"
+        && let Some(channels) = conn.query_named("SHOW ALL SLAVES STATUS").await?
+    {
+        let received = channels
+            .columns
+            .iter()
+            .position(|column| column.name.eq_ignore_ascii_case(b"Gtid_IO_Pos"));
+        for channel in &channels.rows {
+            let answer = text(received.and_then(|index| channel.get(index)));
+            visible.union(&parse(&answer)?);
+        }
+    }
+    Ok((executed, visible))
 }
 
 async fn read_catalogue(
@@ -679,6 +740,18 @@ async fn read_catalogue(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn owners_are_left_out() {
+        let owned = "3e11fa47-71ca-11e1-9e33-c80aa9429562:23#10:24#111,\n\
+                     4e11fa47-71ca-11e1-9e33-c80aa9429562:1#7";
+        assert_eq!(
+            without_owners(owned),
+            "3e11fa47-71ca-11e1-9e33-c80aa9429562:23:24,\n\
+             4e11fa47-71ca-11e1-9e33-c80aa9429562:1"
+        );
+        assert_eq!(without_owners(""), "");
+    }
 
     #[test]
     fn versions_are_numbers() {

@@ -4,15 +4,17 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_backend::pool::Pool;
+use millrace_backend::positions::Position;
 use millrace_backend::state::SessionState;
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
-use millrace_routing::Consistency;
+use millrace_routing::{Consistency, Reads};
 use millrace_sql::{Access, Family, Kind, Scope, Statement, Target, ValueKind};
-use millrace_topology::{GtidSet, ServerId};
+use millrace_topology::{GtidSet, ServerId, ServerView, Snapshot};
 use tokio::sync::oneshot;
 
 use crate::failure::{Answer, Failure};
@@ -31,7 +33,22 @@ pub(crate) struct Seen {
     /// See [`millrace_backend::positions::Positions::mark`].
     mark: u64,
     incarnation: u32,
+    /// Reads there one after the other.
+    reads: u32,
 }
+
+/// After so many reads one after the other on one server, each before it was known how far that one
+/// is, a session asks, so that the next may run elsewhere.
+const READS_MAX: u32 = 64;
+
+/// The same for reads on a primary that was to take none.
+const READS_ON_PRIMARY_MAX: u32 = 4;
+
+/// A worker's sessions ask for the sake of balance once in this time at most.
+const ASK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// An answer that takes longer is of no use for balance.
+const ASK_LIMIT: Duration = Duration::from_millis(100);
 
 /// No server's id: where this is what was seen, no replica can be known to show no less.
 const NOWHERE: ServerId = ServerId(u16::MAX);
@@ -64,10 +81,12 @@ impl Session {
                 let view = world.snapshot.server(server);
                 view.map_or(0, |view| view.incarnation)
             });
+            let before = self.seen.filter(|before| before.server == server);
             self.seen = Some(Seen {
                 server,
                 mark,
                 incarnation,
+                reads: before.map_or(1, |before| before.reads.saturating_add(1)),
             });
         }
     }
@@ -108,9 +127,11 @@ impl Session {
                 if primary == Some(seen.server) {
                     // Whatever was required before and is not here is nowhere: a transaction of
                     // some replica's own, or one that was lost with an old primary.
-                    self.position = GtidSet::clone(&found.executed);
+                    self.position = GtidSet::clone(&found.visible);
+                } else if self.is_elsewhere(seen.server, &found) {
+                    self.position.union(&found.visible);
                 } else {
-                    self.position.union(&found.executed);
+                    return Some(seen.server);
                 }
                 self.position.coalesce(8);
                 self.seen = None;
@@ -120,6 +141,83 @@ impl Session {
             Some(_) => Some(NOWHERE),
             None => Some(seen.server),
         }
+    }
+
+    /// Whether what may be visible on the replica can be had from another server, now or within
+    /// moments. A long transaction that is being applied is no reason to leave the server.
+    fn is_elsewhere(&self, replica: ServerId, found: &Position) -> bool {
+        if found.executed.contains(&found.visible) {
+            return true;
+        }
+        self.worker.with_known(|known| {
+            self.worker.with_world(|world| {
+                let mut others = world.snapshot.servers.iter();
+                let own = others.clone().find(|view| view.id == replica);
+                own.is_none_or(|view| view.unfit.is_some())
+                    || others.any(|view| {
+                        let known = known.get(view.id.index());
+                        view.id != replica
+                            && view.unfit.is_none()
+                            && known.is_some_and(|known| known.contains(&found.visible))
+                    })
+            })
+        })
+    }
+
+    /// Whether a read that may only run where the session has read last had better not: asking how
+    /// far that server is would let it run elsewhere.
+    pub(crate) fn is_stuck(&self, request: &Request<'_>) -> bool {
+        let Some(seen) = self.seen.filter(|_| request.access == Access::Read) else {
+            return false;
+        };
+        let routing = &self.worker.options().routing;
+        self.worker.with_world(|world| {
+            let snapshot = &world.snapshot;
+            let Some(view) = snapshot.server(seen.server) else {
+                return false;
+            };
+            if !view.health.is_usable() {
+                return false;
+            }
+            if view.unfit.is_some() {
+                return true;
+            }
+            let misplaced = snapshot.primary == Some(seen.server) && routing.reads == Reads::Replicas;
+            if misplaced && snapshot.servers.len() > 1 {
+                return seen.reads >= READS_ON_PRIMARY_MAX && self.worker.may_ask(ASK_INTERVAL);
+            }
+            seen.reads >= READS_MAX
+                && !routing.sticky
+                && self.is_crowded(seen.server, snapshot)
+                && self.worker.may_ask(ASK_INTERVAL)
+        })
+    }
+
+    /// Whether others have clearly less to do than the server; or nobody has, so that it is one
+    /// client that reads alone.
+    fn is_crowded(&self, server: ServerId, snapshot: &Snapshot) -> bool {
+        let leased = |view: &ServerView| self.worker.servers[view.id.index()].leased();
+        let others = || {
+            let takes_reads = |view: &&ServerView| view.id != server && view.unfit.is_none();
+            snapshot.servers.iter().filter(takes_reads)
+        };
+        let own = snapshot.server(server).map_or(0, leased);
+        let least = others()
+            .filter(|view| snapshot.primary != Some(view.id))
+            .map(leased)
+            .min();
+        let alone = own == 0 && others().all(|view| leased(view) == 0);
+        least.is_some_and(|least| alone || own > least + 2 + least / 4)
+    }
+
+    /// Asks how far the server is where the session has read last.
+    pub(crate) async fn come_loose(&mut self) {
+        let Some(seen) = &mut self.seen else { return };
+        seen.reads = 0;
+        let (server, mark) = (seen.server, seen.mark);
+        let positions = self.worker.shared.monitor.positions();
+        // Without an answer the session stays where it is.
+        let _ = positions.ask(server, mark, ASK_LIMIT).await;
     }
 
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
@@ -193,6 +291,7 @@ impl Session {
                 server: NOWHERE,
                 mark: 0,
                 incarnation: 0,
+                reads: 0,
             });
         }
         self.level = level;

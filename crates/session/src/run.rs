@@ -457,6 +457,8 @@ impl Session {
         self.frontier = None;
         if self.needs_frontier(request) {
             Box::pin(self.ask_frontier()).await;
+        } else if self.is_stuck(request) {
+            Box::pin(self.come_loose()).await;
         }
         let mut refusal = None;
         for candidate in self.candidates_soon(request).await? {
@@ -660,6 +662,10 @@ impl Session {
             self.worker.written(&mut self.position);
         }
         self.worker.take_positions();
+        if level == Consistency::Global {
+            // Whatever was seen anywhere, the primary had when it was asked.
+            return None;
+        }
         self.settle_seen()
     }
 
@@ -684,8 +690,7 @@ impl Session {
                 Transaction::Deferred { .. } => TxView::ReadWrite,
             },
             required: self.required(),
-            // Whatever was seen anywhere, the primary had when it was asked.
-            seen: seen.filter(|_| !global),
+            seen,
             home: self.home,
             wanted: directions.and_then(|directions| directions.wanted),
             position_unknown: self.position_unknown

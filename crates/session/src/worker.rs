@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backend::conn::Keeper;
 use millrace_backend::connect::SharedTls;
@@ -212,6 +212,8 @@ pub struct Worker {
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
+    /// See [`Worker::may_ask`].
+    asked: Cell<Instant>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
@@ -282,6 +284,7 @@ impl Worker {
             states,
             verifiers: Verifiers::default(),
             frontier: Frontier::default(),
+            asked: Cell::new(Instant::now()),
             remembered: Remembered::default(),
             mirrors: Rc::default(),
             world: RefCell::new(world),
@@ -565,6 +568,16 @@ impl Worker {
     /// The servers on which a wait failed in the last second or two: a bit for each.
     pub(crate) fn behind(&self) -> u64 {
         self.late.get()
+    }
+
+    /// Whether `interval` has passed since this last said so.
+    pub(crate) fn may_ask(&self, interval: Duration) -> bool {
+        let now = Instant::now();
+        let may = now.duration_since(self.asked.get()) >= interval;
+        if may {
+            self.asked.set(now);
+        }
+        may
     }
 
     /// An empty one.

@@ -235,29 +235,12 @@ pub(crate) async fn mirrored(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, &more).await?;
     let mut connection = Connection::open(&app(proxy.address())).await?;
     let mut control = cluster.control(&mirror.name).await?;
-    let counted = "SELECT VARIABLE_VALUE FROM performance_schema.global_status \
-                   WHERE VARIABLE_NAME = 'Com_select'";
-    let counted = match cluster.family() {
-        millrace_sandbox::Family::MySql => counted.to_owned(),
-        millrace_sandbox::Family::MariaDb => counted.replace(
-            "performance_schema.global_status",
-            "information_schema.global_status",
-        ),
-    };
-    let before: u64 = control
-        .value(&counted)
-        .await?
-        .context("no value")?
-        .parse()?;
+    let before = selects(&mut control).await?;
     let primary = BTreeSet::from([cluster.primary().port]);
     let sql = "SELECT port FROM app.place /* twice */";
     ensure!(ports(&mut connection, sql, 100).await? == primary);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let after: u64 = control
-        .value(&counted)
-        .await?
-        .context("no value")?
-        .parse()?;
+    let after = selects(&mut control).await?;
     ensure!(
         after - before >= 100,
         "{} of 100 reads were mirrored",
@@ -266,6 +249,13 @@ pub(crate) async fn mirrored(cluster: &Cluster) -> anyhow::Result<()> {
     control.close().await;
     connection.quit().await;
     Ok(())
+}
+
+/// How many SELECTs the server has run.
+async fn selects(control: &mut millrace_sandbox::Control) -> anyhow::Result<u64> {
+    let row = control.row("SHOW GLOBAL STATUS LIKE 'Com_select'").await?;
+    let row = row.context("no such status")?;
+    Ok(row.get("Value").context("no value")?.parse()?)
 }
 
 pub(crate) async fn rewritten(cluster: &Cluster) -> anyhow::Result<()> {
