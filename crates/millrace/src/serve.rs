@@ -188,6 +188,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         ),
         sets: Arc::new(config.sets.clone()),
         written: Arc::new((0..workers).map(|_| Mutex::default()).collect()),
+        hidden: Arc::default(),
         mailboxes: mailboxes.clone(),
     };
     let mut listeners = Vec::new();

@@ -223,17 +223,32 @@ impl Session {
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
     /// False where it does not say.
     pub(crate) async fn ask_frontier(&mut self) -> bool {
-        let Some(primary) = self.worker.with_world(|world| world.snapshot.primary) else {
+        // Without GTIDs it can say nothing.
+        let primary = self.worker.with_world(|world| {
+            let primary = world.snapshot.primary_view();
+            primary.filter(|view| view.gtid).map(|view| view.id)
+        });
+        let Some(primary) = primary else {
             return false;
         };
+        let hidden = self.worker.hidden();
         let pool = self.pool(primary);
         self.frontier = frontier(&self.worker, pool, self.handle.uid, &self.state).await;
+        if let Some(frontier) = &self.frontier {
+            self.worker.found(hidden, frontier);
+        }
         self.frontier.is_some()
     }
 
-    /// Whether the statement is a read that must see all that was acknowledged anywhere.
+    /// Whether the statement is a read that must see all that was acknowledged anywhere, or through
+    /// this process where not all of that is known by its position.
     pub(crate) fn needs_frontier(&self, request: &Request<'_>) -> bool {
-        self.level_for(request) == Consistency::Global && request.access == Access::Read
+        request.access == Access::Read
+            && match self.level_for(request) {
+                Consistency::Global => true,
+                Consistency::Instance => self.worker.has_hidden(),
+                Consistency::Session | Consistency::Eventual => false,
+            }
     }
 
     /// What a statement is guaranteed to see: a hint or a rule counts more than the session's own

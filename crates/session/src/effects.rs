@@ -113,8 +113,13 @@ impl Session {
         self.note_surprises(&outcome, class);
         self.note_position(&outcome, request);
         self.note_seen(lease.server, request, class, &outcome);
-        self.position_stale |= self.hides_position(&outcome, request)
+        let hidden = self.hides_position(&outcome, request)
             || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
+        if hidden {
+            self.position_stale = true;
+            // Before the client knows that it was written.
+            self.worker.hid();
+        }
         if self.has_epilogue(class, &lease) {
             // The client need not wait for what is only for our records.
             self.flush().await?;
@@ -695,6 +700,7 @@ impl Session {
             .with_world(|world| world.snapshot.primary_view().is_none_or(|view| view.gtid));
         if !tracked {
             self.position_unknown = true;
+            self.worker.hid();
         }
     }
 

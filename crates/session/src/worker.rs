@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -62,6 +63,8 @@ pub struct Shared {
     pub sets: Arc<HashMap<String, u64>>,
     /// What was written through each worker, as positions: a new session begins with all of it.
     pub written: Arc<Vec<Mutex<Option<GtidSet>>>>,
+    /// How many writes there were whose position the server did not tell.
+    pub hidden: Arc<AtomicU64>,
     /// Every worker's mailbox.
     pub mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
 }
@@ -212,6 +215,8 @@ pub struct Worker {
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
+    /// So many of the hidden writes are in what this worker has written down.
+    found: Cell<u64>,
     /// See [`Worker::may_ask`].
     asked: Cell<Instant>,
     late_until: Cell<[u64; SERVERS]>,
@@ -284,6 +289,7 @@ impl Worker {
             states,
             verifiers: Verifiers::default(),
             frontier: Frontier::default(),
+            found: Cell::new(0),
             asked: Cell::new(Instant::now()),
             remembered: Remembered::default(),
             mirrors: Rc::default(),
@@ -551,6 +557,29 @@ impl Worker {
             }
         }
         into.coalesce(8);
+    }
+
+    /// Something was written, nobody knows where.
+    pub(crate) fn hid(&self) {
+        self.shared.hidden.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often that happened.
+    pub(crate) fn hidden(&self) -> u64 {
+        self.shared.hidden.load(Ordering::SeqCst)
+    }
+
+    /// Whether it happened since the primary was asked last how far it is.
+    pub(crate) fn has_hidden(&self) -> bool {
+        self.hidden() != self.found.get()
+    }
+
+    /// The primary was asked when `hidden` writes were hidden, and answered `frontier`.
+    pub(crate) fn found(&self, hidden: u64, frontier: &GtidSet) {
+        if self.found.get() != hidden {
+            self.wrote(frontier);
+            self.found.set(hidden);
+        }
     }
 
     /// A wait for a position failed on the server.

@@ -34,6 +34,9 @@ async fn routing(family: Family) -> anyhow::Result<()> {
     checks
         .run("both appliers stopped", levels::both_stopped(cluster))
         .await;
+    checks
+        .run("hidden writes", levels::hidden_writes(cluster))
+        .await;
     checks.run("explain route", rules::explained(cluster)).await;
     checks.run("hints", rules::hints(cluster)).await;
     checks.run("where rules send", rules::sent(cluster)).await;
