@@ -40,6 +40,7 @@ fn stage() -> anyhow::Result<Stage> {
         limits: Arc::default(),
         sets: Arc::default(),
         written: Arc::new(vec![Mutex::default()]),
+        hidden: Arc::default(),
         mailboxes: Arc::new(vec![mailbox.clone()]),
     };
     let (client, accepted) = UnixStream::pair()?;

@@ -351,6 +351,7 @@ impl Directions {
 pub struct Rules {
     rules: Vec<Rule>,
     index: Index,
+    rewrites: bool,
 }
 
 impl Rules {
@@ -364,7 +365,17 @@ impl Rules {
     pub fn new(mut rules: Vec<Rule>) -> Result<Self, regex::Error> {
         rules.truncate(Self::MAX);
         let index = Index::new(&rules)?;
-        Ok(Rules { rules, index })
+        let rewrites = rules.iter().any(|rule| rule.then.rewrite.is_some());
+        Ok(Rules {
+            rules,
+            index,
+            rewrites,
+        })
+    }
+
+    /// Whether any of them puts another text in a statement's place.
+    pub fn rewrites(&self) -> bool {
+        self.rewrites
     }
 
     /// The rules.

@@ -55,6 +55,8 @@ impl Session {
             );
             return Err(Answer::client(1461, b"42000", text).into());
         }
+        let rewritten = self.rewritten_for_good(text);
+        let text = rewritten.as_deref().unwrap_or(text);
         let mut class = self.worker.take_statement();
         classify(text, &self.lex, &mut class);
         let own_number = class
@@ -63,7 +65,7 @@ impl Session {
             .then(|| with_connection_id(text, self.id))
             .flatten();
         let mut framed = Vec::new();
-        let (packet, text) = match &own_number {
+        let (packet, text) = match own_number.as_ref().or(rewritten.as_ref()) {
             Some(text) => {
                 classify(text, &self.lex, &mut class);
                 let payload = [&[COM_STMT_PREPARE][..], text].concat();
@@ -133,6 +135,19 @@ impl Session {
         self.worker.put_statement(preparing);
         self.worker.put_statement(class);
         ended
+    }
+
+    /// The text that a rule puts in the place of one that is to be prepared. Its executions run what
+    /// was prepared; of them the rules are asked again, but for this.
+    fn rewritten_for_good(&self, text: &[u8]) -> Option<Vec<u8>> {
+        if !self.worker.shared.rules.rewrites() {
+            return None;
+        }
+        let class = self.worker.classify(text, &self.lex);
+        let access = self.access(&class, text);
+        let directions = self.directions(&class, text, access);
+        self.worker.put_class(class);
+        self.rewritten(directions.as_deref(), text)
     }
 
     /// COM_STMT_EXECUTE.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use millrace_sandbox::{APP, Cluster};
 use millrace_tests::harness::Proxy;
-use millrace_tests::wire::Connection;
+use millrace_tests::wire::{Connection, Param};
 
 use crate::ground::{QUICK, app, proxy, replica_ports};
 
@@ -266,6 +266,17 @@ pub(crate) async fn rewritten(cluster: &Cluster) -> anyhow::Result<()> {
     ensure!(reply.scalar().as_deref() == Some("42"));
     let reply = connection.expect("SELECT 1").await?;
     ensure!(reply.scalar().as_deref() == Some("1"));
+    let reply = connection.prepare(b"SELECT CONCAT(1 /* n=41 */), ?").await;
+    let (id, params) = reply.statement_id().context("not prepared")?;
+    ensure!(params == 1);
+    for _ in 0..2 {
+        let value = [Param::text("x")];
+        let reply = connection.execute(id, 0, &value, true).await;
+        ensure!(
+            reply.scalar().as_deref() == Some("42"),
+            "a prepared statement that a rule rewrites: {reply:?}"
+        );
+    }
     let _ = APP;
     connection.quit().await;
     Ok(())
