@@ -141,7 +141,7 @@ async fn session(
     let mut first = true;
     while !board.stop.get() {
         turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        if (turn >> 33) % 8 == 0 {
+        if (turn >> 33).is_multiple_of(8) {
             ensure!(
                 write(board, &mut connection, key, true).await,
                 "a write failed"
@@ -313,23 +313,22 @@ async fn run(family: Family) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn test(family: Family) {
+fn test(family: Family) -> anyhow::Result<()> {
     if harness::direct_only() || !skip_unless(family.into(), "consistency") {
-        return;
+        return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(run(family)).unwrap();
+        .build()?;
+    runtime.block_on(run(family))
 }
 
 #[test]
-fn mysql() {
-    test(Family::MySql);
+fn mysql() -> anyhow::Result<()> {
+    test(Family::MySql)
 }
 
 #[test]
-fn mariadb() {
-    test(Family::MariaDb);
+fn mariadb() -> anyhow::Result<()> {
+    test(Family::MariaDb)
 }

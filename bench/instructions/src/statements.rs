@@ -2,7 +2,7 @@
 //! answer.
 
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use millrace_backend::pool::{PoolOptions, ServerCount};
@@ -10,7 +10,9 @@ use millrace_metrics::Metrics;
 use millrace_protocol::command::{COM_STMT_PREPARE, encode_command, encode_query};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_session::{Accounts, Entry, Message, Options, Registry, ServerKey, Shared, Worker};
+use millrace_session::{
+    Accounts, Entry, Message, Options, Registry, ServerKey, Shared, Worker, Written,
+};
 use tokio::sync::mpsc;
 
 use crate::client::Script;
@@ -39,8 +41,7 @@ fn stage() -> anyhow::Result<Stage> {
         rules: Arc::default(),
         limits: Arc::default(),
         sets: Arc::default(),
-        written: Arc::new(vec![Mutex::default()]),
-        hidden: Arc::default(),
+        written: Arc::new(Written::new(1)),
         mailboxes: Arc::new(vec![mailbox.clone()]),
     };
     let (client, accepted) = UnixStream::pair()?;

@@ -2,7 +2,7 @@
 //! in order.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use millrace_config::{Config, Environment, Flags};
 use millrace_metrics::{Metrics, ServerState};
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
-use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker};
+use millrace_session::{Accounts, Message, Options, Registry, ServerKey, Shared, Worker, Written};
 use millrace_topology::Health;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -187,8 +187,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 .collect(),
         ),
         sets: Arc::new(config.sets.clone()),
-        written: Arc::new((0..workers).map(|_| Mutex::default()).collect()),
-        hidden: Arc::default(),
+        written: Arc::new(Written::new(workers)),
         mailboxes: mailboxes.clone(),
     };
     let mut listeners = Vec::new();

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backend::pool::Pool;
 use millrace_backend::positions::Position;
@@ -14,7 +14,7 @@ use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
 use millrace_routing::{Consistency, Reads};
 use millrace_sql::{Access, Family, Kind, Scope, Statement, Target, ValueKind};
-use millrace_topology::{GtidSet, ServerId, ServerView, Snapshot};
+use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot};
 use tokio::sync::oneshot;
 
 use crate::failure::{Answer, Failure};
@@ -49,6 +49,9 @@ const ASK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An answer that takes longer is of no use for balance.
 const ASK_LIMIT: Duration = Duration::from_millis(100);
+
+/// Until a server's demotion is known to all; it is passed on at once.
+const DEMOTION_LIMIT: Duration = Duration::from_millis(100);
 
 /// No server's id: where this is what was seen, no replica can be known to show no less.
 const NOWHERE: ServerId = ServerId(u16::MAX);
@@ -182,7 +185,8 @@ impl Session {
             if view.unfit.is_some() {
                 return true;
             }
-            let misplaced = snapshot.primary == Some(seen.server) && routing.reads == Reads::Replicas;
+            let misplaced =
+                snapshot.primary == Some(seen.server) && routing.reads == Reads::Replicas;
             if misplaced && snapshot.servers.len() > 1 {
                 return seen.reads >= READS_ON_PRIMARY_MAX && self.worker.may_ask(ASK_INTERVAL);
             }
@@ -231,13 +235,32 @@ impl Session {
         let Some(primary) = primary else {
             return false;
         };
-        let hidden = self.worker.hidden();
+        let hidden = self.worker.shared.written.hidden();
         let pool = self.pool(primary);
-        self.frontier = frontier(&self.worker, pool, self.handle.uid, &self.state).await;
+        let found = frontier(&self.worker, pool, self.handle.uid, &self.state).await;
+        if matches!(found, Frontier::Demoted) {
+            self.await_demotion(primary).await;
+        }
+        self.frontier = match found {
+            Frontier::At(position) => Some(position),
+            Frontier::Unknown | Frontier::Demoted => None,
+        };
         if let Some(frontier) = &self.frontier {
             self.worker.found(hidden, frontier);
         }
         self.frontier.is_some()
+    }
+
+    /// What was the primary takes no writes any more, so that somebody else may: reads that must see
+    /// them have to wait until it is known who.
+    async fn await_demotion(&self, server: ServerId) {
+        let kind = ObservationKind::RefusedWrite;
+        self.worker.shared.monitor.observe(server, kind);
+        let begun = Instant::now();
+        let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
+        while is_primary() && begun.elapsed() < DEMOTION_LIMIT && !self.handle.ended.get() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Whether the statement is a read that must see all that was acknowledged anywhere, or through
@@ -388,9 +411,20 @@ fn sees_nothing(class: &Statement) -> bool {
 /// One worker's questions to the primary: those who come while one is on its way wait for the next,
 /// because they may have to see what was acknowledged since.
 #[derive(Default)]
-pub(crate) struct Frontier {
-    waiting: RefCell<Vec<oneshot::Sender<Option<Arc<GtidSet>>>>>,
+pub(crate) struct Questions {
+    waiting: RefCell<Vec<oneshot::Sender<Frontier>>>,
     asking: Cell<bool>,
+}
+
+/// The answer.
+#[derive(Debug, Clone)]
+enum Frontier {
+    /// It has all that was acknowledged anywhere before it was asked.
+    At(Arc<GtidSet>),
+    /// It takes no writes: another may be the primary already.
+    Demoted,
+    /// It could not be asked.
+    Unknown,
 }
 
 async fn frontier(
@@ -398,19 +432,19 @@ async fn frontier(
     pool: Rc<Pool>,
     uid: u64,
     state: &Rc<SessionState>,
-) -> Option<Arc<GtidSet>> {
+) -> Frontier {
     let (sender, receiver) = oneshot::channel();
-    worker.frontier.waiting.borrow_mut().push(sender);
-    if !worker.frontier.asking.replace(true) {
+    worker.questions.waiting.borrow_mut().push(sender);
+    if !worker.questions.asking.replace(true) {
         let (worker, state) = (worker.clone(), state.clone());
         tokio::task::spawn_local(async move {
             loop {
-                let waiting = std::mem::take(&mut *worker.frontier.waiting.borrow_mut());
+                let waiting = std::mem::take(&mut *worker.questions.waiting.borrow_mut());
                 if waiting.is_empty() {
-                    worker.frontier.asking.set(false);
+                    worker.questions.asking.set(false);
                     return;
                 }
-                let found = ask(&pool, uid, &state).await;
+                let found = ask(&pool, uid, &state).await.unwrap_or(Frontier::Unknown);
                 for waiter in waiting {
                     // Who has left meanwhile does not matter.
                     let _ = waiter.send(found.clone());
@@ -418,11 +452,11 @@ async fn frontier(
             }
         });
     }
-    receiver.await.ok().flatten()
+    receiver.await.unwrap_or(Frontier::Unknown)
 }
 
 /// On a connection of the account that asked first; any account may ask this.
-async fn ask(pool: &Rc<Pool>, uid: u64, state: &Rc<SessionState>) -> Option<Arc<GtidSet>> {
+async fn ask(pool: &Rc<Pool>, uid: u64, state: &Rc<SessionState>) -> Option<Frontier> {
     let mut lease = pool.take(uid, state).await.ok()?;
     let residue = !lease.residue.is_empty();
     if lease.last_user != 0 {
@@ -434,20 +468,27 @@ async fn ask(pool: &Rc<Pool>, uid: u64, state: &Rc<SessionState>) -> Option<Arc<
         lease.save_residue().await.ok()?;
     }
     let family = lease.family;
+    // As long as it takes writes nobody else does: whoever makes another server the primary makes
+    // this one read-only before.
     let question = match family {
-        Family::MySql => "SELECT @@GLOBAL.gtid_executed",
-        Family::MariaDb => "SELECT @@GLOBAL.gtid_binlog_pos",
+        Family::MySql => "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.read_only",
+        Family::MariaDb => "SELECT @@GLOBAL.gtid_binlog_pos, @@GLOBAL.read_only",
     };
     let rows = lease.ask(question).await.ok()??;
     (lease.last_user, lease.last_seq) = (0, 0);
     lease.residue = Default::default();
     lease.broken = false;
-    let mut text = rows.rows.into_iter().next()?.into_iter().next()??;
     lease.give_back();
+    let mut cells = rows.rows.into_iter().next()?.into_iter();
+    let (mut text, read_only) = (cells.next()??, cells.next()??);
+    if !matches!(&read_only[..], b"0" | b"OFF") {
+        return Some(Frontier::Demoted);
+    }
     text.retain(|byte| !byte.is_ascii_whitespace());
     let family = match family {
         Family::MySql => millrace_topology::Family::MySql,
         Family::MariaDb => millrace_topology::Family::MariaDb,
     };
-    GtidSet::parse(family, &text).ok().map(Arc::new)
+    let position = GtidSet::parse(family, &text).ok()?;
+    Some(Frontier::At(Arc::new(position)))
 }

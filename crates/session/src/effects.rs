@@ -118,7 +118,7 @@ impl Session {
         if hidden {
             self.position_stale = true;
             // Before the client knows that it was written.
-            self.worker.hid();
+            self.worker.shared.written.hide();
         }
         if self.has_epilogue(class, &lease) {
             // The client need not wait for what is only for our records.
@@ -700,7 +700,7 @@ impl Session {
             .with_world(|world| world.snapshot.primary_view().is_none_or(|view| view.gtid));
         if !tracked {
             self.position_unknown = true;
-            self.worker.hid();
+            self.worker.shared.written.hide();
         }
     }
 

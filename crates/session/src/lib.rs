@@ -28,8 +28,10 @@ mod session;
 mod variables;
 mod verify;
 mod worker;
+mod written;
 
 pub use accounts::Accounts;
 pub use options::{Options, ServerKey};
 pub use registry::Registry;
 pub use worker::{Entry, ListenerTls, Message, Shared, Worker};
+pub use written::Written;

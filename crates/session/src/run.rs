@@ -658,15 +658,17 @@ impl Session {
         if request.access != Access::Read || level == Consistency::Eventual {
             return None;
         }
-        if level == Consistency::Instance {
-            self.worker.written(&mut self.position);
-        }
         self.worker.take_positions();
         if level == Consistency::Global {
             // Whatever was seen anywhere, the primary had when it was asked.
             return None;
         }
-        self.settle_seen()
+        let seen = self.settle_seen();
+        if level == Consistency::Instance {
+            // After that: what was known of the primary may be older than the last write.
+            self.worker.shared.written.add_to(&mut self.position);
+        }
+        seen
     }
 
     /// Looks at all that the decision depends on.

@@ -357,7 +357,7 @@ impl Session {
         self.level = self.level_given;
         (self.seen, self.home) = (None, None);
         // An application that connects anew still sees what it wrote before.
-        self.worker.written(&mut self.position);
+        self.worker.shared.written.add_to(&mut self.position);
     }
 
     /// What the configuration gives the account, else the listener, else everybody.

@@ -4,8 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -24,13 +23,14 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
-use crate::consistency::Frontier;
+use crate::consistency::Questions;
 use crate::directions::Remembered;
 use crate::options::{Options, ServerKey};
 use crate::prepared::Likeness;
 use crate::registry::Registry;
 use crate::relay::Outcome;
 use crate::verify::Verifiers;
+use crate::written::Written;
 
 /// What all workers of the process share.
 #[derive(Clone)]
@@ -61,10 +61,8 @@ pub struct Shared {
     pub limits: Arc<Vec<Option<Arc<Semaphore>>>>,
     /// Named sets of servers: a bit for each of them.
     pub sets: Arc<HashMap<String, u64>>,
-    /// What was written through each worker, as positions: a new session begins with all of it.
-    pub written: Arc<Vec<Mutex<Option<GtidSet>>>>,
-    /// How many writes there were whose position the server did not tell.
-    pub hidden: Arc<AtomicU64>,
+    /// What was written through this process.
+    pub written: Arc<Written>,
     /// Every worker's mailbox.
     pub mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
 }
@@ -205,7 +203,7 @@ pub struct Worker {
     pub(crate) servers: Vec<Rc<ServerPool>>,
     pub(crate) states: Rc<States>,
     pub(crate) verifiers: Verifiers,
-    pub(crate) frontier: Frontier,
+    pub(crate) questions: Questions,
     pub(crate) remembered: Remembered,
     /// Mirror images under way.
     pub(crate) mirrors: Rc<Cell<u32>>,
@@ -217,6 +215,8 @@ pub struct Worker {
     taken: RefCell<Vec<u64>>,
     /// So many of the hidden writes are in what this worker has written down.
     found: Cell<u64>,
+    /// The change of primary up to which it is settled what was lost.
+    epoch: Cell<u64>,
     /// See [`Worker::may_ask`].
     asked: Cell<Instant>,
     late_until: Cell<[u64; SERVERS]>,
@@ -288,8 +288,9 @@ impl Worker {
             servers,
             states,
             verifiers: Verifiers::default(),
-            frontier: Frontier::default(),
+            questions: Questions::default(),
             found: Cell::new(0),
+            epoch: Cell::new(0),
             asked: Cell::new(Instant::now()),
             remembered: Remembered::default(),
             mirrors: Rc::default(),
@@ -394,7 +395,8 @@ impl Worker {
         }
     }
 
-    fn sweep(&self) {
+    fn sweep(self: &Rc<Self>) {
+        self.settle_written();
         let tick = self.tick.get() + 1;
         self.tick.set(tick);
         let late = self.late_until.get();
@@ -417,6 +419,32 @@ impl Worker {
                 handle.wake();
             }
         }
+    }
+
+    /// After a change of the primary, finds out what of all that was written has come to it.
+    fn settle_written(self: &Rc<Self>) {
+        let (epoch, primary) = self.with_world(|world| {
+            let snapshot = &world.snapshot;
+            (snapshot.epoch, snapshot.primary)
+        });
+        let Some(primary) = primary.filter(|_| self.epoch.replace(epoch) != epoch) else {
+            return;
+        };
+        if !self.shared.written.doubt(self.index) {
+            return;
+        }
+        let worker = self.clone();
+        tokio::task::spawn_local(async move {
+            let positions = worker.shared.monitor.positions();
+            let mark = positions.mark(primary);
+            let found = positions.ask(primary, mark, Duration::from_secs(10)).await;
+            let unchanged = worker.with_world(|world| world.snapshot.epoch) == epoch;
+            match found.filter(|_| unchanged) {
+                Some(found) => worker.shared.written.settle(worker.index, &found.visible),
+                // Asked again in a second.
+                None => worker.epoch.set(u64::MAX),
+            }
+        });
     }
 
     fn set_world(&self, world: Arc<World>) {
@@ -534,44 +562,13 @@ impl Worker {
 
     /// Something was written at `position`.
     pub(crate) fn wrote(&self, position: &GtidSet) {
-        let mut written = self.shared.written[self.index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        match &mut *written {
-            Some(written) if written.family() == position.family() => {
-                written.union(position);
-                written.coalesce(8);
-            }
-            other => *other = Some(position.clone()),
-        }
+        self.shared.written.note(self.index, position);
     }
 
-    /// Everything written through this process so far.
-    pub(crate) fn written(&self, into: &mut GtidSet) {
-        for written in self.shared.written.iter() {
-            let written = written.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(written) = &*written
-                && written.family() == into.family()
-            {
-                into.union(written);
-            }
-        }
-        into.coalesce(8);
-    }
-
-    /// Something was written, nobody knows where.
-    pub(crate) fn hid(&self) {
-        self.shared.hidden.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// How often that happened.
-    pub(crate) fn hidden(&self) -> u64 {
-        self.shared.hidden.load(Ordering::SeqCst)
-    }
-
-    /// Whether it happened since the primary was asked last how far it is.
+    /// Whether something was written, nobody knows where, since the primary was asked last how far it
+    /// is.
     pub(crate) fn has_hidden(&self) -> bool {
-        self.hidden() != self.found.get()
+        self.shared.written.hidden() != self.found.get()
     }
 
     /// The primary was asked when `hidden` writes were hidden, and answered `frontier`.

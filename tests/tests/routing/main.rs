@@ -51,27 +51,26 @@ async fn routing(family: Family) -> anyhow::Result<()> {
 }
 
 #[test]
-fn by_command() {
-    rules::explained_by_command().unwrap();
+fn by_command() -> anyhow::Result<()> {
+    rules::explained_by_command()
 }
 
-fn test(family: Family) {
+fn test(family: Family) -> anyhow::Result<()> {
     if !skip_unless(family, "routing") {
-        return;
+        return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(routing(family)).unwrap();
+        .build()?;
+    runtime.block_on(routing(family))
 }
 
 #[test]
-fn mysql() {
-    test(Family::MySql);
+fn mysql() -> anyhow::Result<()> {
+    test(Family::MySql)
 }
 
 #[test]
-fn mariadb() {
-    test(Family::MariaDb);
+fn mariadb() -> anyhow::Result<()> {
+    test(Family::MariaDb)
 }
