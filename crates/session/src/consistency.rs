@@ -38,11 +38,22 @@ pub(crate) struct Seen {
 }
 
 /// After so many reads one after the other on one server, each before it was known how far that one
-/// is, a session asks, so that the next may run elsewhere.
-const READS_MAX: u32 = 64;
+/// is, a session asks, so that the next may run elsewhere; the next times after twice as many each,
+/// up to the second.
+const READS: (u32, u32) = (4, 64);
 
 /// The same for reads on a primary that was to take none.
 const READS_ON_PRIMARY_MAX: u32 = 4;
+
+/// Where others read, as far as a session can do better.
+enum Crowd {
+    /// Nobody else does.
+    Alone,
+    /// Another server has clearly less to do.
+    Here,
+    /// None has.
+    Elsewhere,
+}
 
 /// A worker's sessions ask for the sake of balance once in this time at most.
 const ASK_INTERVAL: Duration = Duration::from_millis(10);
@@ -190,16 +201,18 @@ impl Session {
             if misplaced && snapshot.servers.len() > 1 {
                 return seen.reads >= READS_ON_PRIMARY_MAX && self.worker.may_ask(ASK_INTERVAL);
             }
-            seen.reads >= READS_MAX
+            let (first, most) = READS;
+            seen.reads >= first.saturating_mul(1 << self.asked).min(most)
                 && !routing.sticky
-                && self.is_crowded(seen.server, snapshot)
-                && self.worker.may_ask(ASK_INTERVAL)
+                && match self.crowd(seen.server, snapshot) {
+                    Crowd::Alone => true,
+                    Crowd::Here => self.worker.may_ask(ASK_INTERVAL),
+                    Crowd::Elsewhere => false,
+                }
         })
     }
 
-    /// Whether others have clearly less to do than the server; or nobody has, so that it is one
-    /// client that reads alone.
-    fn is_crowded(&self, server: ServerId, snapshot: &Snapshot) -> bool {
+    fn crowd(&self, server: ServerId, snapshot: &Snapshot) -> Crowd {
         let leased = |view: &ServerView| self.worker.servers[view.id.index()].leased();
         let others = || {
             let takes_reads = |view: &&ServerView| view.id != server && view.unfit.is_none();
@@ -210,14 +223,19 @@ impl Session {
             .filter(|view| snapshot.primary != Some(view.id))
             .map(leased)
             .min();
-        let alone = own == 0 && others().all(|view| leased(view) == 0);
-        least.is_some_and(|least| alone || own > least + 2 + least / 4)
+        match least {
+            None => Crowd::Elsewhere,
+            Some(_) if own == 0 && others().all(|view| leased(view) == 0) => Crowd::Alone,
+            Some(least) if own > least + 2 + least / 4 => Crowd::Here,
+            Some(_) => Crowd::Elsewhere,
+        }
     }
 
     /// Asks how far the server is where the session has read last.
     pub(crate) async fn come_loose(&mut self) {
         let Some(seen) = &mut self.seen else { return };
         seen.reads = 0;
+        self.asked = (self.asked + 1).min(7);
         let (server, mark) = (seen.server, seen.mark);
         let positions = self.worker.shared.monitor.positions();
         // Without an answer the session stays where it is.

@@ -237,6 +237,8 @@ pub(crate) struct Session {
     pub(crate) address: Option<IpAddr>,
     /// Where it has read last, until it is known how far that server was.
     pub(crate) seen: Option<Seen>,
+    /// How often it has asked how far that server is.
+    pub(crate) asked: u8,
     /// The server of its last read.
     pub(crate) home: Option<ServerId>,
     /// How far the primary was when the statement under way began, where that was asked.
@@ -330,6 +332,7 @@ impl Session {
             address,
             position: GtidSet::new(topology_family),
             seen: None,
+            asked: 0,
             home: None,
             frontier: None,
             position_unknown: false,

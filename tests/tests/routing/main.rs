@@ -1,5 +1,6 @@
 //! Query routing on real servers: levels, rules, hints, and what EXPLAIN ROUTE says of them.
 
+mod examples;
 #[path = "../serving/ground.rs"]
 #[allow(dead_code, reason = "the suite needs but some of it")]
 mod ground;
@@ -47,12 +48,19 @@ async fn routing(family: Family) -> anyhow::Result<()> {
         .await;
     checks.run("mirrored", rules::mirrored(cluster)).await;
     checks.run("written anew", rules::rewritten(cluster)).await;
+    checks
+        .run(
+            "examples of the documents",
+            examples::statements_run(cluster),
+        )
+        .await;
     checks.finish()
 }
 
 #[test]
 fn by_command() -> anyhow::Result<()> {
-    rules::explained_by_command()
+    rules::explained_by_command()?;
+    examples::commands_run()
 }
 
 fn test(family: Family) -> anyhow::Result<()> {
