@@ -260,11 +260,12 @@ impl Monitor {
                 let number = self.positions.begin(id);
                 let asking = ask_position(&mut conn, &facts, &options, &tls);
                 match tokio::time::timeout(options.timeout, asking).await {
-                    Ok(Ok((executed, visible))) => {
+                    Ok(Ok(told)) => {
                         let position = Position {
                             number,
-                            executed: Arc::new(executed),
-                            visible: Arc::new(visible),
+                            executed: Arc::new(told.executed),
+                            visible: Arc::new(told.visible),
+                            read_only: told.read_only,
                             incarnation,
                         };
                         self.positions.answer(id, position);
@@ -633,38 +634,55 @@ fn replication(rows: Option<Rows>) -> Option<ReplicationStatus> {
         })
 }
 
-/// What the server has executed, and what may be visible there.
+/// What a server says of its position.
+struct Told {
+    executed: GtidSet,
+    /// What may be visible there.
+    visible: GtidSet,
+    read_only: bool,
+}
+
 async fn ask_position(
     slot: &mut Option<Conn>,
     facts: &ServerFacts,
     options: &MonitorOptions,
     tls: &SharedTls,
-) -> Result<(GtidSet, GtidSet), BackendError> {
+) -> Result<Told, BackendError> {
     let mut conn = match slot.take() {
         Some(conn) => conn,
         None => connect(facts.id, &facts.address, options, tls).await?.0,
     };
-    let found = match conn.family {
+    let told = match conn.family {
         millrace_sql::Family::MySql => position_mysql(&mut conn).await?,
         millrace_sql::Family::MariaDb => position_mariadb(&mut conn).await?,
     };
     *slot = Some(conn);
-    Ok(found)
+    Ok(told)
+}
+
+fn parsed(family: Family, answer: &str) -> Result<GtidSet, BackendError> {
+    GtidSet::parse(family, answer.as_bytes())
+        .map_err(|_| BackendError::Protocol("a server's position is not understood"))
 }
 
 /// A transaction owns its GTID until that is counted as executed, and is visible before: so who owns
-/// one is asked first, lest it be counted between the two questions.
-async fn position_mysql(conn: &mut Conn) -> Result<(GtidSet, GtidSet), BackendError> {
-    let parse = |rows: Vec<Row>| -> Result<GtidSet, BackendError> {
-        let answer = text(rows.first().and_then(|row| row.first()));
-        GtidSet::parse_mysql(without_owners(&answer).as_bytes())
-            .map_err(|_| BackendError::Protocol("a server's position is not understood"))
-    };
-    let owned = parse(conn.query("SELECT @@GLOBAL.gtid_owned").await?)?;
-    let executed = parse(conn.query("SELECT @@GLOBAL.gtid_executed").await?)?;
+/// one is asked first, lest it be counted between the two questions. Whether it takes writes comes
+/// after both: as long as it does nobody else does.
+async fn position_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
+    let rows = conn.query("SELECT @@GLOBAL.gtid_owned").await?;
+    let owned = text(rows.first().and_then(|row| row.first()));
+    let rows = conn
+        .query("SELECT @@GLOBAL.gtid_executed, @@GLOBAL.read_only")
+        .await?;
+    let at = |index: usize| text(rows.first().and_then(|row| row.get(index)));
+    let executed = parsed(Family::MySql, &at(0))?;
     let mut visible = executed.clone();
-    visible.union(&owned);
-    Ok((executed, visible))
+    visible.union(&parsed(Family::MySql, &without_owners(&owned))?);
+    Ok(Told {
+        executed,
+        visible,
+        read_only: is_on(&at(1)),
+    })
 }
 
 /// `gtid_owned` names the thread that owns each: `uuid:7#23:8#24`.
@@ -681,23 +699,19 @@ fn without_owners(owned: &str) -> String {
 
 /// A transaction is in the binary log before it is visible; a replica that keeps none has received it
 /// before.
-async fn position_mariadb(conn: &mut Conn) -> Result<(GtidSet, GtidSet), BackendError> {
-    let parse = |answer: &str| {
-        GtidSet::parse_mariadb(answer.as_bytes())
-            .map_err(|_| BackendError::Protocol("a server's position is not understood"))
-    };
+async fn position_mariadb(conn: &mut Conn) -> Result<Told, BackendError> {
     let rows = conn
         .query(
-            "SELECT @@GLOBAL.gtid_current_pos, @@GLOBAL.gtid_binlog_pos, \
+            "SELECT @@GLOBAL.gtid_current_pos, @@GLOBAL.gtid_binlog_pos, @@GLOBAL.read_only, \
              @@GLOBAL.log_bin AND @@GLOBAL.log_slave_updates",
         )
         .await?;
     let row = rows.first();
     let at = |index: usize| text(row.and_then(|row| row.get(index)));
-    let executed = parse(&at(0))?;
+    let executed = parsed(Family::MariaDb, &at(0))?;
     let mut visible = executed.clone();
-    visible.union(&parse(&at(1))?);
-    if at(2) != "1"
+    visible.union(&parsed(Family::MariaDb, &at(1))?);
+    if at(3) != "1"
         && let Some(channels) = conn.query_named("SHOW ALL SLAVES STATUS").await?
     {
         let received = channels
@@ -706,10 +720,14 @@ async fn position_mariadb(conn: &mut Conn) -> Result<(GtidSet, GtidSet), Backend
             .position(|column| column.name.eq_ignore_ascii_case(b"Gtid_IO_Pos"));
         for channel in &channels.rows {
             let answer = text(received.and_then(|index| channel.get(index)));
-            visible.union(&parse(&answer)?);
+            visible.union(&parsed(Family::MariaDb, &answer)?);
         }
     }
-    Ok((executed, visible))
+    Ok(Told {
+        executed,
+        visible,
+        read_only: is_on(&at(2)),
+    })
 }
 
 async fn read_catalogue(

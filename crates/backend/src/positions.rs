@@ -38,6 +38,8 @@ pub struct Position {
     /// What a session can have seen there: also what was not counted as executed yet, because a
     /// commit is shown a moment before it counts, on both families.
     pub visible: Arc<GtidSet>,
+    /// It took no writes after that was read.
+    pub read_only: bool,
     /// The server's incarnation then.
     pub incarnation: u32,
 }
@@ -177,6 +179,7 @@ mod tests {
             number,
             executed: Arc::new(GtidSet::new(Family::MySql)),
             visible: Arc::new(GtidSet::new(Family::MySql)),
+            read_only: false,
             incarnation: 0,
         }
     }

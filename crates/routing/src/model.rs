@@ -7,7 +7,7 @@ use millrace_topology::{GtidSet, ServerId};
 use smallvec::SmallVec;
 
 /// What a session's reads are guaranteed to see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Consistency {
     /// Whatever the replica has.
     Eventual,
@@ -159,7 +159,7 @@ pub enum Wanted {
 
 impl Wanted {
     /// Whether it leaves a server out.
-    pub(crate) fn leaves_out(self, server: ServerId, is_primary: bool) -> bool {
+    pub fn leaves_out(self, server: ServerId, is_primary: bool) -> bool {
         match self {
             Wanted::Primary => !is_primary,
             Wanted::Replica => is_primary,

@@ -1,27 +1,21 @@
 //! What a session's reads must see: the level that it asks for, what it wrote and has seen, and
 //! for the strictest level how far the primary is at this moment.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_backend::pool::Pool;
 use millrace_backend::positions::Position;
-use millrace_backend::state::SessionState;
+use millrace_protocol::Capabilities;
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
-use millrace_routing::{Consistency, Reads};
-use millrace_sql::{Access, Family, Kind, Scope, Statement, Target, ValueKind};
+use millrace_routing::{Consistency, Reads, Target};
+use millrace_sql::{Access, Family, Kind, Scope, Statement, ValueKind};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot};
-use tokio::sync::oneshot;
 
 use crate::failure::{Answer, Failure};
 use crate::lease::Request;
 use crate::relay::Outcome;
-use crate::session::Session;
-use crate::worker::Worker;
+use crate::session::{Session, Transaction};
 
 /// The name of the variable that holds a session's level.
 const VARIABLE: &str = "millrace_consistency";
@@ -42,9 +36,6 @@ pub(crate) struct Seen {
 /// up to the second.
 const READS: (u32, u32) = (4, 64);
 
-/// The same for reads on a primary that was to take none.
-const READS_ON_PRIMARY_MAX: u32 = 4;
-
 /// Where others read, as far as a session can do better.
 enum Crowd {
     /// Nobody else does.
@@ -63,6 +54,12 @@ const ASK_LIMIT: Duration = Duration::from_millis(100);
 
 /// Until a server's demotion is known to all; it is passed on at once.
 const DEMOTION_LIMIT: Duration = Duration::from_millis(100);
+
+/// A primary that takes longer to say how far it is has the read itself.
+const FRONTIER_LIMIT: Duration = Duration::from_secs(1);
+
+/// So many intervals of a source are told apart in what a session must see.
+const INTERVALS_MAX: usize = 32;
 
 /// No server's id: where this is what was seen, no replica can be known to show no less.
 const NOWHERE: ServerId = ServerId(u16::MAX);
@@ -85,7 +82,7 @@ impl Session {
             return;
         }
         self.home = Some(server);
-        if outcome.positioned {
+        if outcome.positioned && !reads_after_writing(class) {
             // Whoever has the session's transaction has all that was committed before it.
             self.seen = None;
         } else if self.level_for(request) != Consistency::Eventual && !sees_nothing(class) {
@@ -109,52 +106,63 @@ impl Session {
     /// was then; once it is known, any server that is as far will do.
     pub(crate) fn settle_seen(&mut self) -> Option<ServerId> {
         let seen = self.seen?;
-        let (primary, incarnation, last) = self.worker.with_world(|world| {
+        let (primary, view) = self.worker.with_world(|world| {
             let snapshot = &world.snapshot;
             let view = snapshot.server(seen.server);
-            let gone = view.filter(|view| !view.health.is_usable());
-            (
-                snapshot.primary,
-                view.map(|view| view.incarnation),
-                gone.map(|view| view.executed.clone()),
-            )
+            let known = view.filter(|view| view.incarnation == seen.incarnation);
+            let gone = known.filter(|view| !view.health.is_usable());
+            let last = gone.map(|view| view.executed.clone());
+            (snapshot.primary, known.map(|_| last))
         });
-        if incarnation != Some(seen.incarnation) {
-            // Other data is there now. Only the primary is sure to have what was seen.
-            return Some(NOWHERE);
-        }
-        if let Some(last) = last {
-            if primary.is_some() {
-                return Some(NOWHERE);
-            }
-            // The primary itself is gone, and with it what it alone had. What it was last known to
-            // have is what can be asked for.
-            self.position.union(&last);
-            self.position.coalesce(8);
-            self.seen = None;
-            return None;
-        }
         let positions = self.worker.shared.monitor.positions();
-        let found = positions.since(seen.server, seen.mark);
-        match found {
-            Some(found) if found.incarnation == seen.incarnation => {
-                if primary == Some(seen.server) {
-                    // Whatever was required before and is not here is nowhere: a transaction of
-                    // some replica's own, or one that was lost with an old primary.
-                    self.position = GtidSet::clone(&found.visible);
-                } else if self.is_elsewhere(seen.server, &found) {
-                    self.position.union(&found.visible);
-                } else {
-                    return Some(seen.server);
-                }
-                self.position.coalesce(8);
-                self.seen = None;
-                self.worker.want_positions();
-                None
+        let found = match view {
+            Some(_) => positions.since(seen.server, seen.mark),
+            // Other data is there now.
+            None => None,
+        };
+        let found = found.filter(|found| found.incarnation == seen.incarnation);
+        if let Some(found) = found {
+            if primary == Some(seen.server) {
+                // Whatever was required before and is not here is nowhere: a transaction of some
+                // replica's own, or one that was lost with an old primary.
+                self.position = GtidSet::clone(&found.visible);
+                self.leave_out_unreplicated();
+            } else if self.is_elsewhere(seen.server, &found) {
+                self.position.union(&found.visible);
+            } else {
+                return Some(seen.server);
             }
-            Some(_) => Some(NOWHERE),
-            None => Some(seen.server),
+            return self.settled();
         }
+        match view {
+            Some(None) => Some(seen.server),
+            // Only the primary is sure to have what was seen.
+            _ if primary.is_some() && self.target == Target::Auto => Some(NOWHERE),
+            // The primary itself is gone, and with it what it alone had; or it is not to be asked. What
+            // the server was last known to have is what can be asked for.
+            Some(Some(last)) => {
+                self.position.union(&last);
+                self.settled()
+            }
+            None => self.settled(),
+        }
+    }
+
+    fn settled(&mut self) -> Option<ServerId> {
+        self.position.coalesce(INTERVALS_MAX);
+        self.seen = None;
+        self.worker.want_positions();
+        None
+    }
+
+    /// What the primary has and no replica will ever have is not to be waited for.
+    fn leave_out_unreplicated(&mut self) {
+        let position = &mut self.position;
+        self.worker.with_world(|world| {
+            if let Some(never) = &world.snapshot.unreplicated {
+                position.subtract(never);
+            }
+        });
     }
 
     /// Whether what may be visible on the replica can be had from another server, now or within
@@ -178,35 +186,69 @@ impl Session {
         })
     }
 
+    /// Whether a write may be answered without its position: the protocol has no room for it at the end
+    /// of rows, or there is none.
+    pub(crate) fn may_conceal(&self, request: &Request<'_>) -> bool {
+        if request.access != Access::Write {
+            return false;
+        }
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let ends_with_rows = !self.capabilities.contains(Capabilities::DEPRECATE_EOF)
+            && match class.kind {
+                Kind::Insert | Kind::Replace | Kind::Delete => self.family == Family::MariaDb,
+                Kind::Select | Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } => {
+                    true
+                }
+                _ => false,
+            };
+        ends_with_rows
+            || self.worker.with_world(|world| {
+                let primary = world.snapshot.primary_view();
+                primary.is_none_or(|view| !view.gtid)
+            })
+    }
+
     /// Whether a read that may only run where the session has read last had better not: asking how
     /// far that server is would let it run elsewhere.
     pub(crate) fn is_stuck(&self, request: &Request<'_>) -> bool {
         let Some(seen) = self.seen.filter(|_| request.access == Access::Read) else {
             return false;
         };
+        if self.level_for(request) == Consistency::Eventual || self.target == Target::PrimaryOnly {
+            return false;
+        }
+        let directions = request.directions.as_ref();
+        let wanted = directions.and_then(|directions| directions.wanted);
         let routing = &self.worker.options().routing;
         self.worker.with_world(|world| {
             let snapshot = &world.snapshot;
-            let Some(view) = snapshot.server(seen.server) else {
-                return false;
-            };
-            if !view.health.is_usable() {
-                return false;
-            }
-            if view.unfit.is_some() {
-                return true;
-            }
-            let misplaced =
-                snapshot.primary == Some(seen.server) && routing.reads == Reads::Replicas;
-            if misplaced && snapshot.servers.len() > 1 {
-                return seen.reads >= READS_ON_PRIMARY_MAX && self.worker.may_ask(ASK_INTERVAL);
-            }
+            let asked = snapshot.server(seen.server).filter(|view| {
+                view.gtid && view.health.is_usable() && view.incarnation == seen.incarnation
+            });
+            let Some(view) = asked else { return false };
+            let primary = snapshot.primary == Some(seen.server);
+            let misplaced = view.unfit.is_some()
+                || wanted.is_some_and(|wanted| wanted.leaves_out(seen.server, primary));
             let (first, most) = READS;
-            seen.reads >= first.saturating_mul(1 << self.asked).min(most)
-                && !routing.sticky
-                && match self.crowd(seen.server, snapshot) {
+            let reads = match primary && routing.reads == Reads::Replicas && wanted.is_none() {
+                true => first,
+                false => first.saturating_mul(1 << self.asked).min(most),
+            };
+            if !misplaced && (seen.reads < reads || routing.sticky) {
+                return false;
+            }
+            // From here on it is a matter of one statement in many.
+            let crowd = match misplaced || (primary && routing.reads == Reads::Replicas) {
+                true => Crowd::Here,
+                false => self.crowd(seen.server, snapshot),
+            };
+            let others = snapshot.servers.iter();
+            let mut others = others.filter(|view| view.id != seen.server && view.unfit.is_none());
+            others.any(|view| snapshot.primary != Some(view.id) || routing.reads == Reads::All)
+                && !self.worker.is_deaf()
+                && match crowd {
                     Crowd::Alone => true,
-                    Crowd::Here => self.worker.may_ask(ASK_INTERVAL),
+                    Crowd::Here => misplaced || self.worker.may_ask(ASK_INTERVAL),
                     Crowd::Elsewhere => false,
                 }
         })
@@ -238,40 +280,43 @@ impl Session {
         self.asked = (self.asked + 1).min(7);
         let (server, mark) = (seen.server, seen.mark);
         let positions = self.worker.shared.monitor.positions();
-        // Without an answer the session stays where it is.
-        let _ = positions.ask(server, mark, ASK_LIMIT).await;
+        if positions.ask(server, mark, ASK_LIMIT).await.is_none() {
+            // The session stays where it is, and nobody asks for a while.
+            self.worker.set_deaf();
+        }
     }
 
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
-    /// False where it does not say.
-    pub(crate) async fn ask_frontier(&mut self) -> bool {
+    /// Where it does not say, there is no frontier.
+    pub(crate) async fn ask_frontier(&mut self) {
         // Without GTIDs it can say nothing.
         let primary = self.worker.with_world(|world| {
-            let primary = world.snapshot.primary_view();
-            primary.filter(|view| view.gtid).map(|view| view.id)
+            let primary = world.snapshot.primary_view().filter(|view| view.gtid);
+            primary.map(|view| (view.id, view.incarnation))
         });
-        let Some(primary) = primary else {
-            return false;
+        let Some((primary, incarnation)) = primary else {
+            return;
         };
         let hidden = self.worker.shared.written.hidden();
-        let pool = self.pool(primary);
-        let found = frontier(&self.worker, pool, self.handle.uid, &self.state).await;
-        if matches!(found, Frontier::Demoted) {
-            self.await_demotion(primary).await;
-        }
-        self.frontier = match found {
-            Frontier::At(position) => Some(position),
-            Frontier::Unknown | Frontier::Demoted => None,
+        let positions = self.worker.shared.monitor.positions();
+        let mark = positions.mark(primary);
+        let found = positions.ask(primary, mark, FRONTIER_LIMIT).await;
+        let Some(found) = found.filter(|found| found.incarnation == incarnation) else {
+            return;
         };
-        if let Some(frontier) = &self.frontier {
-            self.worker.found(hidden, frontier);
+        if found.read_only && !self.stays_primary(primary).await {
+            return;
         }
-        self.frontier.is_some()
+        if let Some(hidden) = hidden {
+            self.worker.found(hidden, &found.visible);
+        }
+        self.frontier = Some(found.visible);
     }
 
     /// What was the primary takes no writes any more, so that somebody else may: reads that must see
-    /// them have to wait until it is known who.
-    async fn await_demotion(&self, server: ServerId) {
+    /// them have to wait until it is known who. True where it is the primary all the same, because
+    /// the configuration says so.
+    async fn stays_primary(&self, server: ServerId) -> bool {
         let kind = ObservationKind::RefusedWrite;
         self.worker.shared.monitor.observe(server, kind);
         let begun = Instant::now();
@@ -279,6 +324,7 @@ impl Session {
         while is_primary() && begun.elapsed() < DEMOTION_LIMIT && !self.handle.ended.get() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+        is_primary()
     }
 
     /// Whether the statement is a read that must see all that was acknowledged anywhere, or through
@@ -296,8 +342,12 @@ impl Session {
     /// level.
     pub(crate) fn level_for(&self, request: &Request<'_>) -> Consistency {
         let said = request.directions.as_ref();
-        said.and_then(|directions| directions.consistency)
-            .unwrap_or(self.level)
+        let said = said.and_then(|directions| directions.consistency);
+        match self.transaction {
+            Transaction::None => said.unwrap_or(self.level),
+            // Its first statement says what all that follow will see.
+            Transaction::Deferred { .. } => said.map_or(self.level, |said| said.max(self.level)),
+        }
     }
 
     /// Statements about variables of Millrace's own, which no server knows.
@@ -316,7 +366,7 @@ impl Session {
         let [assignment] = class.assignments[..] else {
             return Err(alone().into());
         };
-        let Target::System { scope, name } = assignment.target else {
+        let millrace_sql::Target::System { scope, name } = assignment.target else {
             return Err(alone().into());
         };
         known(name.of(text))?;
@@ -341,7 +391,7 @@ impl Session {
             );
             return Err(Answer::client(1231, b"42000", text).into());
         };
-        if self.level == Consistency::Eventual {
+        if self.level == Consistency::Eventual && self.target == Target::Auto {
             // What it has seen until now was not noted: only the primary is sure to have it.
             self.seen = Some(Seen {
                 server: NOWHERE,
@@ -402,6 +452,15 @@ fn unquoted(value: &[u8]) -> &[u8] {
     }
 }
 
+/// Whether a statement may have read after its last write that it tells the position of.
+fn reads_after_writing(class: &Statement) -> bool {
+    !class.functions.is_empty()
+        || matches!(
+            class.kind,
+            Kind::Multi | Kind::Call | Kind::Unknown | Kind::Execute { .. }
+        )
+}
+
 /// Whether a statement's answer depends on nothing that others can change.
 fn sees_nothing(class: &Statement) -> bool {
     class.tables.is_empty()
@@ -422,91 +481,4 @@ fn sees_nothing(class: &Statement) -> bool {
                 | Kind::Diagnostics
                 | Kind::Deallocate
         )
-}
-
-// --- The question to the primary -----------------------------------------------------
-
-/// One worker's questions to the primary: those who come while one is on its way wait for the next,
-/// because they may have to see what was acknowledged since.
-#[derive(Default)]
-pub(crate) struct Questions {
-    waiting: RefCell<Vec<oneshot::Sender<Frontier>>>,
-    asking: Cell<bool>,
-}
-
-/// The answer.
-#[derive(Debug, Clone)]
-enum Frontier {
-    /// It has all that was acknowledged anywhere before it was asked.
-    At(Arc<GtidSet>),
-    /// It takes no writes: another may be the primary already.
-    Demoted,
-    /// It could not be asked.
-    Unknown,
-}
-
-async fn frontier(
-    worker: &Rc<Worker>,
-    pool: Rc<Pool>,
-    uid: u64,
-    state: &Rc<SessionState>,
-) -> Frontier {
-    let (sender, receiver) = oneshot::channel();
-    worker.questions.waiting.borrow_mut().push(sender);
-    if !worker.questions.asking.replace(true) {
-        let (worker, state) = (worker.clone(), state.clone());
-        tokio::task::spawn_local(async move {
-            loop {
-                let waiting = std::mem::take(&mut *worker.questions.waiting.borrow_mut());
-                if waiting.is_empty() {
-                    worker.questions.asking.set(false);
-                    return;
-                }
-                let found = ask(&pool, uid, &state).await.unwrap_or(Frontier::Unknown);
-                for waiter in waiting {
-                    // Who has left meanwhile does not matter.
-                    let _ = waiter.send(found.clone());
-                }
-            }
-        });
-    }
-    receiver.await.unwrap_or(Frontier::Unknown)
-}
-
-/// On a connection of the account that asked first; any account may ask this.
-async fn ask(pool: &Rc<Pool>, uid: u64, state: &Rc<SessionState>) -> Option<Frontier> {
-    let mut lease = pool.take(uid, state).await.ok()?;
-    let residue = !lease.residue.is_empty();
-    if lease.last_user != 0 {
-        lease.leave_owner();
-    }
-    // Until all is answered it is of no use to anybody else.
-    lease.broken = true;
-    if residue {
-        lease.save_residue().await.ok()?;
-    }
-    let family = lease.family;
-    // As long as it takes writes nobody else does: whoever makes another server the primary makes
-    // this one read-only before.
-    let question = match family {
-        Family::MySql => "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.read_only",
-        Family::MariaDb => "SELECT @@GLOBAL.gtid_binlog_pos, @@GLOBAL.read_only",
-    };
-    let rows = lease.ask(question).await.ok()??;
-    (lease.last_user, lease.last_seq) = (0, 0);
-    lease.residue = Default::default();
-    lease.broken = false;
-    lease.give_back();
-    let mut cells = rows.rows.into_iter().next()?.into_iter();
-    let (mut text, read_only) = (cells.next()??, cells.next()??);
-    if !matches!(&read_only[..], b"0" | b"OFF") {
-        return Some(Frontier::Demoted);
-    }
-    text.retain(|byte| !byte.is_ascii_whitespace());
-    let family = match family {
-        Family::MySql => millrace_topology::Family::MySql,
-        Family::MariaDb => millrace_topology::Family::MariaDb,
-    };
-    let position = GtidSet::parse(family, &text).ok()?;
-    Some(Frontier::At(Arc::new(position)))
 }

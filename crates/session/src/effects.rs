@@ -115,10 +115,12 @@ impl Session {
         self.note_seen(lease.server, request, class, &outcome);
         let hidden = self.hides_position(&outcome, request)
             || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
-        if hidden {
-            self.position_stale = true;
-            // Before the client knows that it was written.
-            self.worker.shared.written.hide();
+        self.position_stale |= hidden;
+        match self.concealing.take() {
+            Some(concealing) if !hidden && !self.position_unknown => concealing.told(),
+            Some(_) => {}
+            None if hidden => self.worker.shared.written.hide(),
+            None => {}
         }
         if self.has_epilogue(class, &lease) {
             // The client need not wait for what is only for our records.
@@ -700,7 +702,6 @@ impl Session {
             .with_world(|world| world.snapshot.primary_view().is_none_or(|view| view.gtid));
         if !tracked {
             self.position_unknown = true;
-            self.worker.shared.written.hide();
         }
     }
 

@@ -443,6 +443,9 @@ impl Session {
     pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
         self.route
             .begin(self.level_for(request), request.directions.as_ref());
+        if self.may_conceal(request) {
+            self.concealing = Some(self.worker.shared.written.conceal());
+        }
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
         }

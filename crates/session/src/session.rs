@@ -25,6 +25,7 @@ use crate::relay::Outcome;
 use crate::route::Route;
 use crate::variables::Private;
 use crate::worker::{Entry, Handle, Worker};
+use crate::written::Concealing;
 
 /// The flags that shape what a server sends; a pooled connection must have the client's.
 const SHAPE: Capabilities = Capabilities::FOUND_ROWS
@@ -237,6 +238,8 @@ pub(crate) struct Session {
     pub(crate) address: Option<IpAddr>,
     /// Where it has read last, until it is known how far that server was.
     pub(crate) seen: Option<Seen>,
+    /// Holds while a write is under way that may not tell its position.
+    pub(crate) concealing: Option<Concealing>,
     /// How often it has asked how far that server is.
     pub(crate) asked: u8,
     /// The server of its last read.
@@ -333,6 +336,7 @@ impl Session {
             position: GtidSet::new(topology_family),
             seen: None,
             asked: 0,
+            concealing: None,
             home: None,
             frontier: None,
             position_unknown: false,

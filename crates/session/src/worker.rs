@@ -23,7 +23,6 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
-use crate::consistency::Questions;
 use crate::directions::Remembered;
 use crate::options::{Options, ServerKey};
 use crate::prepared::Likeness;
@@ -196,6 +195,9 @@ impl Handle {
     }
 }
 
+/// How long sessions do not ask a server how far it is after one has not answered.
+const DEAF: Duration = Duration::from_secs(5);
+
 /// One worker.
 pub struct Worker {
     pub(crate) index: usize,
@@ -203,7 +205,6 @@ pub struct Worker {
     pub(crate) servers: Vec<Rc<ServerPool>>,
     pub(crate) states: Rc<States>,
     pub(crate) verifiers: Verifiers,
-    pub(crate) questions: Questions,
     pub(crate) remembered: Remembered,
     /// Mirror images under way.
     pub(crate) mirrors: Rc<Cell<u32>>,
@@ -219,6 +220,7 @@ pub struct Worker {
     epoch: Cell<u64>,
     /// See [`Worker::may_ask`].
     asked: Cell<Instant>,
+    deaf_until: Cell<Instant>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
@@ -288,10 +290,10 @@ impl Worker {
             servers,
             states,
             verifiers: Verifiers::default(),
-            questions: Questions::default(),
             found: Cell::new(0),
             epoch: Cell::new(0),
             asked: Cell::new(Instant::now()),
+            deaf_until: Cell::new(Instant::now()),
             remembered: Remembered::default(),
             mirrors: Rc::default(),
             world: RefCell::new(world),
@@ -536,8 +538,8 @@ impl Worker {
         if known.family() != position.family() {
             *known = GtidSet::new(position.family());
         }
+        // Never coalesced: it would claim what the server has not.
         known.union(position);
-        known.coalesce(32);
     }
 
     fn drop_account(&self, user: &[u8]) {
@@ -568,7 +570,7 @@ impl Worker {
     /// Whether something was written, nobody knows where, since the primary was asked last how far it
     /// is.
     pub(crate) fn has_hidden(&self) -> bool {
-        self.shared.written.hidden() != self.found.get()
+        self.shared.written.hidden() != Some(self.found.get())
     }
 
     /// The primary was asked when `hidden` writes were hidden, and answered `frontier`.
@@ -594,6 +596,16 @@ impl Worker {
     /// The servers on which a wait failed in the last second or two: a bit for each.
     pub(crate) fn behind(&self) -> u64 {
         self.late.get()
+    }
+
+    /// A server has not said in time how far it is: sessions do not ask again for a while.
+    pub(crate) fn set_deaf(&self) {
+        self.deaf_until.set(Instant::now() + DEAF);
+    }
+
+    /// Whether that was lately.
+    pub(crate) fn is_deaf(&self) -> bool {
+        Instant::now() < self.deaf_until.get()
     }
 
     /// Whether `interval` has passed since this last said so.

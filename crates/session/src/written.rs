@@ -2,7 +2,7 @@
 //! that are new, must see. Each worker notes its own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millrace_topology::GtidSet;
 
@@ -15,6 +15,32 @@ pub struct Written {
     workers: Vec<Mutex<Positions>>,
     /// How many writes there were whose position the server did not tell.
     hidden: AtomicU64,
+    /// How many are under way that may turn out to be such.
+    concealing: AtomicU64,
+}
+
+/// A write that may not tell its position is under way, from before it is sent until it is known
+/// whether it has told.
+#[derive(Debug)]
+pub(crate) struct Concealing {
+    written: Arc<Written>,
+    told: bool,
+}
+
+impl Concealing {
+    /// It has told, or changed nothing.
+    pub(crate) fn told(mut self) {
+        self.told = true;
+    }
+}
+
+impl Drop for Concealing {
+    fn drop(&mut self) {
+        if !self.told {
+            self.written.hide();
+        }
+        self.written.concealing.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +57,7 @@ impl Written {
         Written {
             workers: (0..workers).map(|_| Mutex::default()).collect(),
             hidden: AtomicU64::new(0),
+            concealing: AtomicU64::new(0),
         }
     }
 
@@ -87,9 +114,19 @@ impl Written {
         self.hidden.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often that happened.
-    pub(crate) fn hidden(&self) -> u64 {
-        self.hidden.load(Ordering::SeqCst)
+    /// A write begins that may not tell its position.
+    pub(crate) fn conceal(self: &Arc<Self>) -> Concealing {
+        self.concealing.fetch_add(1, Ordering::SeqCst);
+        Concealing {
+            written: self.clone(),
+            told: false,
+        }
+    }
+
+    /// How often something was written nobody knows where; none while it may be happening.
+    pub(crate) fn hidden(&self) -> Option<u64> {
+        let hidden = self.hidden.load(Ordering::SeqCst);
+        (self.concealing.load(Ordering::SeqCst) == 0).then_some(hidden)
     }
 
     fn positions(&self, worker: usize) -> Option<MutexGuard<'_, Positions>> {
@@ -125,6 +162,17 @@ mod tests {
         let mut all = GtidSet::new(Family::MySql);
         written.add_to(&mut all);
         all
+    }
+
+    #[test]
+    fn a_write_that_may_not_tell_counts_until_it_has() {
+        let written = Arc::new(Written::new(1));
+        assert_eq!(written.hidden(), Some(0));
+        let (first, second) = (written.conceal(), written.conceal());
+        first.told();
+        assert_eq!(written.hidden(), None, "one is under way");
+        drop(second);
+        assert_eq!(written.hidden(), Some(1), "and has not told");
     }
 
     #[test]

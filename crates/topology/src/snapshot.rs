@@ -178,6 +178,9 @@ pub struct Snapshot {
     pub family: Option<Family>,
     /// The primary's version number, else the first known, else 0.
     pub version_number: u32,
+    /// What the primary has and no replica will ever get, because they were set up without it: of no
+    /// use to wait for.
+    pub unreplicated: Option<Arc<GtidSet>>,
 }
 
 impl Snapshot {

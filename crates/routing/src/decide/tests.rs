@@ -32,6 +32,7 @@ fn server(id: ServerId, role: Role, executed: &str) -> ServerView {
 /// A primary at 0-1-10, and replicas at 0-1-10 and 0-1-8.
 fn world() -> Snapshot {
     Snapshot {
+        unreplicated: None,
         generation: 1,
         epoch: 1,
         servers: vec![
