@@ -293,6 +293,12 @@ async fn run(family: Family) -> anyhow::Result<()> {
         })
         .await?;
     println!("{family:?}, seed {seed:#x}: {} errors", board.errors.get());
+    let reads: u64 = histories.values().map(|history| history.reads).sum();
+    ensure!(
+        board.errors.get() < reads / 20,
+        "{} errors beside {reads} reads",
+        board.errors.get()
+    );
     let mut wrong = Vec::new();
     for (level, history) in &histories {
         println!("  {level:?}: {} reads, {:?}", history.reads, history.broken);
@@ -304,7 +310,12 @@ async fn run(family: Family) -> anyhow::Result<()> {
     ensure!(wrong.is_empty(), "{wrong:#?}");
     // With no promise there is something to see: the others would be caught if they broke theirs.
     let eventual = &histories[&Level::Eventual];
-    for what in [Violation::WentBack, Violation::Stale] {
+    for what in [
+        Violation::OwnWriteLost,
+        Violation::WentBack,
+        Violation::StaleHere,
+        Violation::Stale,
+    ] {
         ensure!(
             eventual.broken.contains_key(&what),
             "no {what:?} without a promise: the faults were too mild to prove anything"

@@ -447,12 +447,17 @@ async fn probe(
     let Some((conn, greeting, track)) = slot else {
         return Err(BackendError::Protocol("no connection"));
     };
-    let report = match conn.family {
-        millrace_sql::Family::MySql => report_mysql(conn).await,
-        millrace_sql::Family::MariaDb => report_mariadb(conn).await,
+    let mut report = match conn.family {
+        millrace_sql::Family::MySql => report_mysql(conn).await?,
+        millrace_sql::Family::MariaDb => report_mariadb(conn).await?,
     };
+    let rows = conn
+        .query("SHOW GLOBAL STATUS LIKE 'Threads_running'")
+        .await?;
+    let running = text(rows.first().and_then(|row| row.get(1)));
+    report.threads_running = running.parse().unwrap_or(0);
     Ok(Probed {
-        report: report?,
+        report,
         greeting: greeting.clone(),
         track: track.clone(),
     })

@@ -312,6 +312,9 @@ impl ServerPool {
     /// a growing count of seconds.
     pub fn sweep(&self, tick: u64) {
         self.tick.set(tick);
+        // Who is never asked because he was slow once is asked again some time.
+        let response = self.response_us.get();
+        self.response_us.set(response - response.div_ceil(16));
         let idle_max = self.options.idle_timeout.as_secs().max(1);
         let (mut lost, mut old) = (0, Vec::new());
         self.pools.borrow_mut().retain(|_, pool| {
@@ -490,7 +493,7 @@ impl ServerPool {
         self.connects.set(self.connects.get() + 1);
         let Some(me) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
-            let opened = me.open_one(&pool, permit).await;
+            let opened = me.open_one(&pool, Some(permit)).await;
             pool.opening.set(pool.opening.get() - 1);
             match opened {
                 Ok(conn) => {
@@ -503,7 +506,11 @@ impl ServerPool {
         });
     }
 
-    async fn open_one(&self, pool: &Pool, permit: Permit) -> Result<Box<Conn>, BackendError> {
+    async fn open_one(
+        &self,
+        pool: &Pool,
+        permit: Option<Permit>,
+    ) -> Result<Box<Conn>, BackendError> {
         let facts = self.facts();
         let key = &pool.key;
         let login = Login {
@@ -516,7 +523,7 @@ impl ServerPool {
         };
         let timeout = self.options.connect_timeout;
         let opened = open(&facts.address, &login, &self.tls, timeout).await?;
-        let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, Some(permit)));
+        let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
         let state = tokio::time::timeout(timeout, conn.set_up(&facts.track))
             .await
             .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
@@ -658,6 +665,18 @@ impl Pool {
         drop(conn);
         server.closed(1);
         None
+    }
+
+    /// A connection beyond the limits, for a KILL where all others are taken. It never comes to the
+    /// pool.
+    ///
+    /// # Errors
+    /// As for connecting.
+    pub async fn open_aside(&self) -> Result<Box<Conn>, BackendError> {
+        let Some(server) = self.server.upgrade() else {
+            return Err(BackendError::Protocol("the server was removed"));
+        };
+        server.open_one(self, None).await
     }
 
     /// A connection: an idle one, a new one, or the next that comes free, in order, within

@@ -172,8 +172,11 @@ impl KindName {
 
     fn holds(self, kind: Kind, access: Access) -> bool {
         match self {
-            KindName::Read => access <= Access::Read,
-            KindName::Write => access > Access::Read,
+            // What sets or asks a server's state without data is neither.
+            KindName::Read => {
+                access <= Access::Read || (access == Access::PrimaryRead && kind == Kind::Select)
+            }
+            KindName::Write => access == Access::Write,
             KindName::Select => kind == Kind::Select,
             KindName::Insert => kind == Kind::Insert,
             KindName::Replace => kind == Kind::Replace,

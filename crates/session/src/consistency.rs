@@ -404,6 +404,16 @@ impl Session {
         self.ok(OkFields::default()).await
     }
 
+    /// An empty one, with the column of the answer.
+    pub(crate) fn variable_table(&self, text: &[u8]) -> TextResult {
+        let collation = match self.family {
+            Family::MySql => 255,
+            Family::MariaDb => 45,
+        };
+        let expression = crate::local::expression(text);
+        TextResult::new(vec![ColumnDef::text(&expression, collation)])
+    }
+
     async fn show_own_variable(&mut self, class: &Statement, text: &[u8]) -> Result<(), Failure> {
         let [variable] = class.sysvars_read[..] else {
             return Err(alone().into());
@@ -418,11 +428,7 @@ impl Session {
         if !plain {
             return Err(alone().into());
         }
-        let collation = match self.family {
-            Family::MySql => 255,
-            Family::MariaDb => 45,
-        };
-        let mut result = TextResult::new(vec![ColumnDef::text(&expression, collation)]);
+        let mut result = self.variable_table(text);
         result.row(&[Value::Bytes(self.level.name().as_bytes())]);
         self.show(&result, 0).await
     }

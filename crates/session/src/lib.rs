@@ -15,6 +15,7 @@ mod local;
 mod login;
 mod obey;
 mod options;
+mod own;
 mod pins;
 mod prelude;
 mod prepared;

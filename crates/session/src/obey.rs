@@ -25,6 +25,12 @@ use crate::session::{Session, Transaction};
 /// Mirror images under way at once, of one worker; further ones are left out.
 const MIRRORS_MAX: u32 = 32;
 
+/// How long a KILL waits for a connection of the pool.
+const SOON: Duration = Duration::from_millis(100);
+
+/// A mirror image that takes longer is given up.
+const MIRROR_LIMIT: Duration = Duration::from_secs(30);
+
 /// How long ending a statement on its server may take.
 const STOP: Duration = Duration::from_secs(5);
 
@@ -160,8 +166,9 @@ impl Session {
         tokio::task::spawn_local(async move {
             let _mirror = mirror;
             if let Ok(mut lease) = pool.take(0, &state).await {
-                let ran = run_for_nothing(&mut lease, &state, &packet).await;
-                lease.broken |= ran.is_err();
+                let running = run_for_nothing(&mut lease, &state, &packet);
+                let ran = tokio::time::timeout(MIRROR_LIMIT, running).await;
+                lease.broken |= !matches!(ran, Ok(Ok(())));
                 lease.give_back();
             }
         });
@@ -248,7 +255,12 @@ async fn clear(lease: &mut Lease) -> Result<(), BackendError> {
 
 /// Has a server run a KILL, on a connection of the session's account.
 pub(crate) async fn tell_server(pool: Rc<Pool>, uid: u64, state: Rc<SessionState>, kill: String) {
-    let Ok(mut other) = pool.take(uid, &state).await else {
+    let Ok(Ok(mut other)) = tokio::time::timeout(SOON, pool.take(uid, &state)).await else {
+        // All are taken, perhaps by statements like the one that is to end: one more then.
+        if let Ok(mut other) = pool.open_aside().await {
+            // What cannot be told has ended with its server.
+            let _ = tokio::time::timeout(STOP, other.query(&kill)).await;
+        }
         return;
     };
     // Until all is answered it is of no use to anybody else.

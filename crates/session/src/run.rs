@@ -30,8 +30,9 @@ use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
-use crate::obey::demands;
+use crate::obey::{demands, too_slow};
 use crate::questions::with_connection_id;
+use crate::route;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
 use crate::worker::SERVERS;
@@ -52,6 +53,7 @@ impl Session {
             let command = std::mem::replace(&mut self.inbuf, rest);
             self.handle.busy_since.set(self.worker.tick());
             self.handle.interrupted.set(false);
+            self.handle.timed_out.set(false);
             if self.handle.saved.is_saving() {
                 Box::pin(self.wait_until_saved()).await;
             }
@@ -186,7 +188,11 @@ impl Session {
             Command::Query(query) => {
                 let class = self.worker.classify(query.text, &self.lex);
                 let access = self.access(&class, query.text);
-                let directions = self.directions(&class, query.text, access);
+                // What is asked of Millrace itself is no matter of rules.
+                let directions = match self.selection.is_empty() || !route::is_own(query.text) {
+                    true => self.directions(&class, query.text, access, &self.state.database),
+                    false => None,
+                };
                 refusal(directions.as_deref())?;
                 if let Some(text) = self.rewritten(directions.as_deref(), query.text) {
                     self.worker.put_class(class);
@@ -276,7 +282,7 @@ impl Session {
     async fn rewritten_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
         let class = self.worker.classify(text, &self.lex);
         let access = self.access(&class, text);
-        let directions = self.directions(&class, text, access);
+        let directions = self.said(&class, text, access, &self.state.database);
         self.worker.put_class(class);
         refusal(directions.as_deref())?;
         self.substituted_query(attributes, text, directions).await
@@ -381,21 +387,23 @@ impl Session {
         let Some(body) = named.map(|named| named.body.clone()) else {
             return self.statement(request, text).await;
         };
-        let mut inner = self.worker.take_statement();
-        classify(&body, &self.lex, &mut inner);
+        let inner = self.worker.classify(&body, &self.lex);
+        let access = self.access(&inner, &body);
+        let directions = self.directions(&inner, &body, access, &self.state.database);
+        refusal(directions.as_deref())?;
         let request = Request {
             main: match request.main {
                 Main::Packet(packet) | Main::Execute { packet, .. } => Main::Packet(packet),
             },
             class: request.class,
             inner: Some((&inner, &body)),
-            access: self.access(&inner, &body),
+            access,
             expect: Expect::Query,
             prepare: None,
-            directions: None,
+            directions,
         };
         let ran = self.statement(&request, text).await;
-        self.worker.put_statement(inner);
+        self.worker.put_class(inner);
         ran
     }
 
@@ -588,6 +596,9 @@ impl Session {
         if self.is_killed().await {
             return Failure::Ended;
         }
+        if self.handle.timed_out.take() {
+            return too_slow().into();
+        }
         Answer::client(1317, b"70100", "Query execution was interrupted").into()
     }
 
@@ -686,7 +697,7 @@ impl Session {
         let view = SessionView {
             target: self.target,
             consistency: self.level_for(request),
-            pinned_to: None,
+            pinned_to: self.lease.as_ref().map(|lease| lease.server),
             transaction: match self.transaction {
                 Transaction::None => TxView::None,
                 Transaction::Deferred {

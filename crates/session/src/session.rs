@@ -238,6 +238,8 @@ pub(crate) struct Session {
     pub(crate) address: Option<IpAddr>,
     /// Where it has read last, until it is known how far that server was.
     pub(crate) seen: Option<Seen>,
+    /// What Millrace itself answers goes out in the binary protocol.
+    pub(crate) answers_binary: bool,
     /// Holds while a write is under way that may not tell its position.
     pub(crate) concealing: Option<Concealing>,
     /// How often it has asked how far that server is.
@@ -337,6 +339,7 @@ impl Session {
             seen: None,
             asked: 0,
             concealing: None,
+            answers_binary: false,
             home: None,
             frontier: None,
             position_unknown: false,

@@ -16,7 +16,7 @@ use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
 use millrace_metrics::{Metrics, WorkerMetrics};
 use millrace_routing::rules::Rules;
-use millrace_routing::{Catalogue, Consistency, Target};
+use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
 use millrace_topology::{GtidSet, ServerId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -58,8 +58,8 @@ pub struct Shared {
     pub rules: Arc<Rules>,
     /// How many statements may yet begin, for each rule that limits them.
     pub limits: Arc<Vec<Option<Arc<Semaphore>>>>,
-    /// Named sets of servers: a bit for each of them.
-    pub sets: Arc<HashMap<String, u64>>,
+    /// Named sets of servers.
+    pub sets: Arc<HashMap<String, ServerSet>>,
     /// What was written through this process.
     pub written: Arc<Written>,
     /// Every worker's mailbox.

@@ -16,6 +16,9 @@ use crate::{
 pub struct Options {
     /// A replica further behind than this takes no reads, in seconds. Default 30.
     pub lag_seconds_max: u64,
+    /// A replica that runs more statements than this at once takes no reads until it runs fewer; 0: no
+    /// number is too many. Default 0.
+    pub running_max: u32,
     /// A server that takes reads again gets its full share of them only after this time, and a tenth
     /// to begin with, in milliseconds; 0: at once. Default 10,000.
     pub slow_start_ms: u64,
@@ -28,6 +31,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             lag_seconds_max: 30,
+            running_max: 0,
             slow_start_ms: 10_000,
             fail_after: 2,
         }

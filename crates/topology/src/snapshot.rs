@@ -90,6 +90,11 @@ pub enum Unfit {
         /// By how much, in seconds.
         seconds: u64,
     },
+    /// Runs more statements at once than it should.
+    Overloaded {
+        /// So many.
+        running: u32,
+    },
     /// Read only, replicating from nobody, while another server is the primary.
     NotReplicating,
     /// Writable and not replicating beside another such server.
@@ -112,6 +117,7 @@ impl fmt::Display for Unfit {
             Unfit::ReceiverStopped => f.write_str("receiver stopped"),
             Unfit::ReceiverDisconnected => f.write_str("receiver not connected to its source"),
             Unfit::Lagging { seconds } => write!(f, "{seconds} s behind"),
+            Unfit::Overloaded { running } => write!(f, "{running} statements running"),
             Unfit::NotReplicating => f.write_str("read only and not replicating"),
             Unfit::Conflict => f.write_str("one of several writable servers"),
             Unfit::OtherFamily => f.write_str("not of the other servers' family"),

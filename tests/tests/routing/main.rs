@@ -36,12 +36,22 @@ async fn routing(family: Family) -> anyhow::Result<()> {
         .run("both appliers stopped", levels::both_stopped(cluster))
         .await;
     checks
+        .run("prepared variable", levels::prepared_variable(cluster))
+        .await;
+    checks
+        .run(
+            "read-only transaction",
+            levels::read_only_transaction(cluster),
+        )
+        .await;
+    checks
         .run("hidden writes", levels::hidden_writes(cluster))
         .await;
     checks.run("explain route", rules::explained(cluster)).await;
     checks.run("hints", rules::hints(cluster)).await;
     checks.run("where rules send", rules::sent(cluster)).await;
     checks.run("refused", rules::refused(cluster)).await;
+    checks.run("by database", rules::by_database(cluster)).await;
     checks.run("time limit", rules::time_limit(cluster)).await;
     checks
         .run("limited in number", rules::limited(cluster))

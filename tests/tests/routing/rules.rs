@@ -251,6 +251,38 @@ pub(crate) async fn mirrored(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The error that the statement ends with.
+async fn code(connection: &mut Connection, sql: &str) -> Option<u16> {
+    let reply = connection.query(sql).await;
+    reply.err().map(|error| error.code)
+}
+
+/// A rule about a table is about the one in its database, also where statements look alike; what it
+/// refuses can still be explained; and SQL's EXECUTE is no way around it.
+pub(crate) async fn by_database(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[[rule]]\nname = \"closed\"\ntable = \"app.place\"\nrefuse = \"closed\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    for _ in 0..3 {
+        connection.expect("USE app").await?;
+        let told = code(&mut connection, "SELECT port FROM place").await;
+        ensure!(told == Some(1148), "{told:?} in `app`");
+        connection.expect("USE information_schema").await?;
+        let told = code(&mut connection, "SELECT port FROM place").await;
+        ensure!(told != Some(1148), "refused in another database");
+    }
+    connection.expect("USE app").await?;
+    connection
+        .expect("PREPARE p FROM 'SELECT port FROM place'")
+        .await?;
+    let told = code(&mut connection, "EXECUTE p").await;
+    ensure!(told == Some(1148), "{told:?} by EXECUTE");
+    let text = lines(&mut connection, "EXPLAIN ROUTE SELECT port FROM place").await?;
+    ensure!(text.contains("rule: closed\n"), "{text}");
+    connection.quit().await;
+    Ok(())
+}
+
 /// How many SELECTs the server has run.
 async fn selects(control: &mut millrace_sandbox::Control) -> anyhow::Result<u64> {
     let row = control.row("SHOW GLOBAL STATUS LIKE 'Com_select'").await?;
