@@ -12,6 +12,8 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Positions {
     servers: Vec<Server>,
+    /// All answers so far.
+    answers: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +51,7 @@ impl Positions {
     pub fn new(servers: usize) -> Self {
         Positions {
             servers: (0..servers).map(|_| Server::default()).collect(),
+            answers: AtomicU64::new(0),
         }
     }
 
@@ -91,6 +94,11 @@ impl Positions {
             }
         };
         tokio::time::timeout(limit, asking).await.ok()
+    }
+
+    /// How many answers there were, of all servers: who sees the same number again has missed none.
+    pub fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Acquire)
     }
 
     /// The last answer, where it is newer than number `than`.
@@ -139,6 +147,7 @@ impl Positions {
             let number = position.number;
             *server.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
             server.answered.store(number, Ordering::Release);
+            self.answers.fetch_add(1, Ordering::AcqRel);
             server.answers.notify_waiters();
         }
     }

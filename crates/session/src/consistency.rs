@@ -46,6 +46,9 @@ enum Crowd {
     Elsewhere,
 }
 
+/// Whether it is worth asking is looked at in every so manieth read only.
+const TURNS: u32 = 16;
+
 /// A worker's sessions ask for the sake of balance once in this time at most.
 const ASK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -234,7 +237,9 @@ impl Session {
                 true => first,
                 false => first.saturating_mul(1 << self.asked).min(most),
             };
-            if !misplaced && (seen.reads < reads || routing.sticky) {
+            // Where it is not worth it this time, it is not at once again.
+            let turn = seen.reads >= reads && (seen.reads - reads).is_multiple_of(TURNS);
+            if !misplaced && (!turn || routing.sticky) {
                 return false;
             }
             // From here on it is a matter of one statement in many.

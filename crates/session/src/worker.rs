@@ -214,6 +214,8 @@ pub struct Worker {
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
+    /// So many answers had been given then.
+    answers: Cell<u64>,
     /// So many of the hidden writes are in what this worker has written down.
     found: Cell<u64>,
     /// The change of primary up to which it is settled what was lost.
@@ -301,6 +303,7 @@ impl Worker {
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
             taken: RefCell::default(),
+            answers: Cell::new(0),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
             rotation: Cell::new(0),
@@ -502,6 +505,10 @@ impl Worker {
     /// Takes over what servers have said since about how far they are.
     pub(crate) fn take_positions(&self) {
         let positions = self.shared.monitor.positions();
+        let answers = positions.answers();
+        if self.answers.replace(answers) == answers {
+            return;
+        }
         let mut taken = self.taken.borrow_mut();
         taken.resize(self.servers.len(), 0);
         for (index, number) in taken.iter_mut().enumerate() {
