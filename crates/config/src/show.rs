@@ -181,8 +181,8 @@ impl Config {
         match wanted {
             Some(Wanted::Primary) => parts.push("to = primary".to_owned()),
             Some(Wanted::Replica) => parts.push("to = replicas".to_owned()),
-            Some(Wanted::Servers(bits)) => {
-                parts.push(format!("servers = {}", self.set_name(*bits)))
+            Some(Wanted::Servers(set)) => {
+                parts.push(format!("servers = {}", self.set_name(set.bits)));
             }
             None => {}
         }
@@ -213,7 +213,7 @@ impl Config {
         let mut names: Vec<&str> = self
             .sets
             .iter()
-            .filter(|(_, set)| **set == bits)
+            .filter(|(_, set)| set.bits == bits)
             .map(|(name, _)| name.as_str())
             .collect();
         names.sort_unstable();
@@ -300,6 +300,7 @@ impl Lines {
             timeout,
             connect_timeout,
             position_interval,
+            commit_stall,
             fail_after,
         } = monitor;
         self.put("monitor.user", some(user.as_ref()));
@@ -309,6 +310,7 @@ impl Lines {
         self.put("monitor.timeout", time(*timeout));
         self.put("monitor.connect_timeout", time(*connect_timeout));
         self.put("monitor.position_interval", time(*position_interval));
+        self.put("monitor.commit_stall", time(*commit_stall));
         self.put("monitor.fail_after", fail_after);
     }
 
@@ -408,6 +410,7 @@ impl Lines {
             options,
             consistency,
             max_lag,
+            max_running,
             slow_start,
         } = routing;
         let RoutingOptions {
@@ -450,6 +453,7 @@ impl Lines {
         let wait_limit = Duration::from_millis((*wait_limit_ms).into());
         self.put("routing.wait_limit", time(wait_limit));
         self.put("routing.max_lag", time(*max_lag));
+        self.put("routing.max_running", max_running);
     }
 
     fn failover(&mut self, failover: &Failover) {

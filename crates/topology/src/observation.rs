@@ -118,6 +118,8 @@ pub struct ProbeReport {
     pub group: Option<GroupView>,
     /// Galera as it sees it; none where it is no node of a cluster.
     pub galera: Option<GaleraNode>,
+    /// Clients' commits that have been under way for too long, where that was asked: a full disk, say.
+    pub stuck_commits: u32,
     /// SHOW REPLICA STATUS; none where the server replicates from nobody. With several channels,
     /// the worst of them.
     pub replication: Option<ReplicationStatus>,
@@ -137,6 +139,8 @@ pub struct ProbeReport {
     pub lower_case_table_names: u8,
     /// How long the probe's question took, in microseconds.
     pub round_trip_us: u32,
+    /// `Threads_running`: statements that it runs at this moment, the probe's included.
+    pub threads_running: u32,
 }
 
 impl ProbeReport {
@@ -158,6 +162,7 @@ impl ProbeReport {
             offline_mode: false,
             identity: "".into(),
             peers: Vec::new(),
+            stuck_commits: 0,
             group: None,
             galera: None,
             replication: None,
@@ -169,6 +174,7 @@ impl ProbeReport {
             sql_mode: "".into(),
             lower_case_table_names: 0,
             round_trip_us: 0,
+            threads_running: 0,
         }
     }
 
