@@ -184,6 +184,7 @@ async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
         .extend(first_few("wrong answers", &board.wrong.borrow()));
     cases::heal(ground, &story).await.context("healing")?;
     ground.caught_up().await.context("after healing")?;
+    figures.wrong.extend(timeline::agree(ground).await?);
     let found = judge(ground, &story, &board).await?;
     take_findings(ground.plan, found, &mut figures);
     Ok(figures)
