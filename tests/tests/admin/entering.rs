@@ -356,3 +356,69 @@ fn shorten(row: mysql_async::Row) -> (u32, String, Option<u64>, f64) {
     let response = row.get::<Option<f64>, _>("response_ms").flatten();
     (id, address, lag, response.unwrap_or(-1.0))
 }
+
+/// Whatever bytes come, before the login and after it, the others do not notice.
+pub(crate) async fn nonsense(cluster: &Cluster) -> anyhow::Result<()> {
+    let ground = Ground::start(cluster, "", "[auth]\nfailure_delay = \"0s\"\n").await?;
+    let address = format!("127.0.0.1:{}", ground.port);
+    let mut operator = ground.open().await?;
+    let mut dice = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut roll = |sides: u64| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice % sides
+    };
+    for _ in 0..300 {
+        let mut stream = TcpStream::connect(&address).await?;
+        let length = roll(200) as usize;
+        let mut bytes: Vec<u8> = (0..length).map(|_| roll(256) as u8).collect();
+        if roll(2) == 0 {
+            // A header that fits what follows: it is read as a packet.
+            let header = [length as u8, 0, 0, 1];
+            bytes.splice(0..0, header);
+        }
+        // It may be shown out before it has said all.
+        let _ = stream.write_all(&bytes).await;
+        if roll(3) == 0 {
+            let mut answer = [0; 256];
+            let reading = stream.read(&mut answer);
+            let _ = tokio::time::timeout(Duration::from_millis(20), reading).await;
+        }
+    }
+    for round in 0..120 {
+        // The places of those before are free again in a moment.
+        let mut inside = loop {
+            match ground.open().await {
+                Ok(inside) => break inside,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        };
+        inside.0.login.timeout = Duration::from_millis(200);
+        for _ in 0..4 {
+            let length = roll(60) as usize;
+            let body: Vec<u8> = (0..length).map(|_| roll(256) as u8).collect();
+            let command = if round % 2 == 0 {
+                round as u8
+            } else {
+                roll(256) as u8
+            };
+            if inside.0.send(command, &body).await.is_err() {
+                break;
+            }
+        }
+        // As a statement, and prepared: words in any order.
+        let words = [
+            "SHOW", "SERVERS", "WHERE", "'", "=", "KILL", "LIKE", "\\", "?", "@@", "9",
+        ];
+        let text: Vec<&str> = (0..roll(9)).map(|_| words[roll(11) as usize]).collect();
+        let _ = inside.0.query(text.join(" ")).await;
+        let _ = inside.0.prepare(text.join(" ").as_bytes()).await;
+    }
+    ensure!(operator.rows("SHOW SERVERS").await?.len() == 3);
+    let mut client = Connection::open(&serving::app(ground.proxy.address())).await?;
+    client.expect("SELECT 1").await?;
+    let log = std::fs::read_to_string(ground.proxy.log_path())?;
+    ensure!(!log.contains("panicked"), "{log}");
+    Ok(())
+}

@@ -26,6 +26,7 @@ async fn admin(family: Family) -> anyhow::Result<()> {
     checks.run("tls demanded", entering::tls(cluster)).await;
     checks.run("off", entering::off(cluster)).await;
     checks.run("limits", entering::limits(cluster)).await;
+    checks.run("nonsense", entering::nonsense(cluster)).await;
     checks
         .run("command line clients", entering::command_line(cluster))
         .await;
@@ -50,6 +51,9 @@ async fn admin(family: Family) -> anyhow::Result<()> {
         .run("documented", documented::examples(cluster))
         .await;
     checks.run("a planned move", moving::planned(cluster)).await;
+    checks
+        .run("a drained primary", moving::drained(cluster))
+        .await;
     checks.run("a lost primary", moving::lost(cluster)).await;
     checks.finish()
 }

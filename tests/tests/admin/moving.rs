@@ -180,3 +180,43 @@ pub(crate) async fn lost(cluster: &Cluster) -> anyhow::Result<()> {
         .await?;
     Ok(())
 }
+
+/// A primary that an operator drains: writes wait, and go on where it is resumed.
+pub(crate) async fn drained(cluster: &Cluster) -> anyhow::Result<()> {
+    let ground = Ground::start(cluster, "", "").await?;
+    let mut operator = ground.open().await?;
+    let mut client = Connection::open(&app(ground.proxy.address())).await?;
+    client
+        .expect("CREATE TABLE IF NOT EXISTS app.kept (id INT)")
+        .await?;
+    client.expect("DELETE FROM app.kept").await?;
+    let primary = format!("127.0.0.1:{}", cluster.primary().port);
+    let row = operator
+        .row(&format!("DRAIN SERVER '{primary}' WAIT 5"))
+        .await?;
+    expect(&row, &[("draining", "yes"), ("in_use", "0")])?;
+    client
+        .send(com::QUERY, b"INSERT INTO app.kept VALUES (1)")
+        .await?;
+    operator
+        .wait_for("SHOW HELD STATEMENTS", SOON, |row| {
+            is(row, "waits_for", "primary")
+        })
+        .await?;
+    // Reads go on.
+    let mut reading = Connection::open(&app(ground.proxy.address())).await?;
+    reading.expect("SELECT port FROM app.place").await?;
+    let change = operator.row("SHOW FAILOVERS").await?;
+    expect(&change, &[("kind", "drained"), ("old_primary", &primary)])?;
+    ensure!(
+        value(&change, "evidence")?.contains("admin@127.0.0.1"),
+        "nobody did it: {change:#?}"
+    );
+    operator.row(&format!("RESUME SERVER '{primary}'")).await?;
+    let reply = client.read_reply(Expect::Single).await;
+    ensure!(reply.ok().is_some(), "{:?}", reply.render());
+    let change = operator.row("SHOW FAILOVERS").await?;
+    expect(&change, &[("kind", "drained"), ("new_primary", &primary)])?;
+    number(&change, "served_ms")?;
+    Ok(())
+}
