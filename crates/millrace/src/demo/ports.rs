@@ -91,6 +91,6 @@ mod tests {
     #[test]
     fn free_ports_are_found_in_a_row() {
         let ports = Ports::choose(None, 3).unwrap();
-        assert_eq!(ports.servers, ports.auto + 4);
+        assert_eq!(ports.servers, ports.auto + 5);
     }
 }
