@@ -9,8 +9,8 @@ use crate::judge::{self, Memory, Verdict};
 use crate::marks::Marks;
 use crate::state::State;
 use crate::{
-    Cause, ConfiguredRole, Health, Millis, NoPrimary, Observation, ObservationKind, ServerId,
-    Snapshot, Unfit,
+    Cause, ConfiguredRole, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind,
+    ServerId, Snapshot, Unfit,
 };
 
 /// How servers are judged.
@@ -18,6 +18,9 @@ use crate::{
 pub struct Options {
     /// A replica further behind than this takes no reads, in seconds. Default 30.
     pub lag_seconds_max: u64,
+    /// A replica that runs more statements than this at once takes no reads until it runs fewer; 0: no
+    /// number is too many. Default 0.
+    pub running_max: u32,
     /// A server that takes reads again gets its full share of them only after this time, and a tenth
     /// to begin with, in milliseconds; 0: at once. Default 10,000.
     pub slow_start_ms: u64,
@@ -32,6 +35,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             lag_seconds_max: 30,
+            running_max: 0,
             slow_start_ms: 10_000,
             fail_after: 2,
             discovery: None,
@@ -82,6 +86,7 @@ pub struct Topology {
     states: Vec<State>,
     memory: Memory,
     marks: Marks,
+    unreplicated: Option<Arc<GtidSet>>,
     too_many_told: bool,
     snapshot: Arc<Snapshot>,
 }
@@ -97,6 +102,7 @@ impl Topology {
                 .collect(),
             memory: Memory::default(),
             marks: Marks::default(),
+            unreplicated: None,
             too_many_told: false,
             snapshot: Arc::new(Snapshot {
                 generation: 0,
@@ -107,6 +113,7 @@ impl Topology {
                 conflict: Vec::new(),
                 family: None,
                 version_number: 0,
+                unreplicated: None,
             }),
         };
         topology.publish(Millis(0));
@@ -287,6 +294,12 @@ impl Topology {
         if self.memory.incumbent == Some(server) {
             self.marks.note(server, at, &report);
             state.lag_seconds = None;
+            let states = (0..).map(ServerId).zip(&self.states);
+            let others = states.filter(|(id, state)| *id != server && state.in_play());
+            let replicas = others.filter_map(|(_, state)| state.current());
+            let replicas =
+                replicas.filter(|report| report.replication.is_some() || report.group.is_some());
+            self.unreplicated = self.marks.unreplicated(at, replicas).map(Arc::new);
             return;
         }
         let said = report.replication.as_ref();
@@ -322,6 +335,7 @@ impl Topology {
             version_number: self.version_number(&verdict),
             family: verdict.family,
             conflict: verdict.conflict,
+            unreplicated: self.unreplicated.clone(),
         });
     }
 
