@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::{major, minor, stat};
@@ -49,10 +50,16 @@ fn throttle_group(server: &Server) -> PathBuf {
     Path::new(BLKIO).join(format!("{cluster}-{}", server.name))
 }
 
-/// Removes what [`Cluster::slow_disk`] has made; the processes in it are gone.
+/// Removes what [`Cluster::slow_disk`] has made. The kernel keeps a group a moment longer than the
+/// process in it.
 pub(crate) fn forget_throttle(server: &Server) {
-    // Mostly there is none.
-    let _ = fs::remove_dir(throttle_group(server));
+    let group = throttle_group(server);
+    for _ in 0..40 {
+        if !group.exists() || fs::remove_dir(&group).is_ok() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(25));
+    }
 }
 
 impl Cluster {

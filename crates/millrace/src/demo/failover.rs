@@ -208,12 +208,12 @@ async fn timeline(ports: Ports) -> Result<Vec<(String, String)>> {
     let columns = row.columns_ref().iter().enumerate();
     Ok(columns
         .map(|(index, column)| {
-            let value = row.as_ref(index).map(|value| value.as_sql(true));
-            let value = value.unwrap_or_default();
-            (
-                column.name_str().into_owned(),
-                value.trim_matches('\'').to_owned(),
-            )
+            let value = match row.as_ref(index) {
+                Some(mysql_async::Value::Bytes(text)) => String::from_utf8_lossy(text).into_owned(),
+                Some(mysql_async::Value::NULL) | None => "–".to_owned(),
+                Some(other) => other.as_sql(true),
+            };
+            (column.name_str().into_owned(), value)
         })
         .collect())
 }
