@@ -5,6 +5,8 @@
 # make demo-failover   the primary is killed under load: what Millrace sees, what clients notice
 # make test     everything CI runs
 # make check    the fast part of it
+# make long     what make test has a minute for, for ten minutes on each family: every read's promise,
+#               while replicas are delayed, stopped, killed, paused and promoted
 # make bench    the experiments, beside direct connections and other proxies:
 #               make bench QUICK=1; make bench EXPERIMENT=W2,U1 ROUNDS=5 SECONDS=5.
 #               It measures what make release makes
@@ -16,7 +18,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # What `make demo` shows; for example DEMO='--family mariadb --clients 500'.
 DEMO ?= --for 15 --stay
 
-.PHONY: build release demo demo-failover test check bench faults
+.PHONY: build release demo demo-failover test check long bench faults
 .NOTPARALLEL:
 
 build:
@@ -42,6 +44,13 @@ test:
 
 check:
 	@scripts/ci-steps.sh check
+
+# MINUTES=… for another time, MILLRACE_CONSISTENCY_SEED=… for other faults.
+long: build
+	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
+	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' \
+		MILLRACE_CONSISTENCY_SECONDS=$$(( $(or $(MINUTES),10) * 60 )) \
+		$(CARGO) test --locked --package millrace-tests --test consistency -- --nocapture --test-threads 1
 
 # Also POINTS=…, ONLY=… (systems), FAMILY=…, OUT=…, RESUME=…: see bench/bench.py --help.
 bench:

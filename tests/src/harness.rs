@@ -241,10 +241,10 @@ impl Proxy {
         Target::Tcp(format!("127.0.0.1:{}", self.port))
     }
 
-    /// The last part of what the proxy wrote.
+    /// The last lines of what the proxy wrote: few, so that they do not push out what failed.
     pub fn log(&self) -> String {
         let text = std::fs::read(self.dir.join("log")).unwrap_or_default();
-        let tail = &text[text.len().saturating_sub(20_000)..];
+        let tail = &text[text.len().saturating_sub(4_000)..];
         String::from_utf8_lossy(tail).into_owned()
     }
 

@@ -314,6 +314,9 @@ impl Server {
                     ],
                 );
             }
+            "SHOW GLOBAL STATUS LIKE 'Threads_running'" => {
+                table(&["Variable_name", "Value"], &["Threads_running", "2"])
+            }
             "SHOW REPLICA STATUS" if self.is_primary => table(&["Source_Host"], &[]),
             "SHOW REPLICA STATUS" => table(
                 &[

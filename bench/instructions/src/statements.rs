@@ -2,7 +2,7 @@
 //! answer.
 
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use millrace_backend::pool::PoolOptions;
@@ -12,6 +12,7 @@ use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_session::{
     Accounts, Entry, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
+    Written,
 };
 use tokio::sync::mpsc;
 
@@ -40,7 +41,7 @@ fn stage() -> anyhow::Result<Stage> {
         rules: Arc::default(),
         limits: Arc::default(),
         sets: Arc::default(),
-        written: Arc::new(vec![Mutex::default()]),
+        written: Arc::new(Written::new(1)),
         held: Arc::new(Held::new(&FailoverOptions::default())),
         mailboxes: Arc::new(vec![mailbox.clone()]),
     };

@@ -311,10 +311,12 @@ impl Monitor {
                 let number = self.positions.begin(id);
                 let asking = probe::ask_position(&mut conn, &facts, &options, &tls);
                 match tokio::time::timeout(options.timeout, asking).await {
-                    Ok(Ok(executed)) => {
+                    Ok(Ok(told)) => {
                         let position = Position {
                             number,
-                            executed: Arc::new(executed),
+                            executed: Arc::new(told.executed),
+                            visible: Arc::new(told.visible),
+                            read_only: told.read_only,
                             incarnation,
                         };
                         self.positions.answer(id, position);
@@ -323,7 +325,10 @@ impl Monitor {
                     _ => conn = None,
                 }
             }
-            tokio::time::sleep(options.position_interval).await;
+            tokio::select! {
+                () = tokio::time::sleep(options.position_interval) => {}
+                () = self.positions.urged(id) => {}
+            }
         }
     }
 

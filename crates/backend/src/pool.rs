@@ -341,6 +341,9 @@ impl ServerPool {
     /// a growing count of seconds.
     pub fn sweep(&self, tick: u64) {
         self.tick.set(tick);
+        // Who is never asked because he was slow once is asked again some time.
+        let response = self.response_us.get();
+        self.response_us.set(response - response.div_ceil(16));
         let idle_max = self.options.idle_timeout.as_secs().max(1);
         let (mut lost, mut old) = (0, Vec::new());
         self.pools.borrow_mut().retain(|_, pool| {
@@ -711,14 +714,6 @@ impl Pool {
         }
     }
 
-    /// A connection like the pool's that is none of them: no limit counts it, nobody else is lent it,
-    /// and it is closed when it is dropped.
-    pub async fn open_apart(&self) -> Result<Box<Conn>, BackendError> {
-        let server = self.server.upgrade();
-        let server = server.ok_or(BackendError::Protocol("the server was removed"))?;
-        server.open_one(self, None).await
-    }
-
     /// Whether [`Pool::try_take_own`] would find one. Taking it and giving it back is no way to ask:
     /// it would go to whoever waits.
     pub fn has_own(&self, uid: SessionUid, seq: u64) -> bool {
@@ -744,6 +739,18 @@ impl Pool {
         drop(conn);
         server.closed(1);
         None
+    }
+
+    /// A connection beyond the limits, for a KILL where all others are taken. It never comes to the
+    /// pool.
+    ///
+    /// # Errors
+    /// As for connecting.
+    pub async fn open_aside(&self) -> Result<Box<Conn>, BackendError> {
+        let Some(server) = self.server.upgrade() else {
+            return Err(BackendError::Protocol("the server was removed"));
+        };
+        server.open_one(self, None).await
     }
 
     /// A connection: an idle one, a new one, or the next that comes free, in order, within

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use millrace_metrics::PerServer;
 use millrace_topology::{GtidSet, ServerId};
@@ -12,6 +13,8 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Positions {
     servers: PerServer<Server>,
+    /// All answers so far.
+    answers: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -23,6 +26,9 @@ struct Server {
     answer: Mutex<Option<Position>>,
     wanted: AtomicBool,
     call: Notify,
+    /// Somebody waits for the next answer.
+    urgent: Notify,
+    answers: Notify,
 }
 
 /// A server's answer.
@@ -32,19 +38,21 @@ pub struct Position {
     pub number: u64,
     /// What the server had executed.
     pub executed: Arc<GtidSet>,
+    /// What a session can have seen there: also what was not counted as executed yet, because a
+    /// commit is shown a moment before it counts, on both families.
+    pub visible: Arc<GtidSet>,
+    /// It took no writes after that was read.
+    pub read_only: bool,
     /// The server's incarnation then.
     pub incarnation: u32,
 }
-
-/// A row is visible a moment before its transaction is counted as executed (on both families a
-/// commit is shown first), so the first question after a read does not count for it.
-const QUESTIONS: u64 = 2;
 
 impl Positions {
     /// For so many servers to begin with; nothing is known yet.
     pub fn new(servers: usize) -> Self {
         Positions {
             servers: PerServer::new(servers),
+            answers: AtomicU64::new(0),
         }
     }
 
@@ -57,15 +65,41 @@ impl Positions {
         begun.map_or(u64::MAX, |begun| begun.load(Ordering::SeqCst))
     }
 
-    /// What the server had executed some time after the mark; none where that is not known yet:
+    /// What was visible on the server some time after the mark; none where that is not known yet:
     /// then it is asked.
     pub fn since(&self, server: ServerId, mark: u64) -> Option<Position> {
         let known = self.server(server)?;
-        if known.answered.load(Ordering::Acquire) >= mark.saturating_add(QUESTIONS) {
-            return known.get();
+        let found = known.since(mark);
+        if found.is_none() {
+            known.want();
         }
-        known.want();
-        None
+        found
+    }
+
+    /// The same, asked at once and waited for, `limit` at most; all who wait at one moment share
+    /// one question.
+    pub async fn ask(&self, server: ServerId, mark: u64, limit: Duration) -> Option<Position> {
+        let known = self.server(server)?;
+        let asking = async {
+            loop {
+                let answered = known.answers.notified();
+                tokio::pin!(answered);
+                // From here on no answer is missed.
+                answered.as_mut().enable();
+                if let Some(found) = known.since(mark) {
+                    return found;
+                }
+                known.want();
+                known.urgent.notify_one();
+                answered.await;
+            }
+        };
+        tokio::time::timeout(limit, asking).await.ok()
+    }
+
+    /// How many answers there were, of all servers: who sees the same number again has missed none.
+    pub fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Acquire)
     }
 
     /// The last answer, where it is newer than number `than`.
@@ -94,6 +128,14 @@ impl Positions {
         }
     }
 
+    /// Waits until somebody waits for an answer.
+    pub(crate) async fn urged(&self, server: ServerId) {
+        match self.server(server) {
+            Some(server) => server.urgent.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// The number of a question that is about to be sent.
     pub(crate) fn begin(&self, server: ServerId) -> u64 {
         let begun = self.server(server).map(|server| &server.begun);
@@ -106,6 +148,8 @@ impl Positions {
             let number = position.number;
             *server.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
             server.answered.store(number, Ordering::Release);
+            self.answers.fetch_add(1, Ordering::AcqRel);
+            server.answers.notify_waiters();
         }
     }
 
@@ -115,6 +159,11 @@ impl Positions {
 }
 
 impl Server {
+    fn since(&self, mark: u64) -> Option<Position> {
+        let answered = self.answered.load(Ordering::Acquire) > mark;
+        answered.then(|| self.get()).flatten()
+    }
+
     fn get(&self) -> Option<Position> {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         answer.clone()
@@ -139,32 +188,49 @@ mod tests {
         Position {
             number,
             executed: Arc::new(GtidSet::new(Family::MySql)),
+            visible: Arc::new(GtidSet::new(Family::MySql)),
+            read_only: false,
             incarnation: 0,
         }
     }
 
     #[test]
-    fn only_questions_well_after_a_read_answer_for_it() {
+    fn only_questions_begun_after_a_read_answer_for_it() {
         let positions = Positions::new(1);
         let first = positions.begin(A);
         let mark = positions.mark(A);
         positions.answer(A, position(first));
         assert!(positions.since(A, mark).is_none(), "begun before the read");
         let second = positions.begin(A);
-        positions.answer(A, position(second));
-        assert!(
-            positions.since(A, mark).is_none(),
-            "perhaps not yet counted"
-        );
-        let third = positions.begin(A);
         assert!(positions.since(A, mark).is_none(), "not answered");
-        positions.answer(A, position(third));
+        positions.answer(A, position(second));
         assert_eq!(
             positions.since(A, mark).map(|found| found.number),
-            Some(third)
+            Some(second)
         );
-        assert!(positions.newer(A, third).is_none());
-        assert!(positions.newer(A, second).is_some());
+        assert!(positions.newer(A, second).is_none());
+        assert!(positions.newer(A, first).is_some());
+    }
+
+    #[tokio::test]
+    async fn who_waits_has_the_question_asked_at_once() {
+        let positions = Positions::new(1);
+        let early = positions.begin(A);
+        let mark = positions.mark(A);
+        let asked = positions.ask(A, mark, Duration::from_secs(10));
+        let answering = async {
+            positions.answer(A, position(early));
+            positions.urged(A).await;
+            positions.called(A).await;
+            let number = positions.begin(A);
+            positions.answer(A, position(number));
+            number
+        };
+        let (found, number) = tokio::join!(asked, answering);
+        assert_eq!(found.map(|found| found.number), Some(number));
+        let mark = positions.mark(A);
+        let unanswered = positions.ask(A, mark, Duration::from_millis(10)).await;
+        assert!(unanswered.is_none());
     }
 
     #[tokio::test]

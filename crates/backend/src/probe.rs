@@ -117,12 +117,18 @@ pub(crate) async fn probe(
     let Some(followed) = slot else {
         return Err(BackendError::Protocol("no connection"));
     };
-    let report = match followed.conn.family {
-        millrace_sql::Family::MySql => report_mysql(followed, options).await,
-        millrace_sql::Family::MariaDb => report_mariadb(followed, options).await,
+    let mut report = match followed.conn.family {
+        millrace_sql::Family::MySql => report_mysql(followed, options).await?,
+        millrace_sql::Family::MariaDb => report_mariadb(followed, options).await?,
     };
+    let rows = followed
+        .conn
+        .query("SHOW GLOBAL STATUS LIKE 'Threads_running'")
+        .await?;
+    let running = text(rows.first().and_then(|row| row.get(1)));
+    report.threads_running = running.parse().unwrap_or(0);
     Ok(Probed {
-        report: report?,
+        report,
         greeting: followed.greeting.clone(),
         track: followed.track.clone(),
     })
@@ -607,27 +613,101 @@ fn replication(rows: Option<Rows>) -> Option<ReplicationStatus> {
         })
 }
 
+/// What a server says of its position.
+pub(crate) struct Told {
+    pub(crate) executed: GtidSet,
+    /// What may be visible there.
+    pub(crate) visible: GtidSet,
+    pub(crate) read_only: bool,
+}
+
 /// Asks a server how far it is.
 pub(crate) async fn ask_position(
     slot: &mut Option<Conn>,
     facts: &ServerFacts,
     options: &MonitorOptions,
     tls: &SharedTls,
-) -> Result<GtidSet, BackendError> {
+) -> Result<Told, BackendError> {
     let mut conn = match slot.take() {
         Some(conn) => conn,
         None => connect(facts.id, &facts.address, options, tls).await?.0,
     };
-    let (family, question) = match conn.family {
-        millrace_sql::Family::MySql => (Family::MySql, "SELECT @@GLOBAL.gtid_executed"),
-        millrace_sql::Family::MariaDb => (Family::MariaDb, "SELECT @@GLOBAL.gtid_current_pos"),
+    let told = match conn.family {
+        millrace_sql::Family::MySql => position_mysql(&mut conn).await?,
+        millrace_sql::Family::MariaDb => position_mariadb(&mut conn).await?,
     };
-    let rows = conn.query(question).await?;
-    let answer = text(rows.first().and_then(|row| row.first()));
-    let executed = GtidSet::parse(family, answer.as_bytes())
-        .map_err(|_| BackendError::Protocol("a server's position is not understood"))?;
     *slot = Some(conn);
-    Ok(executed)
+    Ok(told)
+}
+
+fn parsed(family: Family, answer: &str) -> Result<GtidSet, BackendError> {
+    GtidSet::parse(family, answer.as_bytes())
+        .map_err(|_| BackendError::Protocol("a server's position is not understood"))
+}
+
+/// A transaction owns its GTID until that is counted as executed, and is visible before: so who owns
+/// one is asked first, lest it be counted between the two questions. Whether it takes writes comes
+/// after both: as long as it does nobody else does.
+async fn position_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
+    let rows = conn.query("SELECT @@GLOBAL.gtid_owned").await?;
+    let owned = text(rows.first().and_then(|row| row.first()));
+    let rows = conn
+        .query("SELECT @@GLOBAL.gtid_executed, @@GLOBAL.read_only")
+        .await?;
+    let at = |index: usize| text(rows.first().and_then(|row| row.get(index)));
+    let executed = parsed(Family::MySql, &at(0))?;
+    let mut visible = executed.clone();
+    visible.union(&parsed(Family::MySql, &without_owners(&owned))?);
+    Ok(Told {
+        executed,
+        visible,
+        read_only: is_on(&at(1)),
+    })
+}
+
+/// `gtid_owned` names the thread that owns each: `uuid:7#23:8#24`.
+fn without_owners(owned: &str) -> String {
+    let mut owner = false;
+    owned
+        .chars()
+        .filter(|letter| {
+            owner = *letter == '#' || (owner && letter.is_ascii_digit());
+            !owner
+        })
+        .collect()
+}
+
+/// A transaction is in the binary log before it is visible; a replica that keeps none has received it
+/// before.
+async fn position_mariadb(conn: &mut Conn) -> Result<Told, BackendError> {
+    let rows = conn
+        .query(
+            "SELECT @@GLOBAL.gtid_current_pos, @@GLOBAL.gtid_binlog_pos, @@GLOBAL.read_only, \
+             @@GLOBAL.log_bin AND @@GLOBAL.log_slave_updates",
+        )
+        .await?;
+    let row = rows.first();
+    let at = |index: usize| text(row.and_then(|row| row.get(index)));
+    let executed = parsed(Family::MariaDb, &at(0))?;
+    let mut visible = executed.clone();
+    visible.union(&parsed(Family::MariaDb, &at(1))?);
+    if at(3) != "1"
+        && let Some(channels) = conn.query_named("SHOW ALL SLAVES STATUS").await?
+    {
+        let received = channels
+            .columns
+            .iter()
+            .position(|column| column.name.eq_ignore_ascii_case(b"Gtid_IO_Pos"));
+        for channel in &channels.rows {
+            let answer = text(received.and_then(|index| channel.get(index)));
+            visible.union(&parsed(Family::MariaDb, &answer)?);
+        }
+    }
+    Ok(Told {
+        executed,
+        visible,
+        read_only: is_on(&at(2)),
+    })
 }
 
 /// Reads the stored routines, views and triggers.
@@ -659,6 +739,18 @@ pub(crate) async fn read_catalogue(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn owners_are_left_out() {
+        let owned = "3e11fa47-71ca-11e1-9e33-c80aa9429562:23#10:24#111,\n\
+                     4e11fa47-71ca-11e1-9e33-c80aa9429562:1#7";
+        assert_eq!(
+            without_owners(owned),
+            "3e11fa47-71ca-11e1-9e33-c80aa9429562:23:24,\n\
+             4e11fa47-71ca-11e1-9e33-c80aa9429562:1"
+        );
+        assert_eq!(without_owners(""), "");
+    }
 
     #[test]
     fn versions_are_numbers() {

@@ -352,6 +352,13 @@ const LISTENER_TLS: &[(&str, ListenerTls)] = &[
 ];
 
 /// Words for levels.
+pub(crate) const BALANCE: &[(&str, Balance)] = &[
+    ("least_outstanding", Balance::LeastOutstanding),
+    ("latency", Balance::Latency),
+    ("weighted", Balance::Weighted),
+    ("round_robin", Balance::RoundRobin),
+];
+
 pub(crate) const CONSISTENCY: &[(&str, Consistency)] = &[
     ("eventual", Consistency::Eventual),
     ("session", Consistency::Session),
@@ -366,16 +373,7 @@ impl Routing {
             &mut self.options.reads,
             choice(&[("replicas", Reads::Replicas), ("all", Reads::All)]),
         );
-        section.read(
-            "balance",
-            &mut self.options.balance,
-            choice(&[
-                ("least_outstanding", Balance::LeastOutstanding),
-                ("latency", Balance::Latency),
-                ("weighted", Balance::Weighted),
-                ("round_robin", Balance::RoundRobin),
-            ]),
-        );
+        section.read("balance", &mut self.options.balance, choice(BALANCE));
         section.read("zone", &mut self.options.zone, |value| {
             Ok(text(value)?.into())
         });
@@ -395,6 +393,7 @@ impl Routing {
             u32::try_from(wait.as_millis()).map_err(|_| Wrong::new("is too long"))
         });
         section.read("max_lag", &mut self.max_lag, duration(SECOND));
+        section.read("max_running", &mut self.max_running, number(0, 1_000_000));
     }
 }
 

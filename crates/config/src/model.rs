@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use millrace_routing::rules::Rule;
-use millrace_routing::{Consistency, Options as RoutingOptions, Target};
+use millrace_routing::{Consistency, Options as RoutingOptions, ServerSet, Target};
 use millrace_topology::{ConfiguredRole, Options as TopologyOptions, ServerSpec};
 
 use crate::{Address, Discovery, Secret};
@@ -37,8 +37,8 @@ pub struct Config {
     pub auth: Auth,
     /// `[[account]]`: accounts whose password is given here instead of being learnt.
     pub accounts: Vec<Account>,
-    /// `[[server_set]]`: sets of servers by name, a bit for each server.
-    pub sets: HashMap<String, u64>,
+    /// `[[server_set]]`: sets of servers by name.
+    pub sets: HashMap<String, ServerSet>,
     /// `[[rule]]`: rules for query routing, in order.
     pub rules: Vec<Rule>,
     /// `[http] listen`: metrics and health. None: not served.
@@ -89,6 +89,7 @@ impl Config {
     pub fn topology(&self) -> (TopologyOptions, Vec<ServerSpec>) {
         let options = TopologyOptions {
             lag_seconds_max: self.routing.max_lag.as_secs(),
+            running_max: self.routing.max_running,
             slow_start_ms: u64::try_from(self.routing.slow_start.as_millis()).unwrap_or(u64::MAX),
             fail_after: self.monitor.fail_after,
             discovery: self.discovery.options(),
@@ -307,6 +308,9 @@ pub struct Routing {
     pub consistency: Consistency,
     /// `max_lag`: a replica further behind takes no reads. Whole seconds, default 30 s.
     pub max_lag: Duration,
+    /// `max_running`: a replica that runs more statements at once takes no reads until it runs fewer; 0:
+    /// no limit. Default 0.
+    pub max_running: u32,
     /// `slow_start`: a server that takes reads again has its full share of them after this. Default
     /// 10 s, 0: at once.
     pub slow_start: Duration,
@@ -318,6 +322,7 @@ impl Default for Routing {
             options: RoutingOptions::default(),
             consistency: Consistency::Session,
             max_lag: Duration::from_secs(30),
+            max_running: 0,
             slow_start: Duration::from_secs(10),
         }
     }

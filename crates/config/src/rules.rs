@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use millrace_routing::Wanted;
 use millrace_routing::rules::{KindName, Network, Pattern, Rewrite, Rule, TableName, Then, When};
+use millrace_routing::{ServerSet, Wanted};
 use toml::de::DeValue;
 
-use crate::load::CONSISTENCY;
+use crate::load::{BALANCE, CONSISTENCY};
 use crate::section::Section;
 use crate::value::{Wrong, choice, duration, flag, number, text, texts};
 use crate::{Listener, Server};
@@ -15,8 +15,8 @@ use crate::{Listener, Server};
 /// Sets hold the first so many servers: a bit for each.
 const SERVERS_MAX: usize = 64;
 
-/// Reads a set: its name and a bit for each of its servers.
-pub(crate) fn read_set(section: &Section<'_>, servers: &[Server]) -> Option<(String, u64)> {
+/// Reads a set and its name.
+pub(crate) fn read_set(section: &Section<'_>, servers: &[Server]) -> Option<(String, ServerSet)> {
     let mut name = None;
     section.read_required("name", &mut name, text);
     let (mut listed, mut zone, mut tag) = (0, None, None);
@@ -40,7 +40,9 @@ pub(crate) fn read_set(section: &Section<'_>, servers: &[Server]) -> Option<(Str
     if bits == 0 {
         section.missing("this set has no servers: name them with `servers`, `zone` or `tag`");
     }
-    Some((name?, bits))
+    let mut balance = None;
+    section.read_some("balance", &mut balance, choice(BALANCE));
+    Some((name?, ServerSet { bits, balance }))
 }
 
 fn bit_of(servers: &[Server], test: impl Fn(&Server) -> bool) -> Option<u64> {
@@ -54,7 +56,7 @@ fn unknown(what: &str, name: &str) -> Wrong {
 
 /// What a rule may name.
 pub(crate) struct Names<'a> {
-    pub(crate) sets: &'a HashMap<String, u64>,
+    pub(crate) sets: &'a HashMap<String, ServerSet>,
     pub(crate) listeners: &'a [Listener],
 }
 
@@ -126,8 +128,8 @@ fn read_then(section: &Section<'_>, names: &Names<'_>) -> Then {
     let mut then = Then::default();
     let set = |value: &DeValue<'_>| {
         let name = text(value)?;
-        let bits = names.sets.get(&name).copied();
-        bits.ok_or_else(|| unknown("server set", &name))
+        let set = names.sets.get(&name).copied();
+        set.ok_or_else(|| unknown("server set", &name))
     };
     section.read_some(
         "to",
@@ -149,7 +151,9 @@ fn read_then(section: &Section<'_>, names: &Names<'_>) -> Then {
         number(1, 1_000_000),
     );
     section.read_some("refuse", &mut then.refuse, |value| Ok(text(value)?.into()));
-    section.read_some("mirror", &mut then.mirror, set);
+    section.read_some("mirror", &mut then.mirror, |value| {
+        set(value).map(|set| set.bits)
+    });
     let (mut what, mut by) = (None, None);
     section.read_some("rewrite", &mut what, pattern);
     section.read_some("rewrite_to", &mut by, text);

@@ -181,8 +181,8 @@ impl Config {
         match wanted {
             Some(Wanted::Primary) => parts.push("to = primary".to_owned()),
             Some(Wanted::Replica) => parts.push("to = replicas".to_owned()),
-            Some(Wanted::Servers(bits)) => {
-                parts.push(format!("servers = {}", self.set_name(*bits)))
+            Some(Wanted::Servers(set)) => {
+                parts.push(format!("servers = {}", self.set_name(set.bits)))
             }
             None => {}
         }
@@ -213,7 +213,7 @@ impl Config {
         let mut names: Vec<&str> = self
             .sets
             .iter()
-            .filter(|(_, set)| **set == bits)
+            .filter(|(_, set)| set.bits == bits)
             .map(|(name, _)| name.as_str())
             .collect();
         names.sort_unstable();
@@ -408,6 +408,7 @@ impl Lines {
             options,
             consistency,
             max_lag,
+            max_running,
             slow_start,
         } = routing;
         let RoutingOptions {
@@ -450,6 +451,7 @@ impl Lines {
         let wait_limit = Duration::from_millis((*wait_limit_ms).into());
         self.put("routing.wait_limit", time(wait_limit));
         self.put("routing.max_lag", time(*max_lag));
+        self.put("routing.max_running", max_running);
     }
 
     fn failover(&mut self, failover: &Failover) {

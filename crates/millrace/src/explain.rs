@@ -306,6 +306,7 @@ fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result
     }
     let down = primary.filter(|at| servers[*at].unfit.is_some());
     Ok(Snapshot {
+        unreplicated: None,
         generation: 1,
         epoch: 1,
         primary: primary

@@ -2,7 +2,7 @@
 //! in order.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use millrace_metrics::{Metrics, PerServer, PrimaryState, ServerState};
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
 use millrace_session::{
-    Accounts, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
+    Accounts, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker, Written,
 };
 use millrace_topology::{Health, NoPrimary, ServerId};
 use tokio::runtime::{Builder, LocalOptions};
@@ -199,7 +199,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
                 .collect(),
         ),
         sets: Arc::new(config.sets.clone()),
-        written: Arc::new((0..workers).map(|_| Mutex::default()).collect()),
+        written: Arc::new(Written::new(workers)),
         mailboxes: mailboxes.clone(),
     };
     let mut listeners = Vec::new();

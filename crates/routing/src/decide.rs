@@ -101,7 +101,15 @@ fn to_replicas(
     session: &SessionView<'_>,
     load: &Load<'_>,
 ) -> Decision {
-    let readers = rank(world, options, session, Access::Read, Reads::Replicas, load);
+    let mut readers = rank(world, options, session, Access::Read, Reads::Replicas, load);
+    if readers.is_empty() && session.wanted.is_some() {
+        // What is asked for is not to be had here.
+        let free = SessionView {
+            wanted: None,
+            ..*session
+        };
+        readers = rank(world, options, &free, Access::Read, Reads::Replicas, load);
+    }
     // There is no primary to fall back to here: every replica gets its chance.
     let candidates: Candidates = readers
         .iter()
@@ -216,6 +224,14 @@ impl Reader {
 /// On the stack for as many servers as a deployment usually has.
 type Readers = SmallVec<[Reader; 8]>;
 
+/// How the servers that are asked for share reads.
+fn balance(options: &Options, session: &SessionView<'_>) -> Balance {
+    match session.wanted {
+        Some(Wanted::Servers(set)) => set.balance.unwrap_or(options.balance),
+        _ => options.balance,
+    }
+}
+
 /// All servers that may take the read, best first.
 fn rank(
     world: &Snapshot,
@@ -236,7 +252,7 @@ fn rank(
     if readers.len() > 1 {
         take_turns(&mut readers, load.rotation);
         readers.sort_unstable_by(Reader::compare);
-        if options.balance == Balance::Latency {
+        if balance(options, session) == Balance::Latency {
             choose_of_two(&mut readers, load.rotation);
         }
     }
@@ -306,7 +322,7 @@ fn reader(
         distance: magnitude + if late && lacks > 0 { u64::BITS } else { 0 },
         far: !options.zone.is_empty() && view.zone != options.zone,
         strange: options.sticky && session.home.is_some_and(|home| home != view.id),
-        cost: match options.balance {
+        cost: match balance(options, session) {
             Balance::LeastOutstanding => outstanding,
             Balance::Latency => {
                 let response = load.response_us.get(index).copied().unwrap_or(0);
@@ -314,8 +330,9 @@ fn reader(
             }
             Balance::Weighted | Balance::RoundRobin => 0,
         },
-        share: match options.balance {
-            Balance::RoundRobin => 1,
+        share: match balance(options, session) {
+            // All alike, but for one that has just come back.
+            Balance::RoundRobin => (view.share / view.weight.max(1)).max(1),
             _ => view.share.max(1),
         },
         turn: 0,

@@ -205,7 +205,7 @@ fn directions_in_words(directions: &Directions, world: &Snapshot) -> Vec<String>
     match directions.wanted {
         Some(Wanted::Primary) => words.push("to the primary".to_owned()),
         Some(Wanted::Replica) => words.push("to replicas".to_owned()),
-        Some(Wanted::Servers(bits)) => words.push(format!("to {}", servers(bits, world))),
+        Some(Wanted::Servers(set)) => words.push(format!("to {}", servers(set.bits, world))),
         None => {}
     }
     if let Some(consistency) = directions.consistency {

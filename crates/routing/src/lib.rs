@@ -15,5 +15,5 @@ pub use decide::{decide, is_for_primary};
 pub use millrace_sql::Access;
 pub use model::{
     AllLag, Balance, CANDIDATES_MAX, Candidate, Candidates, Consistency, Decision, Load, NoServer,
-    Options, Reads, Reason, SessionView, Target, Transaction, Wanted,
+    Options, Reads, Reason, ServerSet, SessionView, Target, Transaction, Wanted,
 };

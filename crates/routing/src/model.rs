@@ -7,7 +7,7 @@ use millrace_topology::{GtidSet, ServerId};
 use smallvec::SmallVec;
 
 /// What a session's reads are guaranteed to see.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Consistency {
     /// Whatever the replica has.
     Eventual,
@@ -153,17 +153,42 @@ pub enum Wanted {
     Primary,
     /// A replica, where the statement may run on one.
     Replica,
-    /// One of these servers, a bit for each by index, where the statement may run there.
-    Servers(u64),
+    /// One of these servers, where the statement may run there.
+    Servers(ServerSet),
+}
+
+/// A named set of servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ServerSet {
+    /// A bit for each server by index.
+    pub bits: u64,
+    /// How its servers share reads, where that differs from what holds for all.
+    pub balance: Option<Balance>,
+}
+
+impl From<u64> for ServerSet {
+    fn from(bits: u64) -> Self {
+        ServerSet {
+            bits,
+            balance: None,
+        }
+    }
+}
+
+impl ServerSet {
+    /// Whether the server is one of them.
+    pub fn holds(self, server: ServerId) -> bool {
+        self.bits.checked_shr(u32::from(server.0)).unwrap_or(0) & 1 != 0
+    }
 }
 
 impl Wanted {
     /// Whether it leaves a server out.
-    pub(crate) fn leaves_out(self, server: ServerId, is_primary: bool) -> bool {
+    pub fn leaves_out(self, server: ServerId, is_primary: bool) -> bool {
         match self {
             Wanted::Primary => !is_primary,
             Wanted::Replica => is_primary,
-            Wanted::Servers(bits) => bits.checked_shr(u32::from(server.0)).unwrap_or(0) & 1 == 0,
+            Wanted::Servers(set) => !set.holds(server),
         }
     }
 }

@@ -172,8 +172,11 @@ impl KindName {
 
     fn holds(self, kind: Kind, access: Access) -> bool {
         match self {
-            KindName::Read => access <= Access::Read,
-            KindName::Write => access > Access::Read,
+            // What sets or asks a server's state without data is neither.
+            KindName::Read => {
+                access <= Access::Read || (access == Access::PrimaryRead && kind == Kind::Select)
+            }
+            KindName::Write => access == Access::Write,
             KindName::Select => kind == Kind::Select,
             KindName::Insert => kind == Kind::Insert,
             KindName::Replace => kind == Kind::Replace,
@@ -351,6 +354,7 @@ impl Directions {
 pub struct Rules {
     rules: Vec<Rule>,
     index: Index,
+    rewrites: bool,
 }
 
 impl Rules {
@@ -364,7 +368,17 @@ impl Rules {
     pub fn new(mut rules: Vec<Rule>) -> Result<Self, regex::Error> {
         rules.truncate(Self::MAX);
         let index = Index::new(&rules)?;
-        Ok(Rules { rules, index })
+        let rewrites = rules.iter().any(|rule| rule.then.rewrite.is_some());
+        Ok(Rules {
+            rules,
+            index,
+            rewrites,
+        })
+    }
+
+    /// Whether any of them puts another text in a statement's place.
+    pub fn rewrites(&self) -> bool {
+        self.rewrites
     }
 
     /// The rules.

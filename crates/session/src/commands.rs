@@ -20,6 +20,7 @@ use crate::lease::{Main, Request, Types};
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
 use crate::questions::{first_found_rows, is_about_last, with_connection_id};
+use crate::route;
 use crate::session::{Session, Transaction};
 
 fn unknown_statement(family: Family, id: u32, command: &str) -> Failure {
@@ -55,15 +56,22 @@ impl Session {
             );
             return Err(Answer::client(1461, b"42000", text).into());
         }
+        let rewritten = self.rewritten_for_good(text);
+        let text = rewritten.as_deref().unwrap_or(text);
         let mut class = self.worker.take_statement();
         classify(text, &self.lex, &mut class);
+        if class.flags.contains(Flags::MILLRACE_VARIABLE) || route::is_own(text) {
+            let prepared = self.prepare_own(text, &class).await;
+            self.worker.put_statement(class);
+            return prepared;
+        }
         let own_number = class
             .flags
             .contains(Flags::USES_CONNECTION_ID)
             .then(|| with_connection_id(text, self.id))
             .flatten();
         let mut framed = Vec::new();
-        let (packet, text) = match &own_number {
+        let (packet, text) = match own_number.as_ref().or(rewritten.as_ref()) {
             Some(text) => {
                 classify(text, &self.lex, &mut class);
                 let payload = [&[COM_STMT_PREPARE][..], text].concat();
@@ -135,6 +143,19 @@ impl Session {
         ended
     }
 
+    /// The text that a rule puts in the place of one that is to be prepared. Its executions run what
+    /// was prepared; of them the rules are asked again, but for this.
+    fn rewritten_for_good(&self, text: &[u8]) -> Option<Vec<u8>> {
+        if !self.worker.shared.rules.rewrites() {
+            return None;
+        }
+        let class = self.worker.classify(text, &self.lex);
+        let access = self.access(&class, text);
+        let directions = self.said(&class, text, access, &self.state.database);
+        self.worker.put_class(class);
+        self.rewritten(directions.as_deref(), text)
+    }
+
     /// COM_STMT_EXECUTE.
     pub(crate) async fn execute(
         &mut self,
@@ -157,7 +178,11 @@ impl Session {
             return Err(Answer::client(1210, b"HY000", text).into());
         }
         let class = statement.class.clone();
+        if class.flags.contains(Flags::MILLRACE_VARIABLE) {
+            return Box::pin(self.execute_own(id)).await;
+        }
         let text = statement.text.clone();
+        let context = statement.context.clone();
         let mut types = Types::None;
         let mut first_number = None;
         if statement.params > 0
@@ -208,7 +233,7 @@ impl Session {
             access if wants_cursor => access.max(Access::PrimaryRead),
             access => access,
         };
-        let directions = self.directions(&class, &text, access);
+        let directions = self.directions(&class, &text, access, &context.database);
         refusal(directions.as_deref())?;
         let request = Request {
             main: Main::Execute { packet, id, types },
@@ -236,7 +261,11 @@ impl Session {
         self.conclude(lease, &request, &text).await?;
         let kind = crate::run::metric_kind(class.kind);
         let metrics = self.worker.metrics();
-        metrics.statement(Some(server.index()), kind, begun.elapsed());
+        let elapsed = begun.elapsed();
+        metrics.statement(Some(server.index()), kind, elapsed);
+        if access == Access::Read {
+            self.worker.servers.of(server).responded(elapsed);
+        }
         Ok(())
     }
 
@@ -264,6 +293,10 @@ impl Session {
         };
         let _ = flags;
         let (class, text) = (statement.class.clone(), statement.text.clone());
+        let context = statement.context.clone();
+        let access = self.access(&class, &text);
+        let directions = self.directions(&class, &text, access, &context.database);
+        refusal(directions.as_deref())?;
         let request = Request {
             main: Main::Execute {
                 packet,
@@ -272,10 +305,10 @@ impl Session {
             },
             class: &class,
             inner: None,
-            access: self.access(&class, &text),
+            access,
             expect: Expect::Execute,
             prepare: None,
-            directions: None,
+            directions,
         };
         let lease = self.run_somewhere(&request).await?;
         self.conclude(lease, &request, &text).await

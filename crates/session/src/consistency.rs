@@ -1,25 +1,21 @@
 //! What a session's reads must see: the level that it asks for, what it wrote and has seen, and
 //! for the strictest level how far the primary is at this moment.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use millrace_backend::pool::Pool;
-use millrace_backend::state::SessionState;
+use millrace_backend::positions::Position;
+use millrace_protocol::Capabilities;
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
-use millrace_routing::Consistency;
-use millrace_sql::{Access, Family, Kind, Scope, Statement, Target, ValueKind};
-use millrace_topology::{GtidSet, ServerId};
-use tokio::sync::oneshot;
+use millrace_routing::{Consistency, Reads, Target};
+use millrace_sql::{Access, Family, Kind, Scope, Statement, ValueKind};
+use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot};
 
 use crate::failure::{Answer, Failure};
 use crate::lease::Request;
 use crate::relay::Outcome;
-use crate::session::Session;
-use crate::worker::Worker;
+use crate::session::{Session, Transaction};
 
 /// The name of the variable that holds a session's level.
 const VARIABLE: &str = "millrace_consistency";
@@ -31,7 +27,42 @@ pub(crate) struct Seen {
     /// See [`millrace_backend::positions::Positions::mark`].
     mark: u64,
     incarnation: u32,
+    /// Reads there one after the other.
+    reads: u32,
 }
+
+/// After so many reads one after the other on one server, each before it was known how far that one
+/// is, a session asks, so that the next may run elsewhere; the next times after twice as many each,
+/// up to the second.
+const READS: (u32, u32) = (4, 64);
+
+/// Where others read, as far as a session can do better.
+enum Crowd {
+    /// Nobody else does.
+    Alone,
+    /// Another server has clearly less to do.
+    Here,
+    /// None has.
+    Elsewhere,
+}
+
+/// Whether it is worth asking is looked at in every so manieth read only.
+const TURNS: u32 = 16;
+
+/// A worker's sessions ask for the sake of balance once in this time at most.
+const ASK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// An answer that takes longer is of no use for balance.
+const ASK_LIMIT: Duration = Duration::from_millis(100);
+
+/// Until a server's demotion is known to all; it is passed on at once.
+const DEMOTION_LIMIT: Duration = Duration::from_millis(100);
+
+/// A primary that takes longer to say how far it is has the read itself.
+const FRONTIER_LIMIT: Duration = Duration::from_secs(1);
+
+/// So many intervals of a source are told apart in what a session must see.
+const INTERVALS_MAX: usize = 32;
 
 /// No server's id: where this is what was seen, no replica can be known to show no less.
 const NOWHERE: ServerId = ServerId(u16::MAX);
@@ -54,7 +85,7 @@ impl Session {
             return;
         }
         self.home = Some(server);
-        if outcome.positioned {
+        if outcome.positioned && !reads_after_writing(class) {
             // Whoever has the session's transaction has all that was committed before it.
             self.seen = None;
         } else if self.level_for(request) != Consistency::Eventual && !sees_nothing(class) {
@@ -64,10 +95,12 @@ impl Session {
                 let view = world.snapshot.server(server);
                 view.map_or(0, |view| view.incarnation)
             });
+            let before = self.seen.filter(|before| before.server == server);
             self.seen = Some(Seen {
                 server,
                 mark,
                 incarnation,
+                reads: before.map_or(1, |before| before.reads.saturating_add(1)),
             });
         }
     }
@@ -76,74 +109,250 @@ impl Session {
     /// was then; once it is known, any server that is as far will do.
     pub(crate) fn settle_seen(&mut self) -> Option<ServerId> {
         let seen = self.seen?;
-        let (primary, incarnation, last) = self.worker.with_world(|world| {
+        let (primary, view) = self.worker.with_world(|world| {
             let snapshot = &world.snapshot;
             let view = snapshot.server(seen.server);
-            let gone = view.filter(|view| !view.health.is_usable());
-            (
-                snapshot.primary,
-                view.map(|view| view.incarnation),
-                gone.map(|view| view.executed.clone()),
-            )
+            let known = view.filter(|view| view.incarnation == seen.incarnation);
+            let gone = known.filter(|view| !view.health.is_usable());
+            let last = gone.map(|view| view.executed.clone());
+            (snapshot.primary, known.map(|_| last))
         });
-        if incarnation != Some(seen.incarnation) {
-            // Other data is there now. Only the primary is sure to have what was seen.
-            return Some(NOWHERE);
-        }
-        if let Some(last) = last {
-            if primary.is_some() {
-                return Some(NOWHERE);
-            }
-            // The primary itself is gone, and with it what it alone had. What it was last known to
-            // have is what can be asked for.
-            self.position.union(&last);
-            self.position.coalesce(8);
-            self.seen = None;
-            return None;
-        }
         let positions = self.worker.shared.monitor.positions();
-        let found = positions.since(seen.server, seen.mark);
-        match found {
-            Some(found) if found.incarnation == seen.incarnation => {
-                if primary == Some(seen.server) {
-                    // Whatever was required before and is not here is nowhere: a transaction of
-                    // some replica's own, or one that was lost with an old primary.
-                    self.position = GtidSet::clone(&found.executed);
-                } else {
-                    self.position.union(&found.executed);
-                }
-                self.position.coalesce(8);
-                self.seen = None;
-                self.worker.want_positions();
-                None
+        let found = match view {
+            Some(_) => positions.since(seen.server, seen.mark),
+            // Other data is there now.
+            None => None,
+        };
+        let found = found.filter(|found| found.incarnation == seen.incarnation);
+        if let Some(found) = found {
+            if primary == Some(seen.server) {
+                // Whatever was required before and is not here is nowhere: a transaction of some
+                // replica's own, or one that was lost with an old primary.
+                self.position = GtidSet::clone(&found.visible);
+                self.leave_out_unreplicated();
+            } else if self.is_elsewhere(seen.server, &found) {
+                self.position.union(&found.visible);
+            } else {
+                return Some(seen.server);
             }
-            Some(_) => Some(NOWHERE),
-            None => Some(seen.server),
+            return self.settled();
+        }
+        match view {
+            Some(None) => Some(seen.server),
+            // Only the primary is sure to have what was seen.
+            _ if primary.is_some() && self.target == Target::Auto => Some(NOWHERE),
+            // The primary itself is gone, and with it what it alone had; or it is not to be asked. What
+            // the server was last known to have is what can be asked for.
+            Some(Some(last)) => {
+                self.position.union(&last);
+                self.settled()
+            }
+            None => self.settled(),
+        }
+    }
+
+    fn settled(&mut self) -> Option<ServerId> {
+        self.position.coalesce(INTERVALS_MAX);
+        self.seen = None;
+        self.worker.want_positions();
+        None
+    }
+
+    /// What the primary has and no replica will ever have is not to be waited for.
+    fn leave_out_unreplicated(&mut self) {
+        let position = &mut self.position;
+        self.worker.with_world(|world| {
+            if let Some(never) = &world.snapshot.unreplicated {
+                position.subtract(never);
+            }
+        });
+    }
+
+    /// Whether what may be visible on the replica can be had from another server, now or within
+    /// moments. A long transaction that is being applied is no reason to leave the server.
+    fn is_elsewhere(&self, replica: ServerId, found: &Position) -> bool {
+        if found.executed.contains(&found.visible) {
+            return true;
+        }
+        self.worker.with_known(|known| {
+            self.worker.with_world(|world| {
+                let mut others = world.snapshot.servers.iter();
+                let own = others.clone().find(|view| view.id == replica);
+                own.is_none_or(|view| view.unfit.is_some())
+                    || others.any(|view| {
+                        let known = known.get(view.id.index());
+                        view.id != replica
+                            && view.unfit.is_none()
+                            && known.is_some_and(|known| known.contains(&found.visible))
+                    })
+            })
+        })
+    }
+
+    /// Whether a write may be answered without its position: the protocol has no room for it at the end
+    /// of rows, or there is none.
+    pub(crate) fn may_conceal(&self, request: &Request<'_>) -> bool {
+        if request.access != Access::Write {
+            return false;
+        }
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let ends_with_rows = !self.capabilities.contains(Capabilities::DEPRECATE_EOF)
+            && match class.kind {
+                Kind::Insert | Kind::Replace | Kind::Delete => self.family == Family::MariaDb,
+                Kind::Select | Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } => {
+                    true
+                }
+                _ => false,
+            };
+        ends_with_rows
+            || self.worker.with_world(|world| {
+                let primary = world.snapshot.primary_view();
+                primary.is_none_or(|view| !view.gtid)
+            })
+    }
+
+    /// Whether a read that may only run where the session has read last had better not: asking how
+    /// far that server is would let it run elsewhere.
+    pub(crate) fn is_stuck(&self, request: &Request<'_>) -> bool {
+        let Some(seen) = self.seen.filter(|_| request.access == Access::Read) else {
+            return false;
+        };
+        if self.level_for(request) == Consistency::Eventual || self.target == Target::PrimaryOnly {
+            return false;
+        }
+        let directions = request.directions.as_ref();
+        let wanted = directions.and_then(|directions| directions.wanted);
+        let routing = &self.worker.options().routing;
+        self.worker.with_world(|world| {
+            let snapshot = &world.snapshot;
+            let asked = snapshot.server(seen.server).filter(|view| {
+                view.gtid && view.health.is_usable() && view.incarnation == seen.incarnation
+            });
+            let Some(view) = asked else { return false };
+            let primary = snapshot.primary == Some(seen.server);
+            let misplaced = view.unfit.is_some()
+                || wanted.is_some_and(|wanted| wanted.leaves_out(seen.server, primary));
+            let (first, most) = READS;
+            let reads = match primary && routing.reads == Reads::Replicas && wanted.is_none() {
+                true => first,
+                false => first.saturating_mul(1 << self.asked).min(most),
+            };
+            // Where it is not worth it this time, it is not at once again.
+            let turn = seen.reads >= reads && (seen.reads - reads).is_multiple_of(TURNS);
+            if !misplaced && (!turn || routing.sticky) {
+                return false;
+            }
+            // From here on it is a matter of one statement in many.
+            let crowd = match misplaced || (primary && routing.reads == Reads::Replicas) {
+                true => Crowd::Here,
+                false => self.crowd(seen.server, snapshot),
+            };
+            let others = snapshot.servers.iter();
+            let mut others = others.filter(|view| view.id != seen.server && view.unfit.is_none());
+            others.any(|view| snapshot.primary != Some(view.id) || routing.reads == Reads::All)
+                && !self.worker.is_deaf()
+                && match crowd {
+                    Crowd::Alone => true,
+                    Crowd::Here => misplaced || self.worker.may_ask(ASK_INTERVAL),
+                    Crowd::Elsewhere => false,
+                }
+        })
+    }
+
+    fn crowd(&self, server: ServerId, snapshot: &Snapshot) -> Crowd {
+        let leased = |view: &ServerView| self.worker.servers.of(view.id).leased();
+        let others = || {
+            let takes_reads = |view: &&ServerView| view.id != server && view.unfit.is_none();
+            snapshot.servers.iter().filter(takes_reads)
+        };
+        let own = snapshot.server(server).map_or(0, leased);
+        let least = others()
+            .filter(|view| snapshot.primary != Some(view.id))
+            .map(leased)
+            .min();
+        match least {
+            None => Crowd::Elsewhere,
+            Some(_) if own == 0 && others().all(|view| leased(view) == 0) => Crowd::Alone,
+            Some(least) if own > least + 2 + least / 4 => Crowd::Here,
+            Some(_) => Crowd::Elsewhere,
+        }
+    }
+
+    /// Asks how far the server is where the session has read last.
+    pub(crate) async fn come_loose(&mut self) {
+        let Some(seen) = &mut self.seen else { return };
+        seen.reads = 0;
+        self.asked = (self.asked + 1).min(7);
+        let (server, mark) = (seen.server, seen.mark);
+        let positions = self.worker.shared.monitor.positions();
+        if positions.ask(server, mark, ASK_LIMIT).await.is_none() {
+            // The session stays where it is, and nobody asks for a while.
+            self.worker.set_deaf();
         }
     }
 
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
-    /// False where it does not say.
-    pub(crate) async fn ask_frontier(&mut self) -> bool {
-        let Some(primary) = self.worker.with_world(|world| world.snapshot.primary) else {
-            return false;
+    /// Where it does not say, there is no frontier.
+    pub(crate) async fn ask_frontier(&mut self) {
+        // Without GTIDs it can say nothing.
+        let primary = self.worker.with_world(|world| {
+            let primary = world.snapshot.primary_view().filter(|view| view.gtid);
+            primary.map(|view| (view.id, view.incarnation))
+        });
+        let Some((primary, incarnation)) = primary else {
+            return;
         };
-        let pool = self.pool(primary);
-        self.frontier = frontier(&self.worker, pool, self.handle.uid, &self.state).await;
-        self.frontier.is_some()
+        let hidden = self.worker.shared.written.hidden();
+        let positions = self.worker.shared.monitor.positions();
+        let mark = positions.mark(primary);
+        let found = positions.ask(primary, mark, FRONTIER_LIMIT).await;
+        let Some(found) = found.filter(|found| found.incarnation == incarnation) else {
+            return;
+        };
+        if found.read_only && !self.stays_primary(primary).await {
+            return;
+        }
+        if let Some(hidden) = hidden {
+            self.worker.found(hidden, &found.visible);
+        }
+        self.frontier = Some(found.visible);
     }
 
-    /// Whether the statement is a read that must see all that was acknowledged anywhere.
+    /// What was the primary takes no writes any more, so that somebody else may: reads that must see
+    /// them have to wait until it is known who. True where it is the primary all the same, because
+    /// the configuration says so.
+    async fn stays_primary(&self, server: ServerId) -> bool {
+        let kind = ObservationKind::RefusedWrite;
+        self.worker.shared.monitor.observe(server, kind);
+        let begun = Instant::now();
+        let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
+        while is_primary() && begun.elapsed() < DEMOTION_LIMIT && !self.handle.ended.get() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        is_primary()
+    }
+
+    /// Whether the statement is a read that must see all that was acknowledged anywhere, or through
+    /// this process where not all of that is known by its position.
     pub(crate) fn needs_frontier(&self, request: &Request<'_>) -> bool {
-        self.level_for(request) == Consistency::Global && request.access == Access::Read
+        request.access == Access::Read
+            && match self.level_for(request) {
+                Consistency::Global => true,
+                Consistency::Instance => self.worker.has_hidden(),
+                Consistency::Session | Consistency::Eventual => false,
+            }
     }
 
     /// What a statement is guaranteed to see: a hint or a rule counts more than the session's own
     /// level.
     pub(crate) fn level_for(&self, request: &Request<'_>) -> Consistency {
         let said = request.directions.as_ref();
-        said.and_then(|directions| directions.consistency)
-            .unwrap_or(self.level)
+        let said = said.and_then(|directions| directions.consistency);
+        match self.transaction {
+            Transaction::None => said.unwrap_or(self.level),
+            // Its first statement says what all that follow will see.
+            Transaction::Deferred { .. } => said.map_or(self.level, |said| said.max(self.level)),
+        }
     }
 
     /// Statements about variables of Millrace's own, which no server knows.
@@ -162,7 +371,7 @@ impl Session {
         let [assignment] = class.assignments[..] else {
             return Err(alone().into());
         };
-        let Target::System { scope, name } = assignment.target else {
+        let millrace_sql::Target::System { scope, name } = assignment.target else {
             return Err(alone().into());
         };
         known(name.of(text))?;
@@ -187,16 +396,27 @@ impl Session {
             );
             return Err(Answer::client(1231, b"42000", text).into());
         };
-        if self.level == Consistency::Eventual {
+        if self.level == Consistency::Eventual && self.target == Target::Auto {
             // What it has seen until now was not noted: only the primary is sure to have it.
             self.seen = Some(Seen {
                 server: NOWHERE,
                 mark: 0,
                 incarnation: 0,
+                reads: 0,
             });
         }
         self.set_level(level);
         self.ok(OkFields::default()).await
+    }
+
+    /// An empty one, with the column of the answer.
+    pub(crate) fn variable_table(&self, text: &[u8]) -> TextResult {
+        let collation = match self.family {
+            Family::MySql => 255,
+            Family::MariaDb => 45,
+        };
+        let expression = crate::local::expression(text);
+        TextResult::new(vec![ColumnDef::text(&expression, collation)])
     }
 
     async fn show_own_variable(&mut self, class: &Statement, text: &[u8]) -> Result<(), Failure> {
@@ -213,11 +433,7 @@ impl Session {
         if !plain {
             return Err(alone().into());
         }
-        let collation = match self.family {
-            Family::MySql => 255,
-            Family::MariaDb => 45,
-        };
-        let mut result = TextResult::new(vec![ColumnDef::text(&expression, collation)]);
+        let mut result = self.variable_table(text);
         result.row(&[Value::Bytes(self.level.name().as_bytes())]);
         self.show(&result, 0).await
     }
@@ -247,6 +463,15 @@ fn unquoted(value: &[u8]) -> &[u8] {
     }
 }
 
+/// Whether a statement may have read after its last write that it tells the position of.
+fn reads_after_writing(class: &Statement) -> bool {
+    !class.functions.is_empty()
+        || matches!(
+            class.kind,
+            Kind::Multi | Kind::Call | Kind::Unknown | Kind::Execute { .. }
+        )
+}
+
 /// Whether a statement's answer depends on nothing that others can change.
 fn sees_nothing(class: &Statement) -> bool {
     class.tables.is_empty()
@@ -267,73 +492,4 @@ fn sees_nothing(class: &Statement) -> bool {
                 | Kind::Diagnostics
                 | Kind::Deallocate
         )
-}
-
-// --- The question to the primary -----------------------------------------------------
-
-/// One worker's questions to the primary: those who come while one is on its way wait for the next,
-/// because they may have to see what was acknowledged since.
-#[derive(Default)]
-pub(crate) struct Frontier {
-    waiting: RefCell<Vec<oneshot::Sender<Option<Arc<GtidSet>>>>>,
-    asking: Cell<bool>,
-}
-
-async fn frontier(
-    worker: &Rc<Worker>,
-    pool: Rc<Pool>,
-    uid: u64,
-    state: &Rc<SessionState>,
-) -> Option<Arc<GtidSet>> {
-    let (sender, receiver) = oneshot::channel();
-    worker.frontier.waiting.borrow_mut().push(sender);
-    if !worker.frontier.asking.replace(true) {
-        let (worker, state) = (worker.clone(), state.clone());
-        tokio::task::spawn_local(async move {
-            loop {
-                let waiting = std::mem::take(&mut *worker.frontier.waiting.borrow_mut());
-                if waiting.is_empty() {
-                    worker.frontier.asking.set(false);
-                    return;
-                }
-                let found = ask(&pool, uid, &state).await;
-                for waiter in waiting {
-                    // Who has left meanwhile does not matter.
-                    let _ = waiter.send(found.clone());
-                }
-            }
-        });
-    }
-    receiver.await.ok().flatten()
-}
-
-/// On a connection of the account that asked first; any account may ask this.
-async fn ask(pool: &Rc<Pool>, uid: u64, state: &Rc<SessionState>) -> Option<Arc<GtidSet>> {
-    let mut lease = pool.take(uid, state).await.ok()?;
-    let residue = !lease.residue.is_empty();
-    if lease.last_user != 0 {
-        lease.leave_owner();
-    }
-    // Until all is answered it is of no use to anybody else.
-    lease.broken = true;
-    if residue {
-        lease.save_residue().await.ok()?;
-    }
-    let family = lease.family;
-    let question = match family {
-        Family::MySql => "SELECT @@GLOBAL.gtid_executed",
-        Family::MariaDb => "SELECT @@GLOBAL.gtid_binlog_pos",
-    };
-    let rows = lease.ask(question).await.ok()??;
-    (lease.last_user, lease.last_seq) = (0, 0);
-    lease.residue = Default::default();
-    lease.broken = false;
-    let mut text = rows.rows.into_iter().next()?.into_iter().next()??;
-    lease.give_back();
-    text.retain(|byte| !byte.is_ascii_whitespace());
-    let family = match family {
-        Family::MySql => millrace_topology::Family::MySql,
-        Family::MariaDb => millrace_topology::Family::MariaDb,
-    };
-    GtidSet::parse(family, &text).ok().map(Arc::new)
 }

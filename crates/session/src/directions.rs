@@ -15,17 +15,23 @@ use crate::session::Session;
 #[derive(Default)]
 pub(crate) struct Remembered {
     places: RefCell<Vec<Option<Place>>>,
+    selections: RefCell<Vec<Rc<Selection>>>,
 }
 
 struct Place {
     class: Rc<Statement>,
     access: Access,
     selection: Rc<Selection>,
+    /// The default database, of which tables named without one are.
+    database: Box<[u8]>,
     directions: Rc<Directions>,
 }
 
 /// Statements remembered at once; a power of two.
 const PLACES: usize = 512;
+
+/// Different selections shared at once.
+const SELECTIONS: usize = 256;
 
 impl Remembered {
     fn at(class: &Rc<Statement>) -> usize {
@@ -38,13 +44,31 @@ impl Remembered {
         class: &Rc<Statement>,
         access: Access,
         selection: &Rc<Selection>,
+        database: &[u8],
     ) -> Option<Rc<Directions>> {
         let places = self.places.borrow();
         let place = places.get(Self::at(class))?.as_ref()?;
         let same = Rc::ptr_eq(&place.class, class)
             && Rc::ptr_eq(&place.selection, selection)
-            && place.access == access;
+            && place.access == access
+            && *place.database == *database;
         same.then(|| place.directions.clone())
+    }
+
+    /// The one that is equal to this.
+    fn share(&self, selection: Selection) -> Rc<Selection> {
+        let mut selections = self.selections.borrow_mut();
+        if let Some(found) = selections.iter().find(|known| ***known == selection) {
+            return found.clone();
+        }
+        if selections.len() >= SELECTIONS {
+            selections.retain(|known| Rc::strong_count(known) > 1);
+        }
+        let selection = Rc::new(selection);
+        if selections.len() < SELECTIONS {
+            selections.push(selection.clone());
+        }
+        selection
     }
 
     fn keep(&self, place: Place) {
@@ -56,7 +80,8 @@ impl Remembered {
 }
 
 impl Session {
-    /// The rules that can concern the session as it is now.
+    /// The rules that can concern the session as it is now. Sessions for which they are the same share
+    /// one selection, so that what was remembered for one holds for the others.
     pub(crate) fn select_rules(&mut self) {
         let rules = &self.worker.shared.rules;
         if rules.all().is_empty() {
@@ -70,16 +95,34 @@ impl Session {
         };
         let selection = rules.select(&who);
         if selection != *self.selection {
-            self.selection = Rc::new(selection);
+            self.selection = self.worker.remembered.share(selection);
         }
     }
 
-    /// What rules and hints say about a statement; none where nobody says anything.
+    /// What rules and hints say about a statement; none where nobody says anything. Counted.
     pub(crate) fn directions(
         &self,
         class: &Rc<Statement>,
         text: &[u8],
         access: Access,
+        database: &[u8],
+    ) -> Option<Rc<Directions>> {
+        let said = self.said(class, text, access, database);
+        if let Some(directions) = &said {
+            for rule in &directions.matched {
+                self.worker.metrics().rule_matched(usize::from(*rule));
+            }
+        }
+        said
+    }
+
+    /// The same, without counting: the statement is only asked about.
+    pub(crate) fn said(
+        &self,
+        class: &Rc<Statement>,
+        text: &[u8],
+        access: Access,
+        database: &[u8],
     ) -> Option<Rc<Directions>> {
         if self.selection.is_empty() && class.hint.is_none() {
             return None;
@@ -88,7 +131,7 @@ impl Session {
         let known = Rc::strong_count(class) > 1;
         let remembered = &self.worker.remembered;
         let found = known
-            .then(|| remembered.find(class, access, &self.selection))
+            .then(|| remembered.find(class, access, &self.selection, database))
             .flatten();
         let directions = match found {
             Some(directions) => directions,
@@ -100,7 +143,7 @@ impl Session {
                         class,
                         access,
                         mode: &self.lex,
-                        database: &self.state.database,
+                        database,
                     },
                 ));
                 if known {
@@ -108,15 +151,13 @@ impl Session {
                         class: class.clone(),
                         access,
                         selection: self.selection.clone(),
+                        database: database.into(),
                         directions: directions.clone(),
                     });
                 }
                 directions
             }
         };
-        for rule in &directions.matched {
-            self.worker.metrics().rule_matched(usize::from(*rule));
-        }
         match Hint::of(class, text) {
             Some(hint) => {
                 let sets = &self.worker.shared.sets;

@@ -119,8 +119,15 @@ impl Session {
         self.note_surprises(&outcome, class);
         self.note_position(&outcome, request);
         self.note_seen(lease.server, request, class, &outcome);
-        self.position_stale |= self.hides_position(&outcome, request)
+        let hidden = self.hides_position(&outcome, request)
             || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
+        self.position_stale |= hidden;
+        match self.concealing.take() {
+            Some(concealing) if !hidden && !self.position_unknown => concealing.told(),
+            Some(_) => {}
+            None if hidden => self.worker.shared.written.hide(),
+            None => {}
+        }
         if self.has_epilogue(class, &lease) {
             // The client need not wait for what is only for our records.
             self.flush().await?;

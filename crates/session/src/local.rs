@@ -299,7 +299,10 @@ impl Session {
             warnings,
             ..OkFields::default()
         };
-        result.encode(&mut out, 1, self.capabilities, &end);
+        match self.answers_binary {
+            true => result.encode_binary(&mut out, 1, self.capabilities, &end),
+            false => result.encode(&mut out, 1, self.capabilities, &end),
+        };
         self.send(&out).await
     }
 }

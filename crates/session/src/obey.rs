@@ -17,6 +17,7 @@ use millrace_sql::{Access, Flags};
 use millrace_topology::ServerId;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
+use tokio::time::error::Elapsed;
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Main, Request};
@@ -24,6 +25,12 @@ use crate::session::{Session, Transaction};
 
 /// Mirror images under way at once, of one worker; further ones are left out.
 const MIRRORS_MAX: u32 = 32;
+
+/// How long a KILL waits for a connection of the pool.
+const SOON: Duration = Duration::from_millis(100);
+
+/// A mirror image that takes longer is given up.
+const MIRROR_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long ending a statement on its server may take.
 const STOP: Duration = Duration::from_secs(5);
@@ -161,8 +168,9 @@ impl Session {
         tokio::task::spawn_local(async move {
             let _mirror = mirror;
             if let Ok(mut lease) = pool.take(0, &state).await {
-                let ran = run_for_nothing(&mut lease, &state, &packet).await;
-                lease.broken |= ran.is_err();
+                let running = run_for_nothing(&mut lease, &state, &packet);
+                let ran = tokio::time::timeout(MIRROR_LIMIT, running).await;
+                lease.broken |= !matches!(ran, Ok(Ok(())));
                 lease.give_back();
             }
         });
@@ -255,7 +263,11 @@ pub(crate) async fn tell_server(
     state: Rc<SessionState>,
     kill: String,
 ) -> Result<(), BackendError> {
-    let mut other = pool.take(uid, &state).await?;
+    let mut other = match tokio::time::timeout(SOON, pool.take(uid, &state)).await {
+        Ok(taken) => taken?,
+        // All are taken, perhaps by statements like the one that is to end: one more then.
+        Err(_) => return tell_aside(&pool, &kill).await,
+    };
     // Until all is answered it is of no use to anybody else.
     other.broken = true;
     let telling = async {
@@ -263,14 +275,25 @@ pub(crate) async fn tell_server(
         other.query(&kill).await
     };
     let told = tokio::time::timeout(STOP, telling).await;
-    let told = match told {
+    let told = has_ended(told);
+    other.broken = told.is_err();
+    other.give_back();
+    told
+}
+
+/// The same on a connection of its own, which counts with no limit.
+pub(crate) async fn tell_aside(pool: &Pool, kill: &str) -> Result<(), BackendError> {
+    let mut other = pool.open_aside().await?;
+    has_ended(tokio::time::timeout(STOP, other.query(kill)).await)
+}
+
+/// What a KILL came to.
+fn has_ended<T>(told: Result<Result<T, BackendError>, Elapsed>) -> Result<(), BackendError> {
+    match told {
         Ok(Ok(_)) => Ok(()),
         // It has ended by itself.
         Ok(Err(BackendError::Server(error))) if error.code == 1094 => Ok(()),
         Ok(Err(error)) => Err(error),
         Err(_) => Err(BackendError::Timeout("the KILL's own limit")),
-    };
-    other.broken = told.is_err();
-    other.give_back();
-    told
+    }
 }

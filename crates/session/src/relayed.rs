@@ -17,12 +17,15 @@ use millrace_protocol::ok::{OkFields, encode_ok};
 use crate::failure::Answer;
 use crate::login::{Claim, Entrance, compressed, error_packet};
 use crate::worker::{Handle, Worker};
+use crate::written::Concealing;
 
 /// A client with a server connection of its own.
 pub(crate) struct Relayed {
     worker: Rc<Worker>,
     client: Stream,
     server: Stream,
+    /// What it writes, nobody here knows of.
+    _concealing: Concealing,
     /// Bytes already read from the client and from the server.
     ahead: [Vec<u8>; 2],
 }
@@ -41,6 +44,7 @@ pub(crate) async fn log_in(mut entrance: Entrance<'_>, claim: &Claim) -> Option<
             );
             Some(Relayed {
                 worker: entrance.worker.clone(),
+                _concealing: entrance.worker.shared.written.conceal(),
                 client,
                 server,
                 ahead: [buffer, ahead],
@@ -117,6 +121,7 @@ pub(crate) async fn log_in_with(
         &mut buffer,
     );
     Some(Relayed {
+        _concealing: worker.shared.written.conceal(),
         worker,
         client,
         server: opened.stream,

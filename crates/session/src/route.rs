@@ -46,10 +46,23 @@ impl Route {
     }
 }
 
-/// EXPLAIN ROUTE: the statement that it asks about.
+/// Whether the text asks Millrace about routes.
+pub(crate) fn is_own(text: &[u8]) -> bool {
+    explained(text).is_some() || asks_for_last(text)
+}
+
+/// EXPLAIN ROUTE: the statement that it asks about. A single name is that of a column: `EXPLAIN route
+/// id` describes a table.
 pub(crate) fn explained(text: &[u8]) -> Option<&[u8]> {
     let rest = after_word(after_word(text.trim_ascii(), b"EXPLAIN")?, b"ROUTE")?;
-    (!rest.is_empty()).then_some(rest)
+    let statement = rest.strip_suffix(b";").unwrap_or(rest).trim_ascii_end();
+    let mut words = statement
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|word| !word.is_empty());
+    let first = words.next()?;
+    let ends = [&b"BEGIN"[..], b"COMMIT", b"ROLLBACK"];
+    let alone = ends.iter().any(|end| first.eq_ignore_ascii_case(end));
+    (words.next().is_some() || alone || first.contains(&b'(')).then_some(rest)
 }
 
 /// SHOW ROUTE, with or without a `;`.
@@ -70,9 +83,22 @@ impl Session {
     /// Answers EXPLAIN ROUTE.
     pub(crate) async fn explain_route(&mut self, text: &[u8]) -> Result<(), Failure> {
         let text = text.strip_suffix(b";").unwrap_or(text);
+        let database = &self.state.database;
         let class = self.worker.classify(text, &self.lex);
         let access = self.access(&class, text);
-        let directions = self.directions(&class, text, access);
+        let directions = self.said(&class, text, access, database);
+        let rewritten = self.rewritten(directions.as_deref(), text);
+        let text = rewritten.as_deref().unwrap_or(text);
+        let (class, access, directions) = match rewritten {
+            None => (class, access, directions),
+            Some(_) => {
+                self.worker.put_class(class);
+                let class = self.worker.classify(text, &self.lex);
+                let access = self.access(&class, text);
+                let directions = self.said(&class, text, access, database);
+                (class, access, directions)
+            }
+        };
         let request = Request {
             main: Main::Packet(&[]),
             class: &class,
@@ -89,7 +115,7 @@ impl Session {
         }
         let pins = self.pins.names();
         let hint = Hint::of(&class, text);
-        let lines = self.weigh(&request, seen, |world, options, session, load| {
+        let mut lines = self.weigh(&request, seen, |world, options, session, load| {
             explain(&Question {
                 text,
                 class: &class,
@@ -106,6 +132,10 @@ impl Session {
                 load: *load,
             })
         });
+        if rewritten.is_some() {
+            let text = String::from_utf8_lossy(text).into_owned();
+            lines.insert(0, ("rewritten to".to_owned(), text));
+        }
         self.worker.put_class(class.clone());
         self.show_lines(&lines).await
     }
@@ -147,13 +177,18 @@ impl Session {
         self.show_lines(&lines).await
     }
 
-    async fn show_lines(&mut self, lines: &[Line]) -> Result<(), Failure> {
+    /// An empty one, with the columns of both answers.
+    pub(crate) fn route_table(&self) -> TextResult {
         let collation = match self.family {
             Family::MySql => 255,
             Family::MariaDb => 45,
         };
         let columns = ["about", "route"].map(|name| ColumnDef::text(name, collation));
-        let mut result = TextResult::new(columns.into());
+        TextResult::new(columns.into())
+    }
+
+    async fn show_lines(&mut self, lines: &[Line]) -> Result<(), Failure> {
+        let mut result = self.route_table();
         for (about, what) in lines {
             result.row(&[Cell::Bytes(about.as_bytes()), Cell::Bytes(what.as_bytes())]);
         }
@@ -173,7 +208,19 @@ mod tests {
             explained(" explain\n route  SELECT 1;"),
             Some(&b"SELECT 1;"[..])
         );
-        assert_eq!(explained("EXPLAIN ROUTE"), None);
+        assert_eq!(explained("EXPLAIN ROUTE commit;"), Some(&b"commit;"[..]));
+        assert_eq!(
+            explained("EXPLAIN ROUTE (SELECT 1)"),
+            Some(&b"(SELECT 1)"[..])
+        );
+        for table in [
+            "EXPLAIN route",
+            "EXPLAIN route;",
+            "EXPLAIN route id",
+            "explain route 'i%' ;",
+        ] {
+            assert_eq!(explained(table), None, "{table} describes a table");
+        }
         assert_eq!(explained("EXPLAIN routes"), None);
         assert_eq!(explained("EXPLAIN SELECT 1"), None);
         assert!(asks_for_last(b"show route;"));

@@ -32,8 +32,9 @@ use crate::failure::{Answer, Failure};
 use crate::held::Place;
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
-use crate::obey::demands;
+use crate::obey::{demands, too_slow};
 use crate::questions::with_connection_id;
+use crate::route;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
 use crate::worker::SERVERS;
@@ -55,6 +56,7 @@ impl Session {
             self.handle.busy_since.set(self.worker.tick());
             self.handle.counts.command();
             self.handle.interrupted.set(false);
+            self.handle.timed_out.set(false);
             if self.handle.saved.is_saving() {
                 Box::pin(self.wait_until_saved()).await;
             }
@@ -195,7 +197,11 @@ impl Session {
             Command::Query(query) => {
                 let class = self.worker.classify(query.text, &self.lex);
                 let access = self.access(&class, query.text);
-                let directions = self.directions(&class, query.text, access);
+                // What is asked of Millrace itself is no matter of rules.
+                let directions = match self.selection.is_empty() || !route::is_own(query.text) {
+                    true => self.directions(&class, query.text, access, &self.state.database),
+                    false => None,
+                };
                 refusal(directions.as_deref())?;
                 if let Some(text) = self.rewritten(directions.as_deref(), query.text) {
                     self.worker.put_class(class);
@@ -285,7 +291,7 @@ impl Session {
     async fn rewritten_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
         let class = self.worker.classify(text, &self.lex);
         let access = self.access(&class, text);
-        let directions = self.directions(&class, text, access);
+        let directions = self.said(&class, text, access, &self.state.database);
         self.worker.put_class(class);
         refusal(directions.as_deref())?;
         self.substituted_query(attributes, text, directions).await
@@ -390,21 +396,23 @@ impl Session {
         let Some(body) = named.map(|named| named.body.clone()) else {
             return self.statement(request, text).await;
         };
-        let mut inner = self.worker.take_statement();
-        classify(&body, &self.lex, &mut inner);
+        let inner = self.worker.classify(&body, &self.lex);
+        let access = self.access(&inner, &body);
+        let directions = self.directions(&inner, &body, access, &self.state.database);
+        refusal(directions.as_deref())?;
         let request = Request {
             main: match request.main {
                 Main::Packet(packet) | Main::Execute { packet, .. } => Main::Packet(packet),
             },
             class: request.class,
             inner: Some((&inner, &body)),
-            access: self.access(&inner, &body),
+            access,
             expect: Expect::Query,
             prepare: None,
-            directions: None,
+            directions,
         };
         let ran = self.statement(&request, text).await;
-        self.worker.put_statement(inner);
+        self.worker.put_class(inner);
         ran
     }
 
@@ -452,6 +460,9 @@ impl Session {
     pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
         self.route
             .begin(self.level_for(request), request.directions.as_ref());
+        if self.may_conceal(request) {
+            self.concealing = Some(self.worker.shared.written.conceal());
+        }
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
         }
@@ -471,6 +482,8 @@ impl Session {
         self.frontier = None;
         if self.needs_frontier(request) {
             Box::pin(self.ask_frontier()).await;
+        } else if self.is_stuck(request) {
+            Box::pin(self.come_loose()).await;
         }
         if self.must_queue(request) {
             return Box::pin(self.hold(request, None)).await;
@@ -705,6 +718,9 @@ impl Session {
         if self.is_killed().await {
             return Failure::Ended;
         }
+        if self.handle.timed_out.take() {
+            return too_slow().into();
+        }
         Answer::client(1317, b"70100", "Query execution was interrupted").into()
     }
 
@@ -766,11 +782,17 @@ impl Session {
         if request.access != Access::Read || level == Consistency::Eventual {
             return None;
         }
-        if level == Consistency::Instance {
-            self.worker.written(&mut self.position);
-        }
         self.worker.take_positions();
-        self.settle_seen()
+        if level == Consistency::Global {
+            // Whatever was seen anywhere, the primary had when it was asked.
+            return None;
+        }
+        let seen = self.settle_seen();
+        if level == Consistency::Instance {
+            // After that: what was known of the primary may be older than the last write.
+            self.worker.shared.written.add_to(&mut self.position);
+        }
+        seen
     }
 
     /// Looks at all that the decision depends on.
@@ -785,7 +807,7 @@ impl Session {
         let view = SessionView {
             target: self.target,
             consistency: self.level_for(request),
-            pinned_to: None,
+            pinned_to: self.lease.as_ref().map(|lease| lease.server),
             transaction: match self.transaction {
                 Transaction::None if self.rerun.is_some() => self.lost_transaction(),
                 Transaction::None => TxView::None,
@@ -795,8 +817,7 @@ impl Session {
                 Transaction::Deferred { .. } => TxView::ReadWrite,
             },
             required: self.required(),
-            // Whatever was seen anywhere, the primary had when it was asked.
-            seen: seen.filter(|_| !global),
+            seen,
             home: self.home,
             wanted: directions.and_then(|directions| directions.wanted),
             position_unknown: self.position_unknown

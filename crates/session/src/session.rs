@@ -26,6 +26,7 @@ use crate::rerun::Rerun;
 use crate::route::Route;
 use crate::variables::Private;
 use crate::worker::{Entry, Handle, Worker};
+use crate::written::Concealing;
 
 /// The flags that shape what a server sends; a pooled connection must have the client's.
 const SHAPE: Capabilities = Capabilities::FOUND_ROWS
@@ -240,6 +241,12 @@ pub(crate) struct Session {
     pub(crate) selection: Rc<Selection>,
     /// Where it has read last, until it is known how far that server was.
     pub(crate) seen: Option<Seen>,
+    /// What Millrace itself answers goes out in the binary protocol.
+    pub(crate) answers_binary: bool,
+    /// Holds while a write is under way that may not tell its position.
+    pub(crate) concealing: Option<Concealing>,
+    /// How often it has asked how far that server is.
+    pub(crate) asked: u8,
     /// The server of its last read.
     pub(crate) home: Option<ServerId>,
     /// How far the primary was when the statement under way began, where that was asked.
@@ -333,6 +340,9 @@ impl Session {
             selection: Rc::default(),
             position: GtidSet::new(topology_family),
             seen: None,
+            asked: 0,
+            concealing: None,
+            answers_binary: false,
             home: None,
             frontier: None,
             position_unknown: false,
@@ -360,7 +370,7 @@ impl Session {
         self.set_level(self.level_given);
         (self.seen, self.home) = (None, None);
         // An application that connects anew still sees what it wrote before.
-        self.worker.written(&mut self.position);
+        self.worker.shared.written.add_to(&mut self.position);
     }
 
     /// Its reads are guaranteed to see this from now on.

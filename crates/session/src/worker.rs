@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,13 @@ use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
 use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
 use millrace_routing::rules::Rules;
-use millrace_routing::{Catalogue, Consistency, Target};
+use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
 use millrace_topology::{GtidSet, Health, ServerId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use crate::accounts::Accounts;
-use crate::consistency::Frontier;
 use crate::directions::Remembered;
 use crate::held::Held;
 use crate::journal::{Begun, Journal};
@@ -37,6 +36,7 @@ use crate::registry::Registry;
 use crate::relay::Outcome;
 use crate::roster::{Counts, PoolLine, ServerLine, SessionLine};
 use crate::verify::Verifiers;
+use crate::written::Written;
 
 /// What all workers of the process share.
 #[derive(Clone)]
@@ -65,10 +65,10 @@ pub struct Shared {
     pub rules: Arc<Rules>,
     /// How many statements may yet begin, for each rule that limits them.
     pub limits: Arc<Vec<Option<Arc<Semaphore>>>>,
-    /// Named sets of servers: a bit for each of them.
-    pub sets: Arc<HashMap<String, u64>>,
-    /// What was written through each worker, as positions: a new session begins with all of it.
-    pub written: Arc<Vec<Mutex<Option<GtidSet>>>>,
+    /// Named sets of servers.
+    pub sets: Arc<HashMap<String, ServerSet>>,
+    /// What was written through this process.
+    pub written: Arc<Written>,
     /// Statements that wait for a server.
     pub held: Arc<Held>,
     /// Every worker's mailbox.
@@ -242,6 +242,9 @@ impl Handle {
     }
 }
 
+/// How long sessions do not ask a server how far it is after one has not answered.
+const DEAF: Duration = Duration::from_secs(5);
+
 /// One worker.
 pub struct Worker {
     pub(crate) index: usize,
@@ -249,7 +252,6 @@ pub struct Worker {
     pub(crate) servers: Pools,
     pub(crate) states: Rc<States>,
     pub(crate) verifiers: Verifiers,
-    pub(crate) frontier: Frontier,
     pub(crate) remembered: Remembered,
     /// Mirror images under way.
     pub(crate) mirrors: Rc<Cell<u32>>,
@@ -259,6 +261,15 @@ pub struct Worker {
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
+    /// So many answers had been given then.
+    answers: Cell<u64>,
+    /// So many of the hidden writes are in what this worker has written down.
+    found: Cell<u64>,
+    /// The change of primary up to which it is settled what was lost.
+    epoch: Cell<u64>,
+    /// See [`Worker::may_ask`].
+    asked: Cell<Instant>,
+    deaf_until: Cell<Instant>,
     /// Since when servers have been drained, by index.
     drained: RefCell<Vec<Option<Instant>>>,
     late_until: Cell<[u64; SERVERS]>,
@@ -332,7 +343,10 @@ impl Worker {
             servers,
             states,
             verifiers: Verifiers::default(),
-            frontier: Frontier::default(),
+            found: Cell::new(0),
+            epoch: Cell::new(0),
+            asked: Cell::new(Instant::now()),
+            deaf_until: Cell::new(Instant::now()),
             remembered: Remembered::default(),
             mirrors: Rc::default(),
             world: RefCell::new(world),
@@ -340,6 +354,7 @@ impl Worker {
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
             taken: RefCell::default(),
+            answers: Cell::new(0),
             drained: RefCell::default(),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
@@ -446,7 +461,8 @@ impl Worker {
         }
     }
 
-    fn sweep(&self) {
+    fn sweep(self: &Rc<Self>) {
+        self.settle_written();
         let tick = self.tick.get() + 1;
         self.tick.set(tick);
         let late = self.late_until.get();
@@ -473,6 +489,32 @@ impl Worker {
                 handle.wake();
             }
         }
+    }
+
+    /// After a change of the primary, finds out what of all that was written has come to it.
+    fn settle_written(self: &Rc<Self>) {
+        let (epoch, primary) = self.with_world(|world| {
+            let snapshot = &world.snapshot;
+            (snapshot.epoch, snapshot.primary)
+        });
+        let Some(primary) = primary.filter(|_| self.epoch.replace(epoch) != epoch) else {
+            return;
+        };
+        if !self.shared.written.doubt(self.index) {
+            return;
+        }
+        let worker = self.clone();
+        tokio::task::spawn_local(async move {
+            let positions = worker.shared.monitor.positions();
+            let mark = positions.mark(primary);
+            let found = positions.ask(primary, mark, Duration::from_secs(10)).await;
+            let unchanged = worker.with_world(|world| world.snapshot.epoch) == epoch;
+            match found.filter(|_| unchanged) {
+                Some(found) => worker.shared.written.settle(worker.index, &found.visible),
+                // Asked again in a second.
+                None => worker.epoch.set(u64::MAX),
+            }
+        });
     }
 
     fn set_world(&self, world: Arc<World>) {
@@ -562,6 +604,10 @@ impl Worker {
     /// Takes over what servers have said since about how far they are.
     pub(crate) fn take_positions(&self) {
         let positions = self.shared.monitor.positions();
+        let answers = positions.answers();
+        if self.answers.replace(answers) == answers {
+            return;
+        }
         let mut taken = self.taken.borrow_mut();
         taken.resize(self.servers.len(), 0);
         for (index, number) in taken.iter_mut().enumerate() {
@@ -598,8 +644,8 @@ impl Worker {
         if known.family() != position.family() {
             *known = GtidSet::new(position.family());
         }
+        // Never coalesced: it would claim what the server has not.
         known.union(position);
-        known.coalesce(32);
     }
 
     fn drop_account(&self, user: &[u8]) {
@@ -622,29 +668,21 @@ impl Worker {
 
     /// Something was written at `position`.
     pub(crate) fn wrote(&self, position: &GtidSet) {
-        let mut written = self.shared.written[self.index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        match &mut *written {
-            Some(written) if written.family() == position.family() => {
-                written.union(position);
-                written.coalesce(8);
-            }
-            other => *other = Some(position.clone()),
-        }
+        self.shared.written.note(self.index, position);
     }
 
-    /// Everything written through this process so far.
-    pub(crate) fn written(&self, into: &mut GtidSet) {
-        for written in self.shared.written.iter() {
-            let written = written.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(written) = &*written
-                && written.family() == into.family()
-            {
-                into.union(written);
-            }
+    /// Whether something was written, nobody knows where, since the primary was asked last how far it
+    /// is.
+    pub(crate) fn has_hidden(&self) -> bool {
+        self.shared.written.hidden() != Some(self.found.get())
+    }
+
+    /// The primary was asked when `hidden` writes were hidden, and answered `frontier`.
+    pub(crate) fn found(&self, hidden: u64, frontier: &GtidSet) {
+        if self.found.get() != hidden {
+            self.wrote(frontier);
+            self.found.set(hidden);
         }
-        into.coalesce(8);
     }
 
     /// A wait for a position failed on the server.
@@ -662,6 +700,26 @@ impl Worker {
     /// The servers on which a wait failed in the last second or two: a bit for each.
     pub(crate) fn behind(&self) -> u64 {
         self.late.get()
+    }
+
+    /// A server has not said in time how far it is: sessions do not ask again for a while.
+    pub(crate) fn set_deaf(&self) {
+        self.deaf_until.set(Instant::now() + DEAF);
+    }
+
+    /// Whether that was lately.
+    pub(crate) fn is_deaf(&self) -> bool {
+        Instant::now() < self.deaf_until.get()
+    }
+
+    /// Whether `interval` has passed since this last said so.
+    pub(crate) fn may_ask(&self, interval: Duration) -> bool {
+        let now = Instant::now();
+        let may = now.duration_since(self.asked.get()) >= interval;
+        if may {
+            self.asked.set(now);
+        }
+        may
     }
 
     /// An empty one.

@@ -9,7 +9,7 @@ use crate::judge::{self, Memory, Verdict};
 use crate::marks::Marks;
 use crate::state::State;
 use crate::{
-    Cause, ConfiguredRole, Health, Millis, NoPrimary, Observation, ObservationKind, ServerId,
+    Cause, ConfiguredRole, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind, ServerId,
     Snapshot, Unfit,
 };
 
@@ -18,6 +18,9 @@ use crate::{
 pub struct Options {
     /// A replica further behind than this takes no reads, in seconds. Default 30.
     pub lag_seconds_max: u64,
+    /// A replica that runs more statements than this at once takes no reads until it runs fewer; 0: no
+    /// number is too many. Default 0.
+    pub running_max: u32,
     /// A server that takes reads again gets its full share of them only after this time, and a tenth
     /// to begin with, in milliseconds; 0: at once. Default 10,000.
     pub slow_start_ms: u64,
@@ -32,6 +35,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             lag_seconds_max: 30,
+            running_max: 0,
             slow_start_ms: 10_000,
             fail_after: 2,
             discovery: None,
@@ -83,6 +87,7 @@ pub struct Topology {
     memory: Memory,
     marks: Marks,
     too_many_told: bool,
+    unreplicated: Option<Arc<GtidSet>>,
     snapshot: Arc<Snapshot>,
 }
 
@@ -98,6 +103,7 @@ impl Topology {
             memory: Memory::default(),
             marks: Marks::default(),
             too_many_told: false,
+            unreplicated: None,
             snapshot: Arc::new(Snapshot {
                 generation: 0,
                 epoch: 0,
@@ -107,6 +113,7 @@ impl Topology {
                 conflict: Vec::new(),
                 family: None,
                 version_number: 0,
+                unreplicated: None,
             }),
         };
         topology.publish(Millis(0));
@@ -287,6 +294,10 @@ impl Topology {
         if self.memory.incumbent == Some(server) {
             self.marks.note(server, at, &report);
             state.lag_seconds = None;
+            let replicas = self.states.iter();
+            let replicas = replicas.filter_map(|state| state.current());
+            let replicas = replicas.filter(|report| report.replication.is_some());
+            self.unreplicated = self.marks.unreplicated(at, replicas).map(Arc::new);
             return;
         }
         let said = report.replication.as_ref();
@@ -322,6 +333,7 @@ impl Topology {
             version_number: self.version_number(&verdict),
             family: verdict.family,
             conflict: verdict.conflict,
+            unreplicated: self.unreplicated.clone(),
         });
     }
 

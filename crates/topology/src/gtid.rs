@@ -95,6 +95,32 @@ impl GtidSet {
         }
     }
 
+    /// Leaves what `other` has not: of a MariaDB set the domains in which it is not as far.
+    pub fn subtract(&mut self, other: &GtidSet) {
+        match (&mut *self, other) {
+            (GtidSet::MySql(set), GtidSet::MySql(other)) => set.subtract(other),
+            (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.subtract(other),
+            _ => {}
+        }
+    }
+
+    /// Leaves what `other` has not, of a MariaDB set only the domains of which it has nothing.
+    pub(crate) fn leave_out_known(&mut self, other: &GtidSet) {
+        match (&mut *self, other) {
+            (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.leave_strange(other),
+            (set, other) => set.subtract(other),
+        }
+    }
+
+    /// As [`GtidSet::contains`], but a MariaDB server may leave out domains of which it has nothing:
+    /// they are filtered out, or older than its data.
+    pub(crate) fn reaches(&self, other: &GtidSet) -> bool {
+        match (self, other) {
+            (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.reaches(other),
+            _ => self.contains(other),
+        }
+    }
+
     /// Whether every transaction of `other` is here too. True for an empty `other`; false where
     /// the families differ.
     pub fn contains(&self, other: &GtidSet) -> bool {

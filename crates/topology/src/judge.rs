@@ -383,6 +383,10 @@ fn unfit_beside(
     if verdict.family != Some(report.family) {
         return Some(Unfit::OtherFamily);
     }
+    if options.running_max > 0 && report.threads_running > options.running_max {
+        let running = report.threads_running;
+        return Some(Unfit::Overloaded { running });
+    }
     if state.spec.weight == 0 {
         return Some(Unfit::ZeroWeight);
     }

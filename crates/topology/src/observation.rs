@@ -137,6 +137,8 @@ pub struct ProbeReport {
     pub lower_case_table_names: u8,
     /// How long the probe's question took, in microseconds.
     pub round_trip_us: u32,
+    /// `Threads_running`: statements that it runs at this moment, the probe's included.
+    pub threads_running: u32,
 }
 
 impl ProbeReport {
@@ -169,6 +171,7 @@ impl ProbeReport {
             sql_mode: "".into(),
             lower_case_table_names: 0,
             round_trip_us: 0,
+            threads_running: 0,
         }
     }
 

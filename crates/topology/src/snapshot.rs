@@ -179,6 +179,11 @@ pub enum Unfit {
         /// By how much, in seconds.
         seconds: u64,
     },
+    /// Runs more statements at once than it should.
+    Overloaded {
+        /// So many.
+        running: u32,
+    },
     /// Read only, replicating from nobody, while another server is the primary.
     NotReplicating,
     /// Writable and not replicating beside another such server.
@@ -216,6 +221,7 @@ impl fmt::Display for Unfit {
             Unfit::ReceiverStopped => f.write_str("receiver stopped"),
             Unfit::ReceiverDisconnected => f.write_str("receiver not connected to its source"),
             Unfit::Lagging { seconds } => write!(f, "{seconds} s behind"),
+            Unfit::Overloaded { running } => write!(f, "{running} statements running"),
             Unfit::NotReplicating => f.write_str("read only and not replicating"),
             Unfit::Writable => f.write_str("writable, and not known as the primary"),
             Unfit::Conflict => f.write_str("one of several writable servers"),
@@ -296,6 +302,9 @@ pub struct Snapshot {
     pub family: Option<Family>,
     /// The primary's version number, else the first known, else 0.
     pub version_number: u32,
+    /// What the primary has and no replica will ever get, because they were set up without it: of no
+    /// use to wait for.
+    pub unreplicated: Option<Arc<GtidSet>>,
 }
 
 impl Snapshot {

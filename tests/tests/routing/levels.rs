@@ -224,3 +224,111 @@ pub(crate) async fn both_stopped(cluster: &Cluster) -> anyhow::Result<()> {
     ensure!(gauge(&proxy, "millrace_server_fit", port).await? == Some(1.0));
     Ok(())
 }
+
+/// Writes whose position a client's protocol has no room for are seen by others at level instance.
+pub(crate) async fn hidden_writes(cluster: &Cluster) -> anyhow::Result<()> {
+    turns_table(cluster).await?;
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    control.run("DROP FUNCTION IF EXISTS app.put").await?;
+    control
+        .run(
+            "CREATE FUNCTION app.put(n INT) RETURNS INT DETERMINISTIC MODIFIES SQL DATA \
+             BEGIN REPLACE INTO app.turns VALUES (2, n); RETURN n; END",
+        )
+        .await?;
+    control.close().await;
+    cluster
+        .wait_replicas_caught_up(Duration::from_secs(20))
+        .await?;
+    let proxy = proxy(cluster, "").await?;
+    for replica in cluster.replicas() {
+        cluster.delay_applier(&replica.name, 2).await?;
+    }
+    let reading = async {
+        let mut login = app(proxy.address());
+        let mut reader = Connection::open(&login).await?;
+        reader
+            .expect("SET @@millrace_consistency = 'instance'")
+            .await?;
+        login.capabilities = millrace_tests::wire::cap::LEGACY;
+        let mut writer = Connection::open(&login).await?;
+        for turn in 1..=20 {
+            writer.expect(&format!("SELECT app.put({turn})")).await?;
+            let sql = "SELECT v FROM app.turns WHERE k = 2";
+            let seen = reader.expect(sql).await?.scalar();
+            ensure!(
+                seen == Some(turn.to_string()),
+                "{seen:?} after {turn} was written by another session"
+            );
+        }
+        writer.quit().await;
+        reader.quit().await;
+        anyhow::Ok(())
+    };
+    let done = reading.await;
+    for replica in cluster.replicas() {
+        cluster.delay_applier(&replica.name, 0).await?;
+    }
+    done
+}
+
+/// Prepared, in the binary protocol.
+pub(crate) async fn prepared_variable(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "").await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    for (sql, answer) in [
+        ("SET @@millrace_consistency = 'global'", None),
+        ("SELECT @@millrace_consistency", Some("global")),
+        (
+            "EXPLAIN ROUTE SELECT port FROM app.place",
+            Some("statement"),
+        ),
+        ("SHOW ROUTE", Some("went to")),
+    ] {
+        if sql == "SHOW ROUTE" {
+            port_of(&mut connection).await?;
+        }
+        let prepared = connection.prepare(sql.as_bytes()).await;
+        let (id, _) = prepared.statement_id().context("not prepared")?;
+        for _ in 0..2 {
+            let reply = connection.execute(id, 0, &[], true).await;
+            ensure!(
+                reply.scalar().as_deref() == answer && reply.err().is_none(),
+                "`{sql}`, prepared, answers {reply:?}"
+            );
+        }
+    }
+    ensure!(level(&mut connection).await? == "global");
+    connection.quit().await;
+    Ok(())
+}
+
+/// A read-only transaction sees the session's own writes, whatever its first statement asks for.
+pub(crate) async fn read_only_transaction(cluster: &Cluster) -> anyhow::Result<()> {
+    turns_table(cluster).await?;
+    let proxy = proxy(cluster, "").await?;
+    for replica in cluster.replicas() {
+        cluster.delay_applier(&replica.name, 2).await?;
+    }
+    let reading = async {
+        let mut connection = Connection::open(&app(proxy.address())).await?;
+        for turn in 1..=10 {
+            let write = format!("REPLACE INTO app.turns VALUES (3, {turn})");
+            connection.expect(&write).await?;
+            connection.expect("START TRANSACTION READ ONLY").await?;
+            let lax = "SELECT /* millrace: consistency=eventual */ COUNT(*) FROM app.turns";
+            connection.expect(lax).await?;
+            let sql = "SELECT v FROM app.turns WHERE k = 3";
+            let seen = connection.expect(sql).await?.scalar();
+            ensure!(seen == Some(turn.to_string()), "{seen:?} after {turn}");
+            connection.expect("COMMIT").await?;
+        }
+        connection.quit().await;
+        anyhow::Ok(())
+    };
+    let done = reading.await;
+    for replica in cluster.replicas() {
+        cluster.delay_applier(&replica.name, 0).await?;
+    }
+    done
+}

@@ -1,5 +1,6 @@
 //! Query routing on real servers: levels, rules, hints, and what EXPLAIN ROUTE says of them.
 
+mod examples;
 #[path = "../serving/ground.rs"]
 #[allow(dead_code, reason = "the suite needs but some of it")]
 mod ground;
@@ -34,41 +35,60 @@ async fn routing(family: Family) -> anyhow::Result<()> {
     checks
         .run("both appliers stopped", levels::both_stopped(cluster))
         .await;
+    checks
+        .run("prepared variable", levels::prepared_variable(cluster))
+        .await;
+    checks
+        .run(
+            "read-only transaction",
+            levels::read_only_transaction(cluster),
+        )
+        .await;
+    checks
+        .run("hidden writes", levels::hidden_writes(cluster))
+        .await;
     checks.run("explain route", rules::explained(cluster)).await;
     checks.run("hints", rules::hints(cluster)).await;
     checks.run("where rules send", rules::sent(cluster)).await;
     checks.run("refused", rules::refused(cluster)).await;
+    checks.run("by database", rules::by_database(cluster)).await;
     checks.run("time limit", rules::time_limit(cluster)).await;
     checks
         .run("limited in number", rules::limited(cluster))
         .await;
     checks.run("mirrored", rules::mirrored(cluster)).await;
     checks.run("written anew", rules::rewritten(cluster)).await;
+    checks
+        .run(
+            "examples of the documents",
+            examples::statements_run(cluster),
+        )
+        .await;
     checks.finish()
 }
 
 #[test]
-fn by_command() {
-    rules::explained_by_command().unwrap();
+fn by_command() -> anyhow::Result<()> {
+    rules::explained_by_command()?;
+    examples::commands_run()
 }
 
-fn test(family: Family) {
+fn test(family: Family) -> anyhow::Result<()> {
     if !skip_unless(family, "routing") {
-        return;
+        return Ok(());
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(routing(family)).unwrap();
+        .build()?;
+    runtime.block_on(routing(family))
 }
 
 #[test]
-fn mysql() {
-    test(Family::MySql);
+fn mysql() -> anyhow::Result<()> {
+    test(Family::MySql)
 }
 
 #[test]
-fn mariadb() {
-    test(Family::MariaDb);
+fn mariadb() -> anyhow::Result<()> {
+    test(Family::MariaDb)
 }

@@ -25,20 +25,20 @@ pub(crate) async fn targets(cluster: &Cluster) -> anyhow::Result<()> {
         .await?;
     auto.expect("INSERT INTO targets VALUES (1)").await?;
     cluster.wait_replicas_caught_up(FOLLOWED).await?;
-    let seen = ports_of(&mut auto, 20).await?;
+    let seen = ports_of(&mut auto, 100).await?;
     ensure!(
         seen.is_subset(&replicas),
         "reads of one that has written ran on {seen:?}"
     );
     let mut reader = Connection::open(&app(proxy.address())).await?;
-    let seen = ports_of(&mut reader, 20).await?;
+    let seen = ports_of(&mut reader, 100).await?;
     ensure!(
         seen == replicas,
         "reads of the automatic listener ran on {seen:?}"
     );
 
     let mut connection = Connection::open(&app(tcp(for_primary))).await?;
-    let seen = ports_of(&mut connection, 20).await?;
+    let seen = ports_of(&mut connection, 100).await?;
     ensure!(
         seen == primary,
         "reads of the primary's listener ran on {seen:?}"
@@ -47,7 +47,7 @@ pub(crate) async fn targets(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.wait_replicas_caught_up(FOLLOWED).await?;
 
     let mut connection = Connection::open(&app(tcp(for_replicas))).await?;
-    let seen = ports_of(&mut connection, 20).await?;
+    let seen = ports_of(&mut connection, 100).await?;
     ensure!(
         seen == replicas,
         "reads of the replicas' listener ran on {seen:?}"

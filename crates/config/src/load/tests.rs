@@ -2,6 +2,8 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
+use millrace_routing::ServerSet;
+
 use super::*;
 use crate::{Discovery, DiscoveryMode, Flags, Secret};
 
@@ -339,6 +341,7 @@ all_lag = "replicas"
 wait_limit = "0"
 waits_max = 2
 max_lag = "12s"
+max_running = 40
 slow_start = "17s"
 [failover]
 hold_time = "21s"
@@ -468,6 +471,7 @@ timeout = "17s"
             },
             consistency: Consistency::Eventual,
             max_lag: s(12),
+            max_running: 40,
             slow_start: s(17),
         },
         failover: Failover {
@@ -725,9 +729,9 @@ to = "primary"
 "#
     );
     let config = load(&text).unwrap();
-    assert_eq!(config.sets["listed"], 0b101);
-    assert_eq!(config.sets["zone b"], 0b110);
-    assert_eq!(config.sets["olap"], 0b010);
+    assert_eq!(config.sets["listed"], ServerSet::from(0b101));
+    assert_eq!(config.sets["zone b"], ServerSet::from(0b110));
+    assert_eq!(config.sets["olap"], ServerSet::from(0b010));
     let bytes = |text: &str| -> Box<[u8]> { text.as_bytes().into() };
     let [all, second] = &config.rules[..] else {
         panic!("two rules");
@@ -746,7 +750,7 @@ to = "primary"
     assert_eq!(when.pattern, Pattern::new("^SELECT").ok());
     assert_eq!(when.tags, ["report".into()]);
     let then = &all.then;
-    assert_eq!(then.wanted, Some(Wanted::Servers(0b010)));
+    assert_eq!(then.wanted, Some(Wanted::Servers(0b010.into())));
     assert_eq!(then.consistency, Some(Consistency::Eventual));
     assert_eq!(then.time_limit, Some(Duration::from_secs(5)));
     assert_eq!(then.concurrency, Some(3));

@@ -28,6 +28,7 @@ fn world() -> Snapshot {
     let mut late = server_view(2, Role::Replica, "0-1-5");
     late.unfit = Some(Unfit::ApplierStopped);
     Snapshot {
+        unreplicated: None,
         generation: 1,
         epoch: 1,
         servers: vec![

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use millrace_sql::{Hint, LexMode, Span, Statement, TableRef, digest, tags};
 
 use super::{Directions, Facts, Rules, Selection, TableName};
-use crate::{Access, Consistency, Wanted};
+use crate::{Access, Consistency, ServerSet, Wanted};
 
 /// A statement as a session sends it.
 #[derive(Debug, Clone, Copy)]
@@ -58,11 +58,11 @@ impl Rules {
 impl Directions {
     /// With what the client asks for itself, which counts more than what a rule says about the same
     /// thing. `sets`: the named sets of servers, a bit for each.
-    pub fn with_hint(&self, hint: &Hint<'_>, sets: &HashMap<String, u64>) -> Directions {
+    pub fn with_hint(&self, hint: &Hint<'_>, sets: &HashMap<String, ServerSet>) -> Directions {
         let mut directions = self.clone();
         let set = hint.servers.and_then(|name| sets.get(name).copied());
         let wanted = match (set, hint.primary) {
-            (Some(bits), _) => Some(Wanted::Servers(bits)),
+            (Some(set), _) => Some(Wanted::Servers(set)),
             (None, Some(true)) => Some(Wanted::Primary),
             (None, Some(false)) => Some(Wanted::Replica),
             (None, None) => None,
@@ -75,7 +75,7 @@ impl Directions {
 }
 
 /// What of a hint does nothing: an item that is not known, a set or level that there is not.
-pub fn idle_item<'t>(hint: &Hint<'t>, sets: &HashMap<String, u64>) -> Option<&'t str> {
+pub fn idle_item<'t>(hint: &Hint<'t>, sets: &HashMap<String, ServerSet>) -> Option<&'t str> {
     let set = hint.servers.filter(|name| !sets.contains_key(*name));
     let level = hint
         .consistency

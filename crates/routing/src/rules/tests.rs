@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ServerSet;
 
 fn rule(name: &str, when: When, then: Then) -> Rule {
     Rule {
@@ -355,7 +356,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                     tags,
                 },
                 then: Then {
-                    wanted: (bits > 0).then_some(Wanted::Servers(bits)),
+                    wanted: (bits > 0).then_some(Wanted::Servers(ServerSet::from(bits))),
                     concurrency: (bits % 3 == 1).then_some(1),
                     ..Then::default()
                 },

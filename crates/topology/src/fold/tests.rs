@@ -318,6 +318,55 @@ fn the_lag_of_a_long_sleeper_is_still_known_roughly() {
 }
 
 #[test]
+fn who_was_behind_before_anybody_looked_says_by_how_much() {
+    let mut world = cluster();
+    world.report(A, executed("1-100", writable()));
+    let behind = |seconds| replica_with(|status| status.lag_seconds = Some(seconds));
+    world.report(B, executed("1-10", behind(3_600)));
+    assert_eq!(world.unfit(B), Some(Unfit::Lagging { seconds: 3_600 }));
+    world.report(B, executed("1-100", behind(0)));
+    assert_eq!(world.unfit(B), None);
+}
+
+#[test]
+fn what_no_replica_will_ever_have_is_not_to_be_waited_for() {
+    let mut world = cluster();
+    let never = |world: &World| {
+        let snapshot = world.topology.snapshot();
+        snapshot.unreplicated.as_ref().map(|set| set.to_string())
+    };
+    world.report(A, executed("1-20", writable()));
+    // Both were set up from a copy without 1 to 10, and are not late for it.
+    for (last, seconds) in [(20, 0), (21, 61), (22, 1)] {
+        world.now.0 += seconds * 1_000;
+        for replica in [B, C] {
+            world.report(replica, executed(&format!("11-{last}"), replica_now()));
+        }
+        world.report(A, executed(&format!("1-{last}"), writable()));
+        assert_eq!(world.unfit(B), None);
+    }
+    for replica in [B, C] {
+        world.report(replica, executed("11-22", replica_now()));
+    }
+    world.report(A, executed("1-22", writable()));
+    assert!(
+        never(&world).is_some_and(|set| set.ends_with(":1-10")),
+        "{:?}",
+        never(&world)
+    );
+    // As long as one may yet get it, it is waited for.
+    world.now.0 += 2_000;
+    world.report(A, executed("1-30", writable()));
+    world.now.0 += 2_000;
+    world.report(A, executed("1-31", writable()));
+    assert_eq!(never(&world), None, "both are late");
+}
+
+fn replica_now() -> ProbeReport {
+    replica_with(|status| status.lag_seconds = Some(0))
+}
+
+#[test]
 fn a_server_that_comes_back_starts_slowly() {
     let share = |world: &World| world.topology.snapshot().servers[B.index()].share;
     let mut world = cluster();

@@ -68,6 +68,31 @@ impl MariaDbSet {
             });
     }
 
+    pub(super) fn subtract(&mut self, other: &MariaDbSet) {
+        self.positions
+            .retain(|position| match other.find(position.domain) {
+                Ok(at) => other.positions[at].sequence < position.sequence,
+                Err(_) => true,
+            });
+    }
+
+    /// As `contains`, but for domains of which nothing is here.
+    pub(super) fn reaches(&self, other: &MariaDbSet) -> bool {
+        other
+            .positions
+            .iter()
+            .all(|wanted| match self.find(wanted.domain) {
+                Ok(at) => self.positions[at].sequence >= wanted.sequence,
+                Err(_) => true,
+            })
+    }
+
+    /// Leaves the domains of which nothing is in `other`.
+    pub(super) fn leave_strange(&mut self, other: &MariaDbSet) {
+        self.positions
+            .retain(|position| other.find(position.domain).is_err());
+    }
+
     fn add(&mut self, new: Position) {
         match self.find(new.domain) {
             Ok(at) if self.positions[at].sequence < new.sequence => self.positions[at] = new,
@@ -184,6 +209,18 @@ mod tests {
             found.intersect(&set(other));
             assert_eq!(found.to_string(), both, "{own} and {other}");
         }
+    }
+
+    #[test]
+    fn domains_that_got_no_further_are_left_out() {
+        let mut advanced = set("0-1-9,1-1-4,2-1-1");
+        advanced.subtract(&set("0-1-5,1-1-4"));
+        assert_eq!(advanced, set("0-1-9,2-1-1"));
+        assert!(set("0-1-9").reaches(&advanced), "knows nothing of domain 2");
+        assert!(!set("0-1-8,2-1-1").reaches(&advanced));
+        let mut never = set("0-1-9,7-1-3");
+        never.leave_out_known(&set("0-1-2"));
+        assert_eq!(never, set("7-1-3"));
     }
 
     #[test]

@@ -96,6 +96,33 @@ impl Source {
         self.intervals = both;
     }
 
+    fn subtract(&mut self, other: &Source) {
+        let mut rest: SmallVec<[Interval; 1]> = SmallVec::new();
+        for own in &self.intervals {
+            let mut from = own.first;
+            let begins = other.intervals.partition_point(|their| their.last < from);
+            for their in &other.intervals[begins..] {
+                if their.first > own.last || from > own.last {
+                    break;
+                }
+                if their.first > from {
+                    rest.push(Interval {
+                        first: from,
+                        last: their.first - 1,
+                    });
+                }
+                from = their.last.saturating_add(1);
+            }
+            if from <= own.last {
+                rest.push(Interval {
+                    first: from,
+                    last: own.last,
+                });
+            }
+        }
+        self.intervals = rest;
+    }
+
     fn coalesce(&mut self, intervals_max: usize) {
         let list = &mut self.intervals;
         let Some(surplus) = list.len().checked_sub(intervals_max.max(1)) else {
@@ -207,6 +234,17 @@ impl MySqlSet {
                     !source.intervals.is_empty()
                 }
                 Err(_) => false,
+            });
+    }
+
+    pub(super) fn subtract(&mut self, other: &MySqlSet) {
+        self.sources
+            .retain(|source| match other.find(source.key()) {
+                Ok(at) => {
+                    source.subtract(&other.sources[at]);
+                    !source.intervals.is_empty()
+                }
+                Err(_) => true,
             });
     }
 
@@ -481,6 +519,10 @@ mod tests {
             both.intersect(&other);
             let common: Vec<(u64, u64)> = m.intersection(&n).map(|x| (*x, 0)).collect();
             prop_assert_eq!(&both, &build(&common));
+            let mut rest = own.clone();
+            rest.subtract(&other);
+            let left: Vec<(u64, u64)> = m.difference(&n).map(|x| (*x, 0)).collect();
+            prop_assert_eq!(&rest, &build(&left));
             let mut bounded = all.clone();
             bounded.coalesce(limit);
             prop_assert!(bounded.contains(&all));

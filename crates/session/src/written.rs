@@ -1,0 +1,193 @@
+//! What was written through this process, as positions: what reads at level instance, and sessions
+//! that are new, must see. Each worker notes its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millrace_topology::GtidSet;
+
+/// So many intervals are told apart for each source.
+const INTERVALS_MAX: usize = 8;
+
+/// Shared by all workers.
+#[derive(Debug)]
+pub struct Written {
+    workers: Vec<Mutex<Positions>>,
+    /// How many writes there were whose position the server did not tell.
+    hidden: AtomicU64,
+    /// How many are under way that may turn out to be such.
+    concealing: AtomicU64,
+}
+
+/// A write that may not tell its position is under way, from before it is sent until it is known
+/// whether it has told.
+#[derive(Debug)]
+pub(crate) struct Concealing {
+    written: Arc<Written>,
+    told: bool,
+}
+
+impl Concealing {
+    /// It has told, or changed nothing.
+    pub(crate) fn told(mut self) {
+        self.told = true;
+    }
+}
+
+impl Drop for Concealing {
+    fn drop(&mut self) {
+        if !self.told {
+            self.written.hide();
+        }
+        self.written.concealing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Positions {
+    /// Since the primary is the primary.
+    sure: Option<GtidSet>,
+    /// On the one before it, which may have taken the last of it to its grave.
+    doubtful: Option<GtidSet>,
+}
+
+impl Written {
+    /// For so many workers.
+    pub fn new(workers: usize) -> Self {
+        Written {
+            workers: (0..workers).map(|_| Mutex::default()).collect(),
+            hidden: AtomicU64::new(0),
+            concealing: AtomicU64::new(0),
+        }
+    }
+
+    /// Something was written at `position`, through the worker.
+    pub(crate) fn note(&self, worker: usize, position: &GtidSet) {
+        if let Some(mut positions) = self.positions(worker) {
+            add(&mut positions.sure, position);
+        }
+    }
+
+    /// Adds everything written so far.
+    pub(crate) fn add_to(&self, into: &mut GtidSet) {
+        for worker in 0..self.workers.len() {
+            let Some(positions) = self.positions(worker) else {
+                continue;
+            };
+            for written in [&positions.sure, &positions.doubtful].into_iter().flatten() {
+                if written.family() == into.family() {
+                    into.union(written);
+                }
+            }
+        }
+        into.coalesce(INTERVALS_MAX);
+    }
+
+    /// Another server is the primary: what was written until now may not have come to it. False where
+    /// there is nothing to doubt.
+    pub(crate) fn doubt(&self, worker: usize) -> bool {
+        let Some(mut positions) = self.positions(worker) else {
+            return false;
+        };
+        if let Some(sure) = positions.sure.take() {
+            add(&mut positions.doubtful, &sure);
+        }
+        positions.doubtful.is_some()
+    }
+
+    /// The new primary was asked after that, and had `visible`: what is not in it is lost, and not to
+    /// be waited for.
+    pub(crate) fn settle(&self, worker: usize, visible: &GtidSet) {
+        let Some(mut positions) = self.positions(worker) else {
+            return;
+        };
+        if let Some(mut kept) = positions.doubtful.take()
+            && kept.family() == visible.family()
+        {
+            kept.intersect(visible);
+            add(&mut positions.sure, &kept);
+        }
+    }
+
+    /// Something was written, nobody knows where.
+    pub(crate) fn hide(&self) {
+        self.hidden.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A write begins that may not tell its position.
+    pub(crate) fn conceal(self: &Arc<Self>) -> Concealing {
+        self.concealing.fetch_add(1, Ordering::SeqCst);
+        Concealing {
+            written: self.clone(),
+            told: false,
+        }
+    }
+
+    /// How often something was written nobody knows where; none while it may be happening.
+    pub(crate) fn hidden(&self) -> Option<u64> {
+        let hidden = self.hidden.load(Ordering::SeqCst);
+        (self.concealing.load(Ordering::SeqCst) == 0).then_some(hidden)
+    }
+
+    fn positions(&self, worker: usize) -> Option<MutexGuard<'_, Positions>> {
+        let positions = self.workers.get(worker)?;
+        Some(positions.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn add(to: &mut Option<GtidSet>, position: &GtidSet) {
+    match to {
+        Some(to) if to.family() == position.family() => {
+            to.union(position);
+            to.coalesce(INTERVALS_MAX);
+        }
+        other => *other = Some(position.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_topology::Family;
+
+    use super::*;
+
+    const A: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562";
+    const B: &str = "4e11fa47-71ca-11e1-9e33-c80aa9429562";
+
+    fn set(text: &str) -> GtidSet {
+        GtidSet::parse_mysql(text.as_bytes()).unwrap()
+    }
+
+    fn all(written: &Written) -> GtidSet {
+        let mut all = GtidSet::new(Family::MySql);
+        written.add_to(&mut all);
+        all
+    }
+
+    #[test]
+    fn a_write_that_may_not_tell_counts_until_it_has() {
+        let written = Arc::new(Written::new(1));
+        assert_eq!(written.hidden(), Some(0));
+        let (first, second) = (written.conceal(), written.conceal());
+        first.told();
+        assert_eq!(written.hidden(), None, "one is under way");
+        drop(second);
+        assert_eq!(written.hidden(), Some(1), "and has not told");
+    }
+
+    #[test]
+    fn what_an_old_primary_took_along_is_forgotten() {
+        let written = Written::new(2);
+        assert!(!written.doubt(0), "nothing was written");
+        written.note(0, &set(&format!("{A}:1-7")));
+        written.note(1, &set(&format!("{A}:8-9")));
+        assert_eq!(all(&written), set(&format!("{A}:1-9")));
+        assert!(written.doubt(0) && written.doubt(1));
+        assert_eq!(all(&written), set(&format!("{A}:1-9")), "until it is known");
+        written.note(0, &set(&format!("{B}:1")));
+        for worker in [0, 1] {
+            written.settle(worker, &set(&format!("{A}:1-8")));
+        }
+        assert_eq!(all(&written), set(&format!("{A}:1-8,{B}:1")));
+    }
+}
