@@ -9,8 +9,8 @@ use crate::judge::{self, Memory, Verdict};
 use crate::marks::Marks;
 use crate::state::State;
 use crate::{
-    Cause, ConfiguredRole, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind, ServerId,
-    Snapshot, Unfit,
+    Cause, ConfiguredRole, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind,
+    ServerId, Snapshot, Unfit,
 };
 
 /// How servers are judged.
