@@ -41,6 +41,7 @@ steps_after=(
     "instructions|600|no inner part takes over 5 % more instructions than is written down"
     "readme|60|the documents' configurations are valid and their links lead somewhere"
     "demo|180|the demo: a cluster, Millrace and a checked workload"
+    "demo-failover|180|the demo of a failover: the primary is killed under the workload"
 )
 steps_last=(
     "clients|700|applications in several languages, through Millrace"
@@ -68,6 +69,7 @@ run_deny() { scripts/check-deny.sh; }
 run_build() { cargo build --release --locked; }
 run_instructions() { scripts/check-instructions.sh; }
 run_demo() { "$MILLRACE_BIN" demo --for 5 --json; }
+run_demo-failover() { "$MILLRACE_BIN" demo --failover --json; }
 run_readme() { scripts/check-readme.sh; }
 run_clients() { tests/clients/run.sh; }
 run_fuzz() { scripts/check-fuzz.sh 20; }

@@ -391,12 +391,13 @@ impl Client {
             if told == Told::Answer && reply.ok().map(|ok| ok.affected) != Some(1) {
                 self.board.is_wrong(format!("{sql}: {reply:?}"));
             }
-            let mut ledger = self.board.ledger.borrow_mut();
             match counts {
-                true => ledger.count(client, fate),
-                false => ledger.write((client, self.seq), fate, sent_us),
+                true => self.board.ledger.borrow_mut().count(client, fate),
+                false => {
+                    let key = (client, self.seq);
+                    self.board.ledger.borrow_mut().write(key, fate, sent_us);
+                }
             }
-            drop(ledger);
             if told == Told::Broken {
                 return Err(Gone);
             }

@@ -10,6 +10,10 @@ use crate::failovers::{Failovers, Loss, MoveKind, Named};
 /// What an observation says, for the record of what was judged from it.
 pub(crate) fn reason(kind: &ObservationKind) -> Box<str> {
     match kind {
+        ObservationKind::ProbeOk(report) if report.stuck_commits > 0 => {
+            let stuck = report.stuck_commits;
+            format!("its answer to a probe: {stuck} commits do not end").into()
+        }
         ObservationKind::ProbeOk(_) => "its answer to a probe".into(),
         ObservationKind::ProbeFailed { cause, text } => {
             format!("a probe failed: {}: {text}", cause.as_str()).into()
@@ -120,6 +124,7 @@ fn move_kind(without: NoPrimary) -> MoveKind {
         | NoPrimary::Nobody
         | NoPrimary::Lost(_)
         | NoPrimary::NoQuorum
+        | NoPrimary::Stalled(_)
         | NoPrimary::Unreachable(_) => MoveKind::Lost,
         NoPrimary::Demoted(_) => MoveKind::Planned,
         NoPrimary::Draining(_) => MoveKind::Drained,

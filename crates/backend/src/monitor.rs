@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use millrace_metrics::PerServer;
 use millrace_protocol::handshake::Greeting;
 use millrace_topology::{
-    Cause, ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, ServerId,
-    ServerSpec, Snapshot, Topology, Unfit,
+    Cause, ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, Role,
+    ServerId, ServerSpec, Snapshot, Topology, Unfit,
 };
 use tokio::sync::{Notify, watch};
 use tracing::warn;
@@ -49,9 +49,10 @@ pub struct MonitorOptions {
     pub catalogue_queries: CatalogueQueries,
     /// How servers are judged.
     pub topology: Options,
-    /// How many statements of clients a server has answered so far, where that is known: a server that
-    /// answers clients is not down because a probe had no answer.
-    pub answered: Option<Answered>,
+    /// Commits under way for longer than this keep further writes from the server; zero: never asked.
+    pub commit_stall: Duration,
+    /// What becomes of clients' statements, where that is known.
+    pub traffic: Option<Traffic>,
 }
 
 impl MonitorOptions {
@@ -61,13 +62,24 @@ impl MonitorOptions {
     }
 }
 
-/// Counts the statements of clients that a server has answered.
-#[derive(Clone)]
-pub struct Answered(pub Arc<dyn Fn(ServerId) -> u64 + Send + Sync>);
+/// What has become of clients' statements on a server so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Statements answered. A server that answers clients is not down because a probe had no answer.
+    pub answered: u64,
+    /// Of these, those that read.
+    pub read: u64,
+    /// Connections on loan now.
+    pub leased: u64,
+}
 
-impl fmt::Debug for Answered {
+/// Counts clients' statements on a server.
+#[derive(Clone)]
+pub struct Traffic(pub Arc<dyn Fn(ServerId) -> Counts + Send + Sync>);
+
+impl fmt::Debug for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Answered")
+        f.write_str("Traffic")
     }
 }
 
@@ -466,6 +478,9 @@ struct Track {
     complaint: Option<String>,
     /// Probes in a row that were not counted.
     excused: u32,
+    /// Statements answered that did more than read, and when that number last changed.
+    written: u64,
+    written_at: Option<Instant>,
     /// The connection has said something unasked, which did not mean its end.
     talkative: bool,
 }
@@ -525,7 +540,17 @@ impl Eye {
             Some(_) => self.options.timeout,
             None => self.options.timeout.max(self.options.connect_timeout),
         };
-        let probing = probe::probe(&mut track.conn, self.id, &address, &self.options, &self.tls);
+        let stall = self.options.commit_stall;
+        let asks_for_stall = self.may_be_stalled(track);
+        let probing = async {
+            let conn = &mut track.conn;
+            let asked = probe::probe(conn, self.id, &address, &self.options, &self.tls);
+            let mut probed = asked.await?;
+            if let (true, Some(followed)) = (asks_for_stall, conn) {
+                probed.report.stuck_commits = probe::stuck_commits(followed, stall).await?;
+            }
+            Ok(probed)
+        };
         let mut probing = std::pin::pin!(probing);
         if let Ok(outcome) = tokio::time::timeout(limit / 2, &mut probing).await {
             return outcome;
@@ -542,10 +567,34 @@ impl Eye {
         })
     }
 
+    fn counts(&self) -> Counts {
+        let traffic = self.options.traffic.as_ref();
+        traffic.map_or_else(Counts::default, |traffic| (traffic.0)(self.id))
+    }
+
+    /// Whether the primary has connections in use and has ended nothing but reads for a while: then it is
+    /// asked for commits that do not end. A transaction that does nothing looks the same from here.
+    fn may_be_stalled(&self, track: &mut Track) -> bool {
+        let stall = self.options.commit_stall;
+        let counts = self.counts();
+        let written = counts.answered - counts.read;
+        let is_primary = {
+            let world = self.monitor.world.borrow();
+            let view = world.snapshot.server(self.id);
+            view.is_some_and(|view| view.role == Role::Primary)
+        };
+        let now = Instant::now();
+        if !is_primary || counts.leased == 0 || written != track.written {
+            track.written = written;
+            track.written_at = Some(now);
+        }
+        let quiet = track.written_at.map_or(Duration::ZERO, |at| now - at);
+        is_primary && !stall.is_zero() && quiet >= stall / 2
+    }
+
     /// Statements that the server has answered clients so far.
     fn answers(&self) -> u64 {
-        let answered = self.options.answered.as_ref();
-        answered.map_or(0, |answered| (answered.0)(self.id))
+        self.counts().answered
     }
 
     fn answered(&self, track: &mut Track, mut probed: Probed, started: Instant) {

@@ -1,6 +1,7 @@
 //! What servers are asked, and how their answers are read. Decides nothing, and writes nothing to them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_protocol::handshake::Greeting;
 use millrace_protocol::resultset::Rows;
@@ -171,6 +172,31 @@ async fn galera_name(conn: &mut Conn) -> Result<Option<Box<str>>, BackendError> 
     conn.query("SET SESSION wsrep_dirty_reads = ON, SESSION wsrep_sync_wait = 0")
         .await?;
     Ok(Some(value("wsrep_node_name").into()))
+}
+
+/// How many of clients' commits have been under way for at least so long, in whole seconds. MySQL alone
+/// holds commits while the disk of its binary log is full, and shows the threads of others without
+/// further privileges (in the performance schema; without it none is seen).
+pub(crate) async fn stuck_commits(
+    followed: &mut Followed,
+    stall: Duration,
+) -> Result<u32, BackendError> {
+    if followed.conn.family != millrace_sql::Family::MySql {
+        return Ok(0);
+    }
+    let question = format!(
+        "SELECT COUNT(*) FROM performance_schema.threads WHERE PROCESSLIST_COMMAND IN \
+         ('Query', 'Execute') AND PROCESSLIST_STATE = 'waiting for handler commit' \
+         AND PROCESSLIST_TIME >= {}",
+        stall.as_secs().max(1)
+    );
+    match followed.conn.query(&question).await {
+        Ok(rows) => Ok(text(rows.first().and_then(|row| row.first()))
+            .parse()
+            .unwrap_or(0)),
+        Err(BackendError::Server(_)) => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 /// Without an account only the greeting can be had: enough for a single server, or for fixed

@@ -264,6 +264,11 @@ impl Monitor {
             &mut self.position_interval,
             duration(MS),
         );
+        section.read(
+            "commit_stall",
+            &mut self.commit_stall,
+            duration(Duration::ZERO),
+        );
         section.read("fail_after", &mut self.fail_after, number(1, 100));
     }
 }

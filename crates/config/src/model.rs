@@ -170,6 +170,9 @@ pub struct Monitor {
     /// `position_interval`: the least time between two questions to a server how far it is, while
     /// sessions need to know. Default 50 ms.
     pub position_interval: Duration,
+    /// `commit_stall`: commits that take longer keep further writes from the primary until they end.
+    /// Whole seconds, default 2 s; 0: never.
+    pub commit_stall: Duration,
     /// `fail_after`: so many failed probes in a row make a server down. Default 2.
     pub fail_after: u32,
 }
@@ -184,6 +187,7 @@ impl Default for Monitor {
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(1),
             position_interval: Duration::from_millis(50),
+            commit_stall: Duration::from_secs(2),
             fail_after: 2,
         }
     }

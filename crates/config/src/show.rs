@@ -182,7 +182,7 @@ impl Config {
             Some(Wanted::Primary) => parts.push("to = primary".to_owned()),
             Some(Wanted::Replica) => parts.push("to = replicas".to_owned()),
             Some(Wanted::Servers(set)) => {
-                parts.push(format!("servers = {}", self.set_name(set.bits)))
+                parts.push(format!("servers = {}", self.set_name(set.bits)));
             }
             None => {}
         }
@@ -300,6 +300,7 @@ impl Lines {
             timeout,
             connect_timeout,
             position_interval,
+            commit_stall,
             fail_after,
         } = monitor;
         self.put("monitor.user", some(user.as_ref()));
@@ -309,6 +310,7 @@ impl Lines {
         self.put("monitor.timeout", time(*timeout));
         self.put("monitor.connect_timeout", time(*connect_timeout));
         self.put("monitor.position_interval", time(*position_interval));
+        self.put("monitor.commit_stall", time(*commit_stall));
         self.put("monitor.fail_after", fail_after);
     }
 

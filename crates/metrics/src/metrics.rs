@@ -75,16 +75,16 @@ impl Metrics {
         self.workers.get(index).unwrap_or(&self.workers[0])
     }
 
-    /// Statements that a server has answered so far, over all workers.
-    pub fn answered(&self, server: usize) -> u64 {
+    /// Statements of one kind that a server has answered so far, over all workers.
+    pub fn answered(&self, server: usize, kind: StatementKind) -> u64 {
         let sum = Sum(&self.workers);
-        StatementKind::ALL
-            .iter()
-            .map(|kind| {
-                let of_kind = sum.histogram_of(server, |server| &server.statements[kind.index()]);
-                of_kind.count()
-            })
-            .sum()
+        sum.histogram_of(server, |server| &server.statements[kind.index()])
+            .count()
+    }
+
+    /// A server's connections on loan now, over all workers.
+    pub fn leased(&self, server: usize) -> u64 {
+        Sum(&self.workers).gauge_of(server, |server| &server.leases)
     }
 
     /// Takes over what is known of the primary, and of how it has changed.

@@ -11,11 +11,11 @@ use clap::Args;
 use millrace_admin::{Listener, Readiness};
 use millrace_backend::connect::{Address, SharedTls};
 use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
-use millrace_backend::monitor::{Answered, Monitor, MonitorOptions, World};
+use millrace_backend::monitor::{Counts, Monitor, MonitorOptions, Traffic, World};
 use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
 use millrace_config::{Config, Environment, Failover, Flags};
-use millrace_metrics::{Metrics, PerServer, PrimaryState, ServerState};
+use millrace_metrics::{Metrics, PerServer, PrimaryState, ServerState, StatementKind};
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
 use millrace_session::{
@@ -163,7 +163,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         position_interval: config.monitor.position_interval,
         catalogue_queries: Catalogue::queries,
         topology,
-        answered: Some(answered(&metrics)),
+        commit_stall: config.monitor.commit_stall,
+        traffic: Some(traffic(&metrics)),
     });
     let monitor = Monitor::new(&monitor_options, specs, &addresses);
     let (senders, receivers): (Vec<_>, Vec<_>) =
@@ -411,11 +412,16 @@ async fn publish_servers(monitor: Arc<Monitor>, metrics: Arc<Metrics>) {
     }
 }
 
-/// Whom a monitor asks whether a server still answers clients.
-fn answered(metrics: &Arc<Metrics>) -> Answered {
+/// Whom a monitor asks what becomes of clients' statements on a server.
+fn traffic(metrics: &Arc<Metrics>) -> Traffic {
     let metrics = metrics.clone();
-    Answered(Arc::new(move |server: ServerId| {
-        metrics.answered(server.index())
+    Traffic(Arc::new(move |server: ServerId| {
+        let answered = |kind: &StatementKind| metrics.answered(server.index(), *kind);
+        Counts {
+            answered: StatementKind::ALL.iter().map(answered).sum(),
+            read: answered(&StatementKind::Read),
+            leased: metrics.leased(server.index()),
+        }
     }))
 }
 

@@ -66,7 +66,8 @@ impl Answer {
     /// The server's own error, passed on.
     pub(crate) fn server(error: ServerError) -> Self {
         let class = ErrorClass::from_sqlstate(&error.state);
-        let passing = meaning(&error) != Meaning::Own;
+        // 3100: a plugin stops it.
+        let passing = meaning(&error) != Meaning::Own || error.code == 3100;
         let answer = Self::new(error, Side::Server, class);
         if passing { answer.passing() } else { answer }
     }

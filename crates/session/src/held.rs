@@ -255,6 +255,8 @@ impl Place {
         if let Some(waiting) = queue.waiting.get_mut(&self.ticket) {
             waiting.out = false;
         }
+        // The first may have looked while this one tried, and waits to be alone.
+        queue.wake_first(self.lane);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::failure::{Answer, Failure};
 use crate::obey::tell_server;
 use crate::prelude::Prelude;
 use crate::prepared::ClientStatement;
-use crate::refusals::{Meaning, leaves_transaction, meaning, refuses_read, refuses_write};
+use crate::refusals::{Meaning, Refusals, meaning};
 use crate::relay::{Ended, Plan};
 use crate::rerun::commits;
 use crate::session::{Session, Transaction};
@@ -209,7 +209,7 @@ impl Session {
         let read_only =
             self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
         let plan = Plan {
-            hold: self.errors_to_hold(request, read_only, first),
+            hold: self.errors_to_hold(lease, request, read_only, first),
             statement: request.prepare,
             discard: false,
             sums: recorded,
@@ -224,7 +224,7 @@ impl Session {
                 }
                 Ok(Attempt::Done)
             }
-            Ended::Held(error) if is_stale(&error) => {
+            Ended::Held(error) if Refusals::STALE.has(&error) => {
                 Box::pin(self.attempt_anew(lease, request, wait)).await
             }
             // A replica refuses the write before it looks at the transaction.
@@ -255,33 +255,45 @@ impl Session {
     /// The errors that are not for the client, because the statement can run all the same.
     fn errors_to_hold(
         &self,
+        lease: &Lease,
         request: &Request<'_>,
         read_only: bool,
         first: bool,
-    ) -> Option<fn(&ServerError) -> bool> {
-        type Test = fn(&ServerError) -> bool;
-        let executes = first && matches!(request.main, Main::Execute { .. });
+    ) -> Refusals {
+        let stale = match request.main {
+            Main::Execute { .. } if first => Refusals::STALE,
+            _ => Refusals::empty(),
+        };
+        let refused = Refusals::NOT_RUN | Refusals::ENDING;
         let kept = self.lease_is_kept();
-        let (moves, or_stale): (Option<Test>, Test) =
-            if kept && self.pins.has_only(PinReason::Transaction) {
-                let or_stale: Test = |error| leaves_transaction(error) || is_stale(error);
-                (Some(leaves_transaction), or_stale)
-            } else if read_only || (!kept && may_repeat(request)) {
-                let or_stale: Test = |error| refuses_read(error) || is_stale(error);
-                (Some(refuses_read), or_stale)
-            } else if !kept
-                && may_retry(request)
-                && (is_change(request) || self.is_undone_with_connection(request))
-            {
-                let or_stale: Test = |error| leaves_transaction(error) || is_stale(error);
-                (Some(leaves_transaction), or_stale)
-            } else if !kept && may_retry(request) {
-                let or_stale: Test = |error| refuses_write(error) || is_stale(error);
-                (Some(refuses_write), or_stale)
-            } else {
-                (None, is_stale)
-            };
-        if executes { Some(or_stale) } else { moves }
+        let moves = if kept && self.pins.has_only(PinReason::Transaction) {
+            refused | self.hook_that_undoes(lease, request)
+        } else if read_only || (!kept && may_repeat(request)) {
+            refused | Refusals::HOOK
+        } else if kept || !may_retry(request) {
+            Refusals::empty()
+        } else if is_change(request) || self.is_undone_with_connection(request) {
+            refused | self.hook_that_undoes(lease, request)
+        } else {
+            Refusals::NOT_RUN
+        };
+        moves | stale
+    }
+
+    /// Whether what a plugin stops at its commit is certainly undone: no other server has heard of it.
+    fn hook_that_undoes(&self, lease: &Lease, request: &Request<'_>) -> Refusals {
+        if request.access != Access::Write && request.class.kind != Kind::Commit {
+            return Refusals::empty();
+        }
+        let in_group = self.worker.with_world(|world| {
+            let view = world.snapshot.server(lease.server);
+            let report = view.and_then(|view| view.report.as_ref());
+            report.is_none_or(|report| report.group.is_some())
+        });
+        match in_group {
+            true => Refusals::empty(),
+            false => Refusals::HOOK,
+        }
     }
 
     /// The server did not run the statement, and said so.
@@ -300,12 +312,12 @@ impl Session {
         let why = Answer::server(error);
         if self.lease_is_kept() {
             // A COMMIT that a server did not get to while it was ending may yet have been done.
-            let sent = meaning != Meaning::NotRun;
+            let sent = meaning == Meaning::Ending;
             return Attempt::Gone { why, sent };
         }
         // A server that is ending closes the connection soon.
-        lease.broken |= meaning == Meaning::Ending;
-        if meaning == Meaning::Ending && !may_repeat(request) {
+        lease.broken |= meaning != Meaning::NotRun;
+        if meaning != Meaning::NotRun && !may_repeat(request) {
             self.route.ended = Some(why.clone());
         }
         self.count_retry(match request.access {
@@ -620,11 +632,6 @@ impl Session {
 
 /// How long the answer of a read that was sent for nothing may take.
 const DISCARD: Duration = Duration::from_millis(20);
-
-/// Errors that say a prepared statement was not run and has to be prepared anew.
-fn is_stale(error: &ServerError) -> bool {
-    matches!(error.code, 1243 | 1615)
-}
 
 /// Whether a statement may run a second time as far as its own effects go: it only reads, or changes
 /// the session only, what its connection has lost with itself.

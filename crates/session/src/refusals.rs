@@ -1,5 +1,6 @@
 //! What a server's error says about whether it ran the statement. A table; decides nothing.
 
+use bitflags::bitflags;
 use millrace_backend::error::ServerError;
 
 /// What an error tells of its statement.
@@ -46,21 +47,37 @@ pub(crate) fn proves_nothing(error: &ServerError) -> bool {
     matches!(error.code, 1180 | 3100)
 }
 
-/// Whether a read that is answered so may run on another server. 3100: a member of a group that
-/// cannot wait for what a read must see.
-pub(crate) fn refuses_read(error: &ServerError) -> bool {
-    meaning(error) != Meaning::Own || error.code == 3100
+bitflags! {
+    /// Kinds of errors.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub(crate) struct Refusals: u8 {
+        /// [`Meaning::NotRun`].
+        const NOT_RUN = 1 << 0;
+        /// [`Meaning::Ending`].
+        const ENDING = 1 << 1;
+        /// 3100: a plugin does not let it go on. To a read, a member of a group that cannot wait for what
+        /// the read must see. At a commit it comes before anything is written, and is a rollback where
+        /// no group could have heard of it: MySQL says it so while it shuts down.
+        const HOOK = 1 << 2;
+        /// A prepared statement was not run and has to be prepared anew.
+        const STALE = 1 << 3;
+    }
 }
 
-/// Whether the server did nothing of a write that is answered so.
-pub(crate) fn refuses_write(error: &ServerError) -> bool {
-    meaning(error) == Meaning::NotRun
-}
-
-/// Whether the server can be of no more use to the transaction whose statement is answered so, or has
-/// undone the single change that is answered so.
-pub(crate) fn leaves_transaction(error: &ServerError) -> bool {
-    meaning(error) != Meaning::Own
+impl Refusals {
+    /// Whether an error is of these.
+    pub(crate) fn has(self, error: &ServerError) -> bool {
+        let kind = match meaning(error) {
+            Meaning::NotRun => Refusals::NOT_RUN,
+            Meaning::Ending => Refusals::ENDING,
+            Meaning::Own => match error.code {
+                3100 => Refusals::HOOK,
+                1243 | 1615 => Refusals::STALE,
+                _ => Refusals::empty(),
+            },
+        };
+        self.intersects(kind)
+    }
 }
 
 fn says(error: &ServerError, what: &[u8]) -> bool {
@@ -144,16 +161,24 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_safe_to_repeat_only_where_it_was_refused() {
+    fn kinds_are_told_apart() {
         let error = |code, message: &str| ServerError::new(code, b"HY000", message);
-        assert!(refuses_write(&error(1836, "Running in read-only mode")));
-        assert!(!refuses_write(&error(1053, "Server shutdown in progress")));
-        assert!(refuses_read(&error(1053, "Server shutdown in progress")));
-        assert!(refuses_read(&error(3100, "Error on observer …")));
-        assert!(!leaves_transaction(&error(3100, "Error on observer …")));
-        assert!(leaves_transaction(&error(
-            1053,
-            "Server shutdown in progress"
-        )));
+        let table = [
+            (error(1836, "Running in read-only mode"), Refusals::NOT_RUN),
+            (error(1053, "Server shutdown in progress"), Refusals::ENDING),
+            (error(3100, "Error on observer …"), Refusals::HOOK),
+            (
+                error(1615, "Prepared statement needs to be re-prepared"),
+                Refusals::STALE,
+            ),
+            (error(1213, "Deadlock found"), Refusals::empty()),
+        ];
+        for (error, kind) in &table {
+            for (_, other) in &table {
+                let expected = kind == other && !kind.is_empty();
+                assert_eq!(other.has(error), expected, "{error} of {other:?}");
+            }
+        }
+        assert!((Refusals::ENDING | Refusals::STALE).has(&table[1].0));
     }
 }

@@ -18,7 +18,7 @@ use millrace_topology::GtidSet;
 use crate::failure::{Answer, Failure};
 use crate::login::error_packet;
 use crate::obey::too_slow;
-use crate::refusals::proves_nothing;
+use crate::refusals::{Refusals, proves_nothing};
 use crate::session::{Session, Tracks};
 use crate::sum::Sum;
 
@@ -82,7 +82,7 @@ pub(crate) enum Ended {
 #[derive(Default)]
 pub(crate) struct Plan {
     /// Errors to hold back, if they come first.
-    pub(crate) hold: Option<fn(&ServerError) -> bool>,
+    pub(crate) hold: Refusals,
     /// The number to show the client for a prepared statement.
     pub(crate) statement: Option<u32>,
     /// Throw the answer away.
@@ -187,7 +187,7 @@ impl Session {
                         return self.lost();
                     };
                     let first = !self.outcome.forwarded && start == 0 && out.is_empty();
-                    if first && plan.hold.is_some_and(|hold| hold(&error)) {
+                    if first && plan.hold.has(&error) {
                         lease.buffer.drain(..at + len);
                         return Ok(Ended::Held(error));
                     }

@@ -261,6 +261,8 @@ pub struct Worker {
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
+    /// Since when servers have been drained, by index.
+    drained: RefCell<Vec<Option<Instant>>>,
     /// So many answers had been given then.
     answers: Cell<u64>,
     /// So many of the hidden writes are in what this worker has written down.
@@ -270,8 +272,6 @@ pub struct Worker {
     /// See [`Worker::may_ask`].
     asked: Cell<Instant>,
     deaf_until: Cell<Instant>,
-    /// Since when servers have been drained, by index.
-    drained: RefCell<Vec<Option<Instant>>>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
@@ -354,8 +354,8 @@ impl Worker {
             catalogue_read: Cell::new(false),
             known: RefCell::default(),
             taken: RefCell::default(),
-            answers: Cell::new(0),
             drained: RefCell::default(),
+            answers: Cell::new(0),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
             rotation: Cell::new(0),

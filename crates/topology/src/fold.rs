@@ -86,8 +86,8 @@ pub struct Topology {
     states: Vec<State>,
     memory: Memory,
     marks: Marks,
-    too_many_told: bool,
     unreplicated: Option<Arc<GtidSet>>,
+    too_many_told: bool,
     snapshot: Arc<Snapshot>,
 }
 
@@ -102,8 +102,8 @@ impl Topology {
                 .collect(),
             memory: Memory::default(),
             marks: Marks::default(),
-            too_many_told: false,
             unreplicated: None,
+            too_many_told: false,
             snapshot: Arc::new(Snapshot {
                 generation: 0,
                 epoch: 0,
@@ -294,9 +294,11 @@ impl Topology {
         if self.memory.incumbent == Some(server) {
             self.marks.note(server, at, &report);
             state.lag_seconds = None;
-            let replicas = self.states.iter();
-            let replicas = replicas.filter_map(|state| state.current());
-            let replicas = replicas.filter(|report| report.replication.is_some());
+            let states = (0..).map(ServerId).zip(&self.states);
+            let others = states.filter(|(id, state)| *id != server && state.in_play());
+            let replicas = others.filter_map(|(_, state)| state.current());
+            let replicas =
+                replicas.filter(|report| report.replication.is_some() || report.group.is_some());
             self.unreplicated = self.marks.unreplicated(at, replicas).map(Arc::new);
             return;
         }

@@ -69,7 +69,9 @@ pub(crate) fn verdict(states: &[State], memory: &Memory, discovers: bool) -> Ver
     verdict.well = verdict
         .leader
         .is_some_and(|id| states[id.index()].health == Health::Up);
-    verdict.primary = verdict.leader.filter(|id| !states[id.index()].draining);
+    verdict.primary = verdict
+        .leader
+        .filter(|id| !states[id.index()].draining && !is_stalled(&states[id.index()]));
     verdict
 }
 
@@ -79,7 +81,11 @@ pub(crate) fn without(states: &[State], verdict: &Verdict, memory: &Memory) -> O
         return None;
     }
     if let Some(leader) = verdict.leader {
-        return Some(NoPrimary::Draining(leader));
+        let drained = states[leader.index()].draining;
+        return Some(match drained {
+            true => NoPrimary::Draining(leader),
+            false => NoPrimary::Stalled(leader),
+        });
     }
     if !verdict.conflict.is_empty() {
         return Some(NoPrimary::Conflict);
@@ -266,6 +272,13 @@ fn refuses_writes(state: &State) -> bool {
 
 fn replication(state: &State) -> Option<&ReplicationStatus> {
     state.current()?.replication.as_ref()
+}
+
+/// It answers, and its commits do not end.
+fn is_stalled(state: &State) -> bool {
+    state
+        .current()
+        .is_some_and(|report| report.stuck_commits > 0)
 }
 
 fn receives(state: &State) -> bool {

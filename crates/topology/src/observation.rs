@@ -118,6 +118,8 @@ pub struct ProbeReport {
     pub group: Option<GroupView>,
     /// Galera as it sees it; none where it is no node of a cluster.
     pub galera: Option<GaleraNode>,
+    /// Clients' commits that have been under way for too long, where that was asked: a full disk, say.
+    pub stuck_commits: u32,
     /// SHOW REPLICA STATUS; none where the server replicates from nobody. With several channels,
     /// the worst of them.
     pub replication: Option<ReplicationStatus>,
@@ -160,6 +162,7 @@ impl ProbeReport {
             offline_mode: false,
             identity: "".into(),
             peers: Vec::new(),
+            stuck_commits: 0,
             group: None,
             galera: None,
             replication: None,

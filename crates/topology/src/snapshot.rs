@@ -79,6 +79,8 @@ pub enum NoPrimary {
     Demoted(ServerId),
     /// The primary is drained.
     Draining(ServerId),
+    /// The primary answers, and its commits do not end: its disk is full, say.
+    Stalled(ServerId),
     /// Several servers claim to be the primary.
     Conflict,
     /// The last primary cannot be reached, and replicas still receive from it: it is alive.
@@ -93,12 +95,13 @@ pub enum NoPrimary {
 
 impl NoPrimary {
     /// The labels of all reasons, for metrics.
-    pub const LABELS: [&'static str; 9] = [
+    pub const LABELS: [&'static str; 10] = [
         "not_asked",
         "nobody",
         "lost",
         "demoted",
         "draining",
+        "stalled",
         "conflict",
         "unreachable",
         "doubtful",
@@ -113,6 +116,7 @@ impl NoPrimary {
             NoPrimary::Lost(_) => "lost",
             NoPrimary::Demoted(_) => "demoted",
             NoPrimary::Draining(_) => "draining",
+            NoPrimary::Stalled(_) => "stalled",
             NoPrimary::Conflict => "conflict",
             NoPrimary::Unreachable(_) => "unreachable",
             NoPrimary::Doubtful(_) => "doubtful",
@@ -126,6 +130,7 @@ impl NoPrimary {
             NoPrimary::Lost(id)
             | NoPrimary::Demoted(id)
             | NoPrimary::Draining(id)
+            | NoPrimary::Stalled(id)
             | NoPrimary::Unreachable(id)
             | NoPrimary::Doubtful(id) => Some(id),
             NoPrimary::NotAsked | NoPrimary::Nobody | NoPrimary::Conflict | NoPrimary::NoQuorum => {
@@ -143,6 +148,7 @@ impl fmt::Display for NoPrimary {
             NoPrimary::Lost(_) => "the primary does not answer",
             NoPrimary::Demoted(_) => "the primary is read only or replicates now",
             NoPrimary::Draining(_) => "the primary is drained",
+            NoPrimary::Stalled(_) => "the primary's commits do not end",
             NoPrimary::Conflict => "several servers claim to be the primary",
             NoPrimary::Unreachable(_) => {
                 "the primary cannot be reached, but replicas still receive from it"

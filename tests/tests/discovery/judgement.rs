@@ -207,6 +207,46 @@ async fn two_writable(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Commits hang, and all else is answered: further writes wait, and reads go on.
+pub(crate) async fn full_disk(cluster: &Cluster) -> anyhow::Result<()> {
+    let eye = Eye::at(&server(cluster, "s1")?).await?;
+    eye.whole(cluster, "s1").await?;
+    let login = Login::new(eye.0.address(), APP.user, APP.password);
+    let mut writer = Connection::open(&login).await?;
+    writer
+        .expect("CREATE TABLE app.fills (id INT AUTO_INCREMENT PRIMARY KEY, t VARCHAR(200))")
+        .await?;
+    cluster.fill_disk("s1")?;
+    let rows = vec!["(REPEAT('x', 200))"; 20].join(",");
+    let insert = format!("INSERT INTO app.fills (t) VALUES {rows}");
+    let mut last = Instant::now();
+    for _ in 0..1_000 {
+        let running = writer.query(&insert);
+        match tokio::time::timeout(Duration::from_millis(500), running).await {
+            Ok(reply) => ensure!(reply.ok().is_some(), "{reply:?}"),
+            Err(_) => break,
+        }
+        last = Instant::now();
+    }
+    ensure!(
+        last.elapsed() > Duration::from_millis(450),
+        "no commit hangs"
+    );
+    let stalled = |view: &View| view.without == "stalled";
+    eye.until("stalled", HUNG, stalled).await?;
+    let took = last.elapsed();
+    println!("  full disk: known {took:?} after the last commit");
+    // The server says how long a commit has taken in whole seconds.
+    ensure!(took < HUNG + Duration::from_secs(1), "{took:?}");
+    let mut reader = Connection::open(&login).await?;
+    reader.expect("SELECT COUNT(*) FROM app.fills").await?;
+    let mut late = Connection::open(&login).await?;
+    let waits = tokio::time::timeout(Duration::from_secs(1), late.query(&insert)).await;
+    ensure!(waits.is_err(), "a further write waits: {waits:?}");
+    ensure!(eye.lines("commits do not end")? >= 1, "{}", eye.0.log());
+    cluster.kill("s1").await
+}
+
 /// The primary now, and a replica.
 fn names(cluster: &Cluster) -> (String, String) {
     let replica = cluster.replicas().into_iter().next();

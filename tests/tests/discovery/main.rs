@@ -42,6 +42,32 @@ async fn mariadb() -> anyhow::Result<()> {
     asynchronous(Family::MariaDb).await
 }
 
+/// Its own cluster: the disks are small ones, which only root can make.
+#[tokio::test]
+async fn mysql_full_disk() -> anyhow::Result<()> {
+    if !wanted(Family::MySql, Topology::Async) {
+        return Ok(());
+    }
+    let mut spec = ClusterSpec::new(Family::MySql);
+    spec.replicas = 1;
+    spec.disk_mib = Some(420);
+    spec.performance_schema = true;
+    let cluster = match Cluster::up(spec).await {
+        Ok(cluster) => cluster,
+        Err(why) if !rustix::process::geteuid().is_root() => {
+            let told = format!("SKIPPED: discovery with a full disk: {why:#}\n");
+            std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes())?;
+            return Ok(());
+        }
+        Err(why) => return Err(why),
+    };
+    let mut checks = Checks::new("discovery, mysql");
+    checks
+        .run("full disk", judgement::full_disk(&cluster))
+        .await;
+    checks.finish()
+}
+
 #[tokio::test]
 async fn mysql_group() -> anyhow::Result<()> {
     if !wanted(Family::MySql, Topology::Group) {

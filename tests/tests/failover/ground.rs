@@ -120,9 +120,16 @@ pub(crate) async fn table(cluster: &Cluster, definition: &str) -> anyhow::Result
 pub(crate) async fn kill(cluster: &Cluster) -> anyhow::Result<ServerInfo> {
     let next = next(cluster)?;
     cluster.wait_replicas_caught_up(FOLLOWED).await?;
-    cluster.kill(&cluster.primary().name).await?;
+    let old = cluster.primary();
+    cluster.kill(&old.name).await?;
     // A process is gone when its first thread is; its sockets, when its last is.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    while tokio::net::TcpStream::connect(("127.0.0.1", old.port))
+        .await
+        .is_ok()
+    {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
     Ok(next)
 }
 

@@ -78,7 +78,7 @@ pub(crate) async fn read_under_way(cluster: &Cluster) -> anyhow::Result<()> {
     let mut session = client(&proxy).await?;
     // What a server says of itself is asked of the primary.
     let reading = async {
-        let reply = session.query("SELECT @@server_id, SLEEP(1)").await;
+        let reply = session.query("SELECT @@server_id, SLEEP(3)").await;
         ensure!(reply.err().is_none(), "{:?}", reply.render());
         Ok(reply.rows())
     };
@@ -210,7 +210,7 @@ pub(crate) async fn write_under_way(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "late (n INT PRIMARY KEY)").await?;
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
-    let writing = async { Ok(session.query("INSERT INTO late SELECT 1 + SLEEP(2)").await) };
+    let writing = async { Ok(session.query("INSERT INTO late SELECT 1 + SLEEP(6)").await) };
     let failing = async {
         soon().await;
         fail_over(cluster).await

@@ -79,7 +79,7 @@ pub(crate) async fn under_way(cluster: &Cluster) -> anyhow::Result<()> {
     .await?;
     let writing = async {
         session
-            .expect("INSERT INTO under_way SELECT 2, 2 + SLEEP(1)")
+            .expect("INSERT INTO under_way SELECT 2, 2 + SLEEP(3)")
             .await?;
         session.expect("COMMIT").await?;
         Ok(())
@@ -102,7 +102,7 @@ pub(crate) async fn first_under_way(cluster: &Cluster) -> anyhow::Result<()> {
     session.expect("BEGIN").await?;
     let writing = async {
         session
-            .expect("INSERT INTO first_one SELECT 1, 1 + SLEEP(1)")
+            .expect("INSERT INTO first_one SELECT 1, 1 + SLEEP(3)")
             .await?;
         session.expect("COMMIT").await?;
         Ok(())
@@ -332,7 +332,7 @@ pub(crate) async fn flat_under_way(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "").await?;
     let mut session = client(&proxy).await?;
     session.expect("SET autocommit = 0").await?;
-    let writing = async { Ok(session.query("INSERT INTO flat SELECT 1 + SLEEP(1)").await) };
+    let writing = async { Ok(session.query("INSERT INTO flat SELECT 1 + SLEEP(6)").await) };
     let failing = async {
         soon().await;
         fail_over(cluster).await

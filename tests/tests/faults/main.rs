@@ -63,8 +63,10 @@ fn test(family: Family, topology: Topology) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .unwrap();
-    runtime.block_on(run(family, topology)).unwrap();
+        .expect("a runtime");
+    if let Err(error) = runtime.block_on(run(family, topology)) {
+        panic!("{error:#}");
+    }
 }
 
 async fn run(family: Family, topology: Topology) -> anyhow::Result<()> {
@@ -245,17 +247,18 @@ fn first_few(what: &str, all: &[String]) -> Vec<String> {
 
 /// Asks every server.
 async fn judge(ground: &Ground, story: &Story, board: &Board) -> anyhow::Result<Found> {
-    let ledger = board.ledger.borrow();
     let name = ground.cluster.primary().name;
     let primary = ground.contents(&name).await?;
-    let may_finish = ground.plan.topology == Topology::Galera;
-    let mut found = ledger::judge(&ledger, &primary, may_finish);
+    let mut found = Vec::new();
     for server in ground.cluster.servers() {
         if server.name != name {
             let copy = ground.contents(&server.name).await?;
             found.extend(ledger::judge_copy(&server.name, &copy, &primary));
         }
     }
+    let ledger = board.ledger.borrow();
+    let may_finish = ground.plan.topology == Topology::Galera;
+    found.extend(ledger::judge(&ledger, &primary, may_finish));
     if let Some(old) = &story.old {
         let (of_old, only_old) = ledger::judge_old(&ledger, old, &primary, story.restored_us());
         found.extend(of_old);

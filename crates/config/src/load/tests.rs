@@ -299,6 +299,7 @@ urgent_interval = "40ms"
 timeout = "500ms"
 connect_timeout = "700ms"
 position_interval = "5ms"
+commit_stall = "9s"
 fail_after = 3
 [discovery]
 mode = "auto"
@@ -422,6 +423,7 @@ timeout = "17s"
             timeout: ms(500),
             connect_timeout: ms(700),
             position_interval: ms(5),
+            commit_stall: s(9),
             fail_after: 3,
         },
         discovery: Discovery {

@@ -152,6 +152,22 @@ fn a_suspect_primary_that_its_replicas_have_lost_is_lost_at_once() {
 }
 
 #[test]
+fn a_primary_whose_commits_do_not_end_takes_no_further_writes() {
+    let mut world = cluster();
+    let stuck = ProbeReport {
+        stuck_commits: 3,
+        ..writable()
+    };
+    world.report(A, stuck);
+    assert_eq!(world.primary(), None);
+    assert_eq!(without(&world), Some(NoPrimary::Stalled(A)));
+    assert_eq!(world.role(A), Role::Primary);
+    assert_eq!(world.unfit(A), None, "reads go on");
+    world.report(A, writable());
+    assert_eq!(world.primary(), Some(A));
+}
+
+#[test]
 fn a_slow_answer_is_no_silence() {
     let mut world = cluster();
     for _ in 0..10 {
