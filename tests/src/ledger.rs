@@ -89,9 +89,12 @@ pub enum Wrong {
 /// What was found: what is wrong, and an example in words.
 pub type Found = Vec<(Wrong, String)>;
 
-/// What the primary has, against what clients were told. Where every server takes writes, a
-/// transaction `may_finish` where it began while others go elsewhere already: then only statements
-/// by themselves are held to go to one server at a time.
+/// So long may a statement by itself be under way.
+const STATEMENT_US: u64 = 100_000;
+
+/// What the primary has, against what clients were told. Where every server takes writes, what has
+/// begun on one of them `may_finish` there while others go elsewhere already: then only statements
+/// by themselves are held to go to one server at a time, and these but for a tenth of a second.
 pub fn judge(ledger: &Ledger, primary: &Contents, may_finish: bool) -> Found {
     let mut found = Vec::new();
     for (key, (fate, _)) in &ledger.writes {
@@ -128,13 +131,17 @@ pub fn judge(ledger: &Ledger, primary: &Contents, may_finish: bool) -> Found {
     }
     let by_itself = |key: &Key| !may_finish || !ledger.atomic.contains(&key.0);
     let rows = primary.rows.iter().filter(|(key, _)| by_itself(key));
-    found.extend(overlaps(rows.map(|(_, row)| *row).collect()));
+    let overlap_us = if may_finish { STATEMENT_US } else { 0 };
+    found.extend(overlaps(rows.map(|(_, row)| *row).collect(), overlap_us));
     found
 }
 
 /// Each server takes writes in turn: its times lie before or after all of another's, with what it
-/// did before another and after it in two parts.
-fn overlaps(mut rows: Vec<Row>) -> Found {
+/// did before another and after it in two parts. For `overlap_us` after a move what was under way
+/// may still come to the server that is left.
+fn overlaps(mut rows: Vec<Row>, overlap_us: u64) -> Found {
+    // A server that is left and comes back within so little was never left.
+    const TURN_US: u64 = 200_000;
     rows.sort_by_key(|row| row.at_us);
     let mut turns: Vec<(u32, u64)> = Vec::new();
     for row in rows {
@@ -142,15 +149,23 @@ fn overlaps(mut rows: Vec<Row>) -> Found {
             turns.push((row.origin, row.at_us));
         }
     }
-    // A server that is left and comes back within so little was never left.
-    const TURN_US: u64 = 200_000;
-    let there_and_back = turns
-        .windows(3)
-        .filter(|turn| turn[0].0 == turn[2].0 && turn[2].1.saturating_sub(turn[1].1) < TURN_US);
-    there_and_back
-        .map(|turn| (Wrong::TwoPrimaries, format!("in turns: {turn:?}")))
-        .take(3)
-        .collect()
+    let mut found = Vec::new();
+    // Since when servers have alternated.
+    let mut mixed: Option<u64> = None;
+    for turn in turns.windows(3) {
+        let there_and_back =
+            turn[0].0 == turn[2].0 && turn[2].1.saturating_sub(turn[1].1) < TURN_US;
+        if !there_and_back {
+            mixed = None;
+            continue;
+        }
+        let since = *mixed.get_or_insert(turn[1].1);
+        if turn[2].1 - since >= overlap_us {
+            found.push((Wrong::TwoPrimaries, format!("in turns: {turn:?}")));
+        }
+    }
+    found.truncate(3);
+    found
 }
 
 /// What a server has that was a primary before, and has not yet followed the new one, which has
@@ -283,6 +298,18 @@ mod tests {
         rows.push(((1, 9), row(1, 2_500)));
         let found = judge(&ledger, &contents(&rows, &[]), false);
         assert!(kinds(&found).contains(&Wrong::TwoPrimaries), "{found:?}");
+    }
+
+    #[test]
+    fn what_has_begun_may_finish_where_all_servers_take_writes() {
+        let mixed = |us: u64| {
+            let times = [0, 1_000_000, 1_000_000 + us, 1_000_000 + 2 * us, 3_000_000];
+            let rows = times.iter().zip([1, 2, 1, 2, 2]);
+            rows.map(|(at_us, origin)| row(origin, *at_us)).collect()
+        };
+        assert_eq!(overlaps(mixed(1_000), STATEMENT_US), []);
+        assert!(!overlaps(mixed(1_000), 0).is_empty());
+        assert!(!overlaps(mixed(90_000), STATEMENT_US).is_empty());
     }
 
     #[test]

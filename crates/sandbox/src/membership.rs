@@ -105,10 +105,7 @@ impl Cluster {
     }
 
     async fn member_status(&self, member: &Server) -> Result<GroupStatus> {
-        let mut control = member.control().await?;
-        let status = group_status(self.topology(), &mut control, &self.layout()).await;
-        control.close().await;
-        status
+        ask_status(self.topology(), member, &self.layout()).await
     }
 
     /// Learns from the group who its primary is now, so that [`Cluster::primary`] and
@@ -266,20 +263,30 @@ fn allow_bootstrap(server: &Server) {
     }
 }
 
+/// A node that copies another's data may close connections that it has taken before.
 async fn wait_online(topology: Topology, server: &Server, members: &[Server]) -> Result<()> {
     let deadline = Instant::now() + JOIN_LIMIT;
     loop {
-        let mut control = server.control().await?;
-        let status = group_status(topology, &mut control, members).await?;
-        control.close().await;
-        if status.is_online() {
+        let status = ask_status(topology, server, members).await;
+        if status.as_ref().is_ok_and(GroupStatus::is_online) {
             return Ok(());
         }
-        if Instant::now() > deadline {
+        if server.pid().is_none() || Instant::now() > deadline {
             bail!("{} is not online in its group: {status:?}", server.name);
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+async fn ask_status(
+    topology: Topology,
+    server: &Server,
+    members: &[Server],
+) -> Result<GroupStatus> {
+    let mut control = server.control().await?;
+    let status = group_status(topology, &mut control, members).await;
+    control.close().await;
+    status
 }
 
 /// How a member sees itself and its group.

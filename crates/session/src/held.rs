@@ -2,7 +2,7 @@
 //! came, within limits. Knows nothing of servers.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,6 +72,9 @@ struct Queue {
     next: u64,
     bytes: usize,
     waiting: BTreeMap<u64, Waiting>,
+    /// Those that do not try now, and how many do, by lane.
+    idle: [BTreeSet<u64>; 2],
+    trying: [usize; 2],
     /// The last that tried, found no connection: until one does, they try one at a time.
     failing: [bool; 2],
 }
@@ -81,7 +84,7 @@ struct Waiting {
     statement: HeldStatement,
     since: Instant,
     /// It is trying now.
-    out: bool,
+    trying: bool,
     waker: Option<Waker>,
 }
 
@@ -135,17 +138,15 @@ impl Held {
                 self.bytes_max
             )));
         }
-        let (ticket, lane, bytes) = (queue.next, statement.lane, statement.bytes);
+        let (ticket, lane) = (queue.next, statement.lane);
         queue.next += 1;
-        queue.bytes += bytes;
         let waiting = Waiting {
             statement,
             since: Instant::now(),
-            out: false,
+            trying: false,
             waker: None,
         };
-        queue.waiting.insert(ticket, waiting);
-        self.count.store(queue.waiting.len(), Ordering::Relaxed);
+        queue.put(ticket, waiting, &self.count);
         drop(queue);
         Ok(Place {
             held: self.clone(),
@@ -163,26 +164,53 @@ impl Held {
 impl Queue {
     /// Whose turn it is.
     fn first(&self, lane: Lane) -> Option<u64> {
-        let mut of_lane = self
-            .waiting
-            .iter()
-            .filter(|(_, waiting)| waiting.statement.lane == lane);
-        if self.failing[lane as usize] {
-            let (ticket, first) = of_lane.next()?;
-            let alone = !first.out && of_lane.all(|(_, waiting)| !waiting.out);
-            return alone.then_some(*ticket);
+        let lane = lane as usize;
+        if self.failing[lane] && self.trying[lane] > 0 {
+            return None;
         }
-        let next = of_lane.find(|(_, waiting)| !waiting.out);
-        next.map(|(ticket, _)| *ticket)
+        self.idle[lane].first().copied()
+    }
+
+    /// It begins to try, or has done.
+    fn set_trying(&mut self, ticket: u64, trying: bool) {
+        let Some(waiting) = self.waiting.get_mut(&ticket) else {
+            return;
+        };
+        let lane = waiting.statement.lane as usize;
+        match (std::mem::replace(&mut waiting.trying, trying), trying) {
+            (false, true) => {
+                self.idle[lane].remove(&ticket);
+                self.trying[lane] += 1;
+            }
+            (true, false) => {
+                self.trying[lane] -= 1;
+                self.idle[lane].insert(ticket);
+            }
+            _ => {}
+        }
+    }
+
+    fn put(&mut self, ticket: u64, waiting: Waiting, count: &AtomicUsize) {
+        let lane = waiting.statement.lane as usize;
+        self.bytes += waiting.statement.bytes;
+        match waiting.trying {
+            true => self.trying[lane] += 1,
+            false => drop(self.idle[lane].insert(ticket)),
+        }
+        self.waiting.insert(ticket, waiting);
+        count.store(self.waiting.len(), Ordering::Relaxed);
     }
 
     fn take(&mut self, ticket: u64, count: &AtomicUsize) -> Option<Waiting> {
-        let taken = self.waiting.remove(&ticket);
-        if let Some(waiting) = &taken {
-            self.bytes -= waiting.statement.bytes;
+        let waiting = self.waiting.remove(&ticket)?;
+        let lane = waiting.statement.lane as usize;
+        self.bytes -= waiting.statement.bytes;
+        match waiting.trying {
+            true => self.trying[lane] -= 1,
+            false => drop(self.idle[lane].remove(&ticket)),
         }
         count.store(self.waiting.len(), Ordering::Relaxed);
-        taken
+        Some(waiting)
     }
 
     fn wake_first(&mut self, lane: Lane) {
@@ -224,9 +252,7 @@ impl Place {
     /// It tries; the next may try as well.
     pub(crate) fn go(&self) {
         let mut queue = self.held.lock();
-        if let Some(waiting) = queue.waiting.get_mut(&self.ticket) {
-            waiting.out = true;
-        }
+        queue.set_trying(self.ticket, true);
         queue.wake_first(self.lane);
     }
 
@@ -246,16 +272,9 @@ impl Place {
         // A connection that was had, and no answer, says nothing about the others'.
         queue.failing[self.lane as usize] = self.served.borrow().is_none();
         if let Some(waiting) = self.served.take() {
-            queue.bytes += waiting.statement.bytes;
-            queue.waiting.insert(self.ticket, waiting);
-            self.held
-                .count
-                .store(queue.waiting.len(), Ordering::Relaxed);
+            queue.put(self.ticket, waiting, &self.held.count);
         }
-        if let Some(waiting) = queue.waiting.get_mut(&self.ticket) {
-            waiting.out = false;
-        }
-        // The first may have looked while this one tried, and waits to be alone.
+        queue.set_trying(self.ticket, false);
         queue.wake_first(self.lane);
     }
 }
@@ -342,6 +361,21 @@ mod tests {
         assert_eq!([&a, &b].map(is_first), [true, false]);
         a.go();
         assert!(is_first(&b), "connections can be had");
+    }
+
+    #[test]
+    fn who_was_in_vain_lets_the_first_try_again() {
+        let held = held(10, 1000);
+        let [a, b] = [1, 2].map(|n| held.enter(statement(n, Lane::Primary)).expect("room"));
+        a.go();
+        b.go();
+        a.back();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        assert!(a.poll_turn(&Context::from_waker(&waker)).is_pending());
+        b.back();
+        assert!(woken.0.load(Ordering::Relaxed));
+        assert_eq!([&a, &b].map(is_first), [true, false]);
     }
 
     #[test]

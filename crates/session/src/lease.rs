@@ -124,15 +124,8 @@ impl Session {
             lease.saving = None;
         }
         // What is rare is in boxes here, so that what every statement needs is small.
-        if let Some(ended) = self.route.ended.take() {
-            let left = Box::pin(self.look_what_it_left(lease, request, &ended)).await?;
-            if let Err(answer) = left {
-                self.route.ended = Some(ended);
-                return Ok(Attempt::Elsewhere(answer));
-            }
-        }
-        if self.rerun.is_some()
-            && let Err(answer) = Box::pin(self.run_again(lease, wait)).await?
+        if (self.rerun.is_some() || self.route.ended.is_some())
+            && let Err(answer) = Box::pin(self.take_over(lease, request, wait)).await?
         {
             return Ok(Attempt::Elsewhere(answer));
         }
@@ -213,8 +206,6 @@ impl Session {
             statement: request.prepare,
             discard: false,
             sums: recorded,
-            commits: request.class.kind == Kind::Commit
-                || (request.access == Access::Write && !recorded),
         };
         match self.relay(lease, request.expect, &plan).await? {
             Ended::Whole => {
@@ -277,7 +268,13 @@ impl Session {
         } else {
             Refusals::NOT_RUN
         };
-        moves | stale
+        let commits =
+            request.class.kind == Kind::Commit || (request.access == Access::Write && !kept);
+        let unproven = match commits {
+            true => Refusals::UNPROVEN,
+            false => Refusals::empty(),
+        };
+        moves | stale | unproven
     }
 
     /// Whether what a plugin stops at its commit is certainly undone: no other server has heard of it.

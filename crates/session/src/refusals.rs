@@ -61,6 +61,8 @@ bitflags! {
         const HOOK = 1 << 2;
         /// A prepared statement was not run and has to be prepared anew.
         const STALE = 1 << 3;
+        /// The statement commits something: an error that does not say whether it did is told so.
+        const UNPROVEN = 1 << 4;
     }
 }
 

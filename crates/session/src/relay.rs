@@ -89,8 +89,6 @@ pub(crate) struct Plan {
     pub(crate) discard: bool,
     /// Sum up definitions and rows.
     pub(crate) sums: bool,
-    /// The statement commits something: some errors do not say whether it did.
-    pub(crate) commits: bool,
 }
 
 /// The number in `Rows matched: 2  Changed: 1  Warnings: 0`.
@@ -293,7 +291,7 @@ impl Session {
             None
         } else if error.code == 1317 && self.handle.timed_out.get() {
             Some(too_slow())
-        } else if plan.commits && proves_nothing(error) {
+        } else if plan.hold.contains(Refusals::UNPROVEN) && proves_nothing(error) {
             self.count_unknown();
             Some(Answer::unknown_after(error))
         } else {

@@ -333,9 +333,27 @@ impl Session {
         self.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
     }
 
+    /// Has a connection take over from one that broke under the request: what that has left behind is
+    /// looked for, and the transaction is run again. The inner error says that this server does not do.
+    pub(crate) async fn take_over(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<Result<(), Answer>, Failure> {
+        if let Some(ended) = self.route.ended.take() {
+            let left = self.look_what_it_left(lease, request, &ended).await?;
+            if left.is_err() {
+                self.route.ended = Some(ended);
+                return Ok(left);
+            }
+        }
+        self.run_again(lease, wait).await
+    }
+
     /// Runs the transaction again, on a connection that was just leased; the inner error says that this
     /// server does not do. `wait`: it is to wait for the session's position first.
-    pub(crate) async fn run_again(
+    async fn run_again(
         &mut self,
         lease: &mut Lease,
         wait: bool,
@@ -432,7 +450,7 @@ impl Session {
 
     /// A write was ended with its server or connection, and would run again here. Looks whether all that it did
     /// there was undone; the error is what the client is told otherwise.
-    pub(crate) async fn look_what_it_left(
+    async fn look_what_it_left(
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,

@@ -509,17 +509,17 @@ impl Session {
         for candidate in candidates {
             let pool = self.pool(candidate.server);
             let state = self.state.clone();
-            let lease = match self.take_idle(&pool, &state, request) {
-                Some(lease) => Ok(lease),
-                None => Box::pin(self.take_primary_anew(candidate.server, &pool, &state)).await,
-            };
-            let mut lease = match lease {
-                Ok(lease) => lease,
-                Err(_) if self.was_killed() => return Err(Box::pin(self.interrupted()).await),
-                Err(error) => {
-                    refusal = Some(self.unavailable(candidate.server, error));
-                    continue;
-                }
+            // In one expression: what has a name of its own takes room until the statement ends.
+            let mut lease = match self.take_idle(&pool, &state, request) {
+                Some(lease) => lease,
+                None => match Box::pin(self.take_lease(candidate.server, &pool, &state)).await {
+                    Ok(lease) => lease,
+                    Err(Failure::Answer(why)) if !self.was_killed() => {
+                        refusal = Some(why);
+                        continue;
+                    }
+                    Err(failure) => return Err(failure),
+                },
             };
             if let Some(place) = place {
                 place.connected();
@@ -860,21 +860,25 @@ impl Session {
         }
     }
 
-    /// A connection that is not there yet; none from a primary that was demoted meanwhile.
-    async fn take_primary_anew(
+    /// A connection that is not there yet; none from a primary that was demoted meanwhile. An answer
+    /// says why there is none; other failures end the statement.
+    async fn take_lease(
         &self,
         server: ServerId,
         pool: &Rc<Pool>,
         state: &Rc<SessionState>,
-    ) -> Result<Lease, BackendError> {
+    ) -> Result<Lease, Failure> {
         let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
         let before = is_primary();
-        let lease = self.take_anew(pool, state).await?;
-        if before && !is_primary() {
-            lease.give_back();
-            return Err(BackendError::Io(io::ErrorKind::ConnectionAborted.into()));
+        match self.take_anew(pool, state).await {
+            Ok(lease) if before && !is_primary() => {
+                lease.give_back();
+                Err(Answer::no_server(NoServer::NoPrimary).into())
+            }
+            Ok(lease) => Ok(lease),
+            Err(_) if self.was_killed() => Err(self.interrupted().await),
+            Err(error) => Err(self.unavailable(server, error).into()),
         }
-        Ok(lease)
     }
 
     /// A connection that is not there yet. Where the account may have no more of them, those that

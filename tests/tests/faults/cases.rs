@@ -96,6 +96,17 @@ impl Fault {
     }
 }
 
+impl Fault {
+    /// What servers themselves say of a fault, and Millrace passes on: 1114 and 1021 where a disk is
+    /// full.
+    pub(crate) fn own_errors(self) -> &'static [u16] {
+        match self {
+            F::FullDisk => &[1114, 1021],
+            _ => &[],
+        }
+    }
+}
+
 /// What happened, for the figures.
 #[derive(Debug)]
 pub(crate) struct Story {
@@ -154,13 +165,10 @@ impl Story {
 /// Does it, and what an orchestrator does then.
 pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Story> {
     let cluster = &ground.cluster;
-    let primary = cluster.primary().name;
-    let replica = cluster
-        .replicas()
-        .first()
-        .context("no replica")?
-        .name
-        .clone();
+    let primary = ground.writer().await?;
+    let others = cluster.servers().into_iter();
+    let replica = others.map(|s| s.name).find(|name| *name != primary);
+    let replica = replica.context("no replica")?;
     let mut story = Story::begin();
     match fault {
         F::Switchover => {
@@ -332,6 +340,9 @@ async fn elected(ground: &Ground, dead: &str) -> anyhow::Result<()> {
     loop {
         cluster.refresh_roles().await?;
         let primary = cluster.primary().name;
+        if cluster.topology() == Topology::Galera {
+            return Ok(());
+        }
         if primary != dead {
             let mut control = cluster.control(&primary).await?;
             let read_only = control.value("SELECT @@GLOBAL.read_only").await?;
@@ -396,12 +407,14 @@ async fn cut_for_a_while(
 /// Replicas first, then the primary once another has its role.
 async fn rolling_restart(ground: &Ground, story: &mut Story) -> anyhow::Result<()> {
     let cluster = &ground.cluster;
-    let old = cluster.primary().name;
+    let old = ground.writer().await?;
     let mut last = None;
-    for replica in cluster.replicas() {
-        cluster.stop(&replica.name).await?;
-        cluster.start(&replica.name).await?;
-        last = Some(replica.name);
+    for server in cluster.servers() {
+        if server.name != old {
+            cluster.stop(&server.name).await?;
+            cluster.start(&server.name).await?;
+            last = Some(server.name);
+        }
     }
     if cluster.topology() != Topology::Galera {
         cluster.promote(&last.context("no replica")?).await?;

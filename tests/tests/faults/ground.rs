@@ -191,6 +191,20 @@ impl Ground {
         Ok(answers)
     }
 
+    /// The server that takes writes: of a Galera cluster the one that Millrace has chosen.
+    pub(crate) async fn writer(&self) -> anyhow::Result<String> {
+        if self.plan.topology != Topology::Galera {
+            return Ok(self.cluster.primary().name);
+        }
+        let answers = self.operate("SHOW SERVERS WHERE role = 'primary'").await?;
+        let row = answers.first().and_then(|rows| rows.first());
+        let address = row.and_then(|row| row.get("address")?.clone());
+        let address = address.context("Millrace has no primary")?;
+        let servers = self.cluster.servers();
+        let server = servers.into_iter().find(|s| s.addr() == address);
+        Ok(server.context("Millrace's primary is none of ours")?.name)
+    }
+
     /// How Millrace knows a server.
     pub(crate) fn address(&self, server: &str) -> anyhow::Result<String> {
         if self.plan.forwarders {

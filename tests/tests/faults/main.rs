@@ -178,12 +178,13 @@ async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
     let judged = timeline::judged(ground, &story).await?;
     let mut figures = Figures::new(ground.plan.name(), fault, &story, judged, &board);
     figures.wrong = late;
-    figures.wrong.extend(undocumented(&board));
+    figures.wrong.extend(undocumented(fault, &board));
     figures
         .wrong
         .extend(first_few("wrong answers", &board.wrong.borrow()));
     cases::heal(ground, &story).await.context("healing")?;
     ground.caught_up().await.context("after healing")?;
+    figures.wrong.extend(timeline::agree(ground).await?);
     let found = judge(ground, &story, &board).await?;
     take_findings(ground.plan, found, &mut figures);
     Ok(figures)
@@ -219,10 +220,12 @@ async fn recovered(board: &Board, then: Instant) -> Vec<String> {
     }
 }
 
-fn undocumented(board: &Board) -> Vec<String> {
+fn undocumented(fault: Fault, board: &Board) -> Vec<String> {
     let mut kinds: BTreeMap<String, (u64, String)> = BTreeMap::new();
     for seen in board.errors.borrow().iter() {
-        if !documented::is_documented(seen) {
+        let code = seen.error.as_ref().map(|error| error.code);
+        let own = code.is_some_and(|code| fault.own_errors().contains(&code));
+        if !own && !documented::is_documented(seen) {
             let name = format!("{} ({})", seen.name(), seen.kind.as_str());
             let entry = kinds.entry(name).or_insert((0, seen.text.clone()));
             entry.0 += 1;

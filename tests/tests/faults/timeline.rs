@@ -1,6 +1,8 @@
-//! When Millrace judged what had happened, by its own SHOW FAILOVERS.
+//! What Millrace judged and when, by its own SHOW FAILOVERS and SHOW SERVERS.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use millrace_sandbox::Topology;
 
 use crate::cases::Story;
 use crate::ground::{AdminRow, Ground};
@@ -16,6 +18,42 @@ pub(crate) async fn judged(ground: &Ground, story: &Story) -> anyhow::Result<Opt
     });
     let latest = each.max();
     Ok(latest.map(|at| Duration::from_millis(at - story.struck_ms)))
+}
+
+/// Waits until every Millrace names the same primary, and where there is one the right one. Gives
+/// what they name otherwise.
+pub(crate) async fn agree(ground: &Ground) -> anyhow::Result<Option<String>> {
+    const LIMIT: Duration = Duration::from_secs(10);
+    let primary = ground.address(&ground.cluster.primary().name)?;
+    let begun = Instant::now();
+    loop {
+        let answers = ground
+            .operate("SHOW SERVERS WHERE role = 'primary'")
+            .await?;
+        let named: Vec<Vec<String>> = answers
+            .iter()
+            .map(|rows| rows.iter().map(address).collect())
+            .collect();
+        let same = named.windows(2).all(|two| two[0] == two[1]);
+        let right = |names: &Vec<String>| match ground.plan.topology {
+            Topology::Galera => names.len() == 1,
+            Topology::Async | Topology::Group => *names == [primary.clone()],
+        };
+        if same && named.iter().all(right) {
+            return Ok(None);
+        }
+        if begun.elapsed() > LIMIT {
+            return Ok(Some(format!(
+                "Millraces take these for the primary: {named:?}; it is {primary}"
+            )));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn address(row: &AdminRow) -> String {
+    let address = row.get("address").cloned().flatten();
+    address.unwrap_or_default()
 }
 
 /// The judgement by the wall clock, in milliseconds.
