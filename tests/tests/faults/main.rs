@@ -106,7 +106,14 @@ async fn run_series(
         let mut healed = false;
         checks
             .run(&check, async {
-                let mut figures = one(&mut whole, *fault).await?;
+                let figures = one(&mut whole, *fault).await;
+                if figures
+                    .as_ref()
+                    .map_or(true, |figures| !figures.wrong.is_empty())
+                {
+                    show_logs(&whole);
+                }
+                let mut figures = figures?;
                 healed = true;
                 let wrong = std::mem::take(&mut figures.wrong);
                 figures.wrong.clone_from(&wrong);
@@ -119,6 +126,16 @@ async fn run_series(
         ground = healed.then_some(whole);
     }
     Ok(())
+}
+
+/// What each Millrace has said last.
+fn show_logs(ground: &Ground) {
+    for proxy in &ground.proxies {
+        let log = proxy.log();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(60)..].join("\n");
+        eprintln!("--- Millrace's log ends:\n{last}\n---");
+    }
 }
 
 /// Full and slow disks need root and a kernel that lets us.
