@@ -714,14 +714,6 @@ impl Pool {
         }
     }
 
-    /// A connection like the pool's that is none of them: no limit counts it, nobody else is lent it,
-    /// and it is closed when it is dropped.
-    pub async fn open_apart(&self) -> Result<Box<Conn>, BackendError> {
-        let server = self.server.upgrade();
-        let server = server.ok_or(BackendError::Protocol("the server was removed"))?;
-        server.open_one(self, None).await
-    }
-
     /// Whether [`Pool::try_take_own`] would find one. Taking it and giving it back is no way to ask:
     /// it would go to whoever waits.
     pub fn has_own(&self, uid: SessionUid, seq: u64) -> bool {

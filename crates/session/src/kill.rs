@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Attempt, Main, Request};
+use crate::obey::tell_aside;
 use crate::registry::{Entry, FIRST_ID};
 use crate::session::Session;
 use crate::worker::{Handle, Message, Running, Worker};
@@ -110,13 +111,7 @@ impl Worker {
         let what = if query { "QUERY" } else { "CONNECTION" };
         // On a connection that counts with no limit: where sessions wait for others to end, none of
         // the pool's would be free.
-        let mut conn = pool.open_apart().await?;
-        match conn.query(&format!("KILL {what} {thread}")).await {
-            Ok(_) => Ok(()),
-            // It has ended by itself.
-            Err(BackendError::Server(error)) if error.code == 1094 => Ok(()),
-            Err(error) => Err(error),
-        }
+        tell_aside(&pool, &format!("KILL {what} {thread}")).await
     }
 }
 

@@ -17,6 +17,7 @@ use millrace_sql::{Access, Flags};
 use millrace_topology::ServerId;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
+use tokio::time::error::Elapsed;
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Main, Request};
@@ -262,13 +263,11 @@ pub(crate) async fn tell_server(
     state: Rc<SessionState>,
     kill: String,
 ) -> Result<(), BackendError> {
-    let Ok(taken) = tokio::time::timeout(SOON, pool.take(uid, &state)).await else {
+    let mut other = match tokio::time::timeout(SOON, pool.take(uid, &state)).await {
+        Ok(taken) => taken?,
         // All are taken, perhaps by statements like the one that is to end: one more then.
-        let mut aside = pool.open_aside().await?;
-        let told = tokio::time::timeout(STOP, aside.query(&kill)).await;
-        return outcome(told.map(|told| told.map(|_| ())));
+        Err(_) => return tell_aside(&pool, &kill).await,
     };
-    let mut other = taken?;
     // Until all is answered it is of no use to anybody else.
     other.broken = true;
     let telling = async {
@@ -276,19 +275,25 @@ pub(crate) async fn tell_server(
         other.query(&kill).await
     };
     let told = tokio::time::timeout(STOP, telling).await;
-    let told = outcome(told.map(|told| told.map(|_| ())));
+    let told = has_ended(told);
     other.broken = told.is_err();
     other.give_back();
     told
 }
 
-fn outcome(
-    told: Result<Result<(), BackendError>, tokio::time::error::Elapsed>,
-) -> Result<(), BackendError> {
+/// The same on a connection of its own, which counts with no limit.
+pub(crate) async fn tell_aside(pool: &Pool, kill: &str) -> Result<(), BackendError> {
+    let mut other = pool.open_aside().await?;
+    has_ended(tokio::time::timeout(STOP, other.query(kill)).await)
+}
+
+/// What a KILL came to.
+fn has_ended<T>(told: Result<Result<T, BackendError>, Elapsed>) -> Result<(), BackendError> {
     match told {
+        Ok(Ok(_)) => Ok(()),
         // It has ended by itself.
         Ok(Err(BackendError::Server(error))) if error.code == 1094 => Ok(()),
-        Ok(told) => told,
+        Ok(Err(error)) => Err(error),
         Err(_) => Err(BackendError::Timeout("the KILL's own limit")),
     }
 }
