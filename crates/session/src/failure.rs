@@ -87,11 +87,19 @@ impl Answer {
                 b"08004",
                 format!("Millrace: {what}"),
             ),
+            BackendError::Timeout(what) => Self::proxy(
+                ErrorClass::Connection,
+                1159,
+                b"08S01",
+                format!(
+                    "Got timeout reading communication packets (Millrace: no answer within {what})"
+                ),
+            ),
             other => Self::proxy(
                 ErrorClass::Connection,
-                2013,
-                b"HY000",
-                format!("Lost connection to MySQL server during query (Millrace: {other})"),
+                1158,
+                b"08S01",
+                format!("Got an error reading communication packets (Millrace: {other})"),
             ),
         }
     }
