@@ -584,12 +584,15 @@ impl ServerPool {
         let (metrics, server) = self.metrics();
         metrics.connection_failed(server);
         self.open_here.set(self.open_here.get().saturating_sub(1));
+        // A server that is too busy to let one more in may serve those who are in: as long as one of
+        // these will come free, nobody is told.
+        let slow = matches!(error, BackendError::Timeout(_)) && self.leased.get() > 0;
         let waiter = {
             let mut waiters = self.waiters.borrow_mut();
             let at = waiters
                 .iter()
                 .position(|waiter| Rc::ptr_eq(&waiter.pool, pool));
-            at.and_then(|at| waiters.remove(at))
+            at.filter(|_| !slow).and_then(|at| waiters.remove(at))
         };
         if let Some(waiter) = waiter {
             waiter.finish(Err(error));

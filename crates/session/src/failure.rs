@@ -55,7 +55,7 @@ impl Answer {
 
     /// The connection to the server broke.
     pub(crate) fn is_lost(&self) -> bool {
-        self.side == Side::Proxy && self.error.code == 2013
+        self.side == Side::Proxy && matches!(self.error.code, 1158 | 1159)
     }
 
     fn passing(mut self) -> Self {
@@ -169,11 +169,17 @@ impl Answer {
                 b"08004",
                 format!("Millrace: {what}"),
             ),
+            BackendError::Timeout(what) => {
+                let text = format!(
+                    "Got timeout reading communication packets (Millrace: no answer within {what})"
+                );
+                Self::proxy(ErrorClass::Connection, 1159, b"08S01", text).passing()
+            }
             other => {
-                let passing = matches!(other, BackendError::Io(_) | BackendError::Timeout(_));
+                let passing = matches!(other, BackendError::Io(_));
                 let text =
-                    format!("Lost connection to MySQL server during query (Millrace: {other})");
-                let answer = Self::proxy(ErrorClass::Connection, 2013, b"HY000", text);
+                    format!("Got an error reading communication packets (Millrace: {other})");
+                let answer = Self::proxy(ErrorClass::Connection, 1158, b"08S01", text);
                 if passing { answer.passing() } else { answer }
             }
         }

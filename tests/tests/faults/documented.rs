@@ -22,9 +22,14 @@ pub(crate) const DOCUMENTED: [(u16, &str, &str); 4] = [
         "no server could run it within failover.hold_time, or too many wait: nothing was done",
     ),
     (
-        2013,
-        "HY000",
+        1158,
+        "08S01",
         "no server that may run it could be reached: nothing was done",
+    ),
+    (
+        1159,
+        "08S01",
+        "no server that may run it answered in time: nothing was done",
     ),
 ];
 
