@@ -97,7 +97,7 @@ pub(crate) async fn limits(cluster: &Cluster) -> anyhow::Result<()> {
     );
     for reply in [first, second] {
         let (code, _, message) = crate::ground::error_of(&reply)?;
-        ensure!(matches!(code, 1105 | 2013), "{code} {message}");
+        ensure!(matches!(code, 1105 | 1158 | 1159), "{code} {message}");
         ensure!(message.contains("failover.hold_time"), "{message}");
     }
     cluster.promote(&next.name).await?;

@@ -171,7 +171,7 @@ pub(crate) async fn read_that_ends_servers(cluster: &Cluster) -> anyhow::Result<
     };
     let (reply, ()) = both(reading, ending).await?;
     let (code, ..) = error_of(&reply)?;
-    ensure!(matches!(code, 2013 | 1053 | 1927), "{:?}", reply.render());
+    ensure!(matches!(code, 1158 | 1053 | 1927), "{:?}", reply.render());
     let one = scalar(&mut session, "SELECT 1").await?;
     ensure!(one == "1", "the session goes on");
     Ok(())

@@ -509,7 +509,7 @@ pub(crate) async fn pinned_otherwise(cluster: &Cluster) -> anyhow::Result<()> {
     let ended = reply.broken().is_some()
         || reply
             .err()
-            .is_some_and(|err| err.code == 2013 || err.code == 1105);
+            .is_some_and(|err| matches!(err.code, 1158 | 1159 | 1105));
     ensure!(ended, "{:?}", reply.render());
     let again = session.query("SELECT 1").await;
     ensure!(
