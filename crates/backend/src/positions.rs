@@ -118,6 +118,14 @@ impl Positions {
         }
     }
 
+    /// Somebody needs to know it soon.
+    pub fn urge(&self, server: ServerId) {
+        if let Some(server) = self.server(server) {
+            server.want();
+            server.urgent.notify_one();
+        }
+    }
+
     /// Waits until somebody needs to know.
     pub(crate) async fn called(&self, server: ServerId) {
         let Some(server) = self.server(server) else {

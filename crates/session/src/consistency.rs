@@ -285,6 +285,12 @@ impl Session {
         self.asked = (self.asked + 1).min(7);
         let (server, mark) = (seen.server, seen.mark);
         let positions = self.worker.shared.monitor.positions();
+        // Whether another is as far must be known as well.
+        self.worker.with_world(|world| {
+            let others = world.snapshot.servers.iter();
+            let others = others.filter(|view| view.id != server && view.unfit.is_none());
+            others.for_each(|view| positions.urge(view.id));
+        });
         if positions.ask(server, mark, ASK_LIMIT).await.is_none() {
             // The session stays where it is, and nobody asks for a while.
             self.worker.set_deaf();
