@@ -114,7 +114,6 @@ impl Session {
         self.handle.timed_out.set(false);
         let (handle, worker) = (self.handle.clone(), self.worker.clone());
         let (key, state) = (self.pool_key(), self.state.clone());
-        let seq = self.seq;
         let task = tokio::task::spawn_local(async move {
             tokio::time::sleep(limit).await;
             handle.timed_out.set(true);
@@ -127,7 +126,6 @@ impl Session {
             handle.tainted.set(true);
             let pool = worker.servers[server.index()].pool(&key);
             tell_server(pool, handle.uid, state, format!("KILL QUERY {thread}")).await;
-            let _ = seq;
         });
         task.abort_handle()
     }
