@@ -324,22 +324,19 @@ async fn run(family: Family) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn test(family: Family) -> anyhow::Result<()> {
+async fn test(family: Family) -> anyhow::Result<()> {
     if harness::direct_only() || !skip_unless(family.into(), "consistency") {
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(run(family))
+    run(family).await
 }
 
-#[test]
-fn mysql() -> anyhow::Result<()> {
-    test(Family::MySql)
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    test(Family::MySql).await
 }
 
-#[test]
-fn mariadb() -> anyhow::Result<()> {
-    test(Family::MariaDb)
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    test(Family::MariaDb).await
 }

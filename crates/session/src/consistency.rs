@@ -8,7 +8,7 @@ use millrace_protocol::Capabilities;
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
-use millrace_routing::{Consistency, Reads, Target};
+use millrace_routing::{Consistency, Reads, Target, Wanted};
 use millrace_sql::{Access, Family, Kind, Scope, Statement, ValueKind};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot};
 
@@ -46,7 +46,7 @@ enum Crowd {
     Elsewhere,
 }
 
-/// Whether it is worth asking is looked at in every so manieth read only.
+/// Where asking was not worth it, that is looked at again after so many reads.
 const TURNS: u32 = 16;
 
 /// A worker's sessions ask for the sake of balance once in this time at most.
@@ -231,7 +231,10 @@ impl Session {
             let Some(view) = asked else { return false };
             let primary = snapshot.primary == Some(seen.server);
             let misplaced = view.unfit.is_some()
-                || wanted.is_some_and(|wanted| wanted.leaves_out(seen.server, primary));
+                || wanted.is_some_and(|wanted| {
+                    // The primary may always be read.
+                    wanted != Wanted::Primary && wanted.leaves_out(seen.server, primary)
+                });
             let (first, most) = READS;
             let reads = match primary && routing.reads == Reads::Replicas && wanted.is_none() {
                 true => first,

@@ -115,7 +115,6 @@ impl Session {
         self.handle.timed_out.set(false);
         let (handle, worker) = (self.handle.clone(), self.worker.clone());
         let (key, state) = (self.pool_key(), self.state.clone());
-        let seq = self.seq;
         let task = tokio::task::spawn_local(async move {
             tokio::time::sleep(limit).await;
             handle.timed_out.set(true);
@@ -127,9 +126,7 @@ impl Session {
             // Whatever comes of the KILL, nobody else is to meet it.
             handle.tainted.set(true);
             let pool = worker.servers.of(server).pool(&key);
-            let kill = format!("KILL QUERY {thread}");
-            let _ = tell_server(pool, handle.uid, state, kill).await;
-            let _ = seq;
+            let _ = tell_server(pool, handle.uid, state, format!("KILL QUERY {thread}")).await;
         });
         task.abort_handle()
     }

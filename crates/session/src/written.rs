@@ -125,8 +125,9 @@ impl Written {
 
     /// How often something was written nobody knows where; none while it may be happening.
     pub(crate) fn hidden(&self) -> Option<u64> {
-        let hidden = self.hidden.load(Ordering::SeqCst);
-        (self.concealing.load(Ordering::SeqCst) == 0).then_some(hidden)
+        // In this order: who is no longer concealing has hidden before.
+        let concealing = self.concealing.load(Ordering::SeqCst);
+        (concealing == 0).then(|| self.hidden.load(Ordering::SeqCst))
     }
 
     fn positions(&self, worker: usize) -> Option<MutexGuard<'_, Positions>> {

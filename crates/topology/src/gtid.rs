@@ -107,7 +107,7 @@ impl GtidSet {
     /// Leaves what `other` has not, of a MariaDB set only the domains of which it has nothing.
     pub(crate) fn leave_out_known(&mut self, other: &GtidSet) {
         match (&mut *self, other) {
-            (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.leave_strange(other),
+            (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.leave_out_known(other),
             (set, other) => set.subtract(other),
         }
     }

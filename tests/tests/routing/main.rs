@@ -73,22 +73,19 @@ fn by_command() -> anyhow::Result<()> {
     examples::commands_run()
 }
 
-fn test(family: Family) -> anyhow::Result<()> {
+async fn test(family: Family) -> anyhow::Result<()> {
     if !skip_unless(family, "routing") {
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(routing(family))
+    routing(family).await
 }
 
-#[test]
-fn mysql() -> anyhow::Result<()> {
-    test(Family::MySql)
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    test(Family::MySql).await
 }
 
-#[test]
-fn mariadb() -> anyhow::Result<()> {
-    test(Family::MariaDb)
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    test(Family::MariaDb).await
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{APP, Cluster};
+use millrace_sandbox::Cluster;
 use millrace_tests::harness::Proxy;
 use millrace_tests::wire::{Connection, Param};
 
@@ -33,8 +33,7 @@ async fn lines(connection: &mut Connection, sql: &str) -> anyhow::Result<String>
     Ok(text.collect())
 }
 
-fn set_of(cluster: &Cluster, port: u16) -> String {
-    let _ = cluster;
+fn set_of(port: u16) -> String {
     format!("[[server_set]]\nname = \"chosen\"\nservers = \"127.0.0.1:{port}\"\n")
 }
 
@@ -81,7 +80,7 @@ pub(crate) async fn explained(cluster: &Cluster) -> anyhow::Result<()> {
 
 pub(crate) async fn hints(cluster: &Cluster) -> anyhow::Result<()> {
     let chosen = cluster.replicas()[1].port;
-    let proxy = proxy(cluster, &set_of(cluster, chosen)).await?;
+    let proxy = proxy(cluster, &set_of(chosen)).await?;
     let mut connection = Connection::open(&app(proxy.address())).await?;
     let primary = BTreeSet::from([cluster.primary().port]);
     for sql in [
@@ -123,7 +122,7 @@ pub(crate) async fn sent(cluster: &Cluster) -> anyhow::Result<()> {
          [[rule]]\nname = \"set\"\nmatch = \"FROM `app` \\\\. `place`\"\ntag = \"set\"\nservers = \"chosen\"\nconsistency = \"eventual\"\n\
          [[rule]]\nname = \"account\"\naccount = \"nobody\"\nto = \"primary\"\n\
          [[rule]]\nname = \"database\"\ndatabase = \"test\"\nto = \"primary\"\n",
-        set_of(cluster, chosen)
+        set_of(chosen)
     );
     let proxy = proxy(cluster, &more).await?;
     let mut connection = Connection::open(&app(proxy.address())).await?;
@@ -230,7 +229,7 @@ pub(crate) async fn mirrored(cluster: &Cluster) -> anyhow::Result<()> {
     let mirror = cluster.replicas()[1].clone();
     let more = format!(
         "{}[[rule]]\ntag = \"twice\"\nto = \"primary\"\nmirror = \"chosen\"\n",
-        set_of(cluster, mirror.port)
+        set_of(mirror.port)
     );
     let proxy = proxy(cluster, &more).await?;
     let mut connection = Connection::open(&app(proxy.address())).await?;
@@ -309,7 +308,6 @@ pub(crate) async fn rewritten(cluster: &Cluster) -> anyhow::Result<()> {
             "a prepared statement that a rule rewrites: {reply:?}"
         );
     }
-    let _ = APP;
     connection.quit().await;
     Ok(())
 }

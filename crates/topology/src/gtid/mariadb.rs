@@ -88,7 +88,7 @@ impl MariaDbSet {
     }
 
     /// Leaves the domains of which nothing is in `other`.
-    pub(super) fn leave_strange(&mut self, other: &MariaDbSet) {
+    pub(super) fn leave_out_known(&mut self, other: &MariaDbSet) {
         self.positions
             .retain(|position| other.find(position.domain).is_err());
     }
