@@ -20,8 +20,8 @@ START_WITHIN_SECONDS = 120
 CATCH_UP_WITHIN_SECONDS = 120
 PRIMARY_FIRST = {"primary": 0, "replica": 1}
 
-#: sysbench's tables, and rows in each.
-TABLES = 8
+#: sysbench's tables, and rows in each. So many can be dealt evenly to one to four servers.
+TABLES = 12
 ROWS = 10_000
 
 
