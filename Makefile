@@ -6,7 +6,8 @@
 # make test     everything CI runs
 # make check    the fast part of it
 # make long     what make test has a minute for, for ten minutes on each family: every read's promise,
-#               while replicas are delayed, stopped, killed, paused and promoted
+#               while replicas are delayed, stopped, killed, paused and promoted; and ten million
+#               steps of failover in simulation
 # make bench    the experiments, beside direct connections and other proxies:
 #               make bench QUICK=1; make bench EXPERIMENT=W2,U1 ROUNDS=5 SECONDS=5.
 #               It measures what make release makes
@@ -48,6 +49,8 @@ check:
 # MINUTES=… for another time, MILLRACE_CONSISTENCY_SEED=… for other faults.
 long: build
 	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
+	MILLRACE_SIMULATION_STEPS=10000000 \
+		$(CARGO) test --locked --package millrace-session --lib simulation -- --nocapture
 	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' \
 		MILLRACE_CONSISTENCY_SECONDS=$$(( $(or $(MINUTES),10) * 60 )) \
 		$(CARGO) test --locked --package millrace-tests --test consistency -- --nocapture --test-threads 1

@@ -98,6 +98,9 @@ impl Session {
             }
             place.back();
             let rest = limit.saturating_sub(begun.elapsed());
+            if rest.is_zero() {
+                return Err(self.in_vain(why.waited(limit)));
+            }
             tokio::time::sleep(PAUSE.min(rest)).await;
         }
     }
@@ -121,7 +124,11 @@ impl Session {
                 }
                 if let Some(place) = &place {
                     place.back();
-                    tokio::time::sleep(PAUSE).await;
+                    let rest = limit.saturating_sub(begun.elapsed());
+                    if rest.is_zero() {
+                        return Err(self.in_vain(why.waited(limit)));
+                    }
+                    tokio::time::sleep(PAUSE.min(rest)).await;
                 }
             }
             let held = match place.take() {

@@ -14,6 +14,7 @@ use millrace_protocol::command::{
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
 use millrace_routing::rules::Directions;
+use millrace_routing::{NoServer, Target};
 use millrace_sql::{Access, Family, Flags, Kind, Statement};
 
 use crate::failure::{Answer, Failure};
@@ -160,6 +161,14 @@ impl Session {
         {
             return Ok(Attempt::Elsewhere(answer));
         }
+        if writes && request.expect != Expect::Prepare {
+            // Much may have been waited for since the server was chosen.
+            let gone = self.has_lost_ground(lease.server, request.access == Access::Write);
+            if gone {
+                lease.broken |= !prelude.steps.is_empty();
+                return Ok(self.left_behind());
+            }
+        }
         let sent = match request.main {
             Main::Packet(packet) if prelude.bytes.is_empty() => lease.stream.send(packet).await,
             Main::Packet(packet) => {
@@ -255,8 +264,13 @@ impl Session {
             Main::Execute { .. } if first => Refusals::STALE,
             _ => Refusals::empty(),
         };
-        let refused = Refusals::NOT_RUN | Refusals::ENDING;
         let kept = self.lease_is_kept();
+        // On a listener for replicas no server would take a write: their refusal is the answer.
+        let in_vain = self.target == Target::ReplicasOnly && request.access == Access::Write;
+        let refused = match in_vain && !read_only {
+            true => Refusals::ENDING,
+            false => Refusals::NOT_RUN | Refusals::ENDING,
+        };
         let moves = if kept && self.pins.has_only(PinReason::Transaction) {
             refused | self.hook_that_undoes(lease, request)
         } else if read_only || (!kept && may_repeat(request)) {
@@ -266,7 +280,7 @@ impl Session {
         } else if is_change(request) || self.is_undone_with_connection(request) {
             refused | self.hook_that_undoes(lease, request)
         } else {
-            Refusals::NOT_RUN
+            refused & Refusals::NOT_RUN
         };
         let commits =
             request.class.kind == Kind::Commit || (request.access == Access::Write && !kept);
@@ -290,6 +304,15 @@ impl Session {
         match in_group {
             true => Refusals::empty(),
             false => Refusals::HOOK,
+        }
+    }
+
+    /// The statement was not sent: its server is not the primary any more.
+    fn left_behind(&self) -> Attempt {
+        let why = Answer::no_server(NoServer::NoPrimary);
+        match self.lease_is_kept() {
+            true => Attempt::Gone { why, sent: false },
+            false => Attempt::Elsewhere(why),
         }
     }
 

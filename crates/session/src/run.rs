@@ -654,7 +654,7 @@ impl Session {
 
     /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
     /// to write outside of a transaction.
-    fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
+    pub(crate) fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
         let in_transaction = self.pins.has(PinReason::Transaction);
         let began_there = self
             .journal

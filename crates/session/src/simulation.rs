@@ -70,6 +70,9 @@ fn whatever_fails_writes_go_to_the_primary_and_all_that_wait_leave_in_order() {
         all.drained,
         all.lost_transactions,
         all.conflicts,
+        all.overtaken,
+        all.given_up,
+        all.no_room,
     ];
     assert!(met.iter().all(|count| *count > 0), "{all:?}");
 }

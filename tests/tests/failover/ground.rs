@@ -55,7 +55,7 @@ pub(crate) async fn proxy_with_operator(
     cluster: &Cluster,
     more: &str,
 ) -> anyhow::Result<(Proxy, Connection)> {
-    let port = Launch::new()?.port;
+    let port = free_port()?;
     let admin = format!(
         "[admin]\nlisten = \"127.0.0.1:{port}\"\npassword_env = \"MILLRACE_ADMIN_PASSWORD\"\n{more}"
     );
@@ -63,6 +63,11 @@ pub(crate) async fn proxy_with_operator(
     let target = Target::Tcp(format!("127.0.0.1:{port}"));
     let operator = Connection::open(&Login::new(target, "admin", OPERATOR)).await?;
     Ok((proxy, operator))
+}
+
+/// A port that nobody listens on.
+pub(crate) fn free_port() -> anyhow::Result<u16> {
+    Ok(Launch::new()?.port)
 }
 
 async fn proxy_for(ports: &[u16], workers: u32, more: &str) -> anyhow::Result<Proxy> {

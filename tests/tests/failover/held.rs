@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use millrace_sandbox::Cluster;
+use millrace_tests::wire::{Connection, Target};
 
 use crate::ground::{
-    ask, both, client, ensure_error, kill, proxy, proxy_of_one, scalar, table, wait_held,
+    app, ask, both, client, ensure_error, free_port, kill, proxy, proxy_of_one, scalar, table,
+    wait_held,
 };
 
 /// They go out in the order in which they came.
@@ -170,5 +172,30 @@ pub(crate) async fn reset_while_held(cluster: &Cluster) -> anyhow::Result<()> {
         cluster.promote(&next.name).await
     };
     both(resetting, promoting).await?;
+    Ok(())
+}
+
+/// On a listener for replicas nobody takes a write: it is told so at once, and nothing comes to be judged
+/// from that.
+pub(crate) async fn write_for_replicas(cluster: &Cluster) -> anyhow::Result<()> {
+    table(cluster, "for_replicas (n INT)").await?;
+    let port = free_port()?;
+    let listen = format!("[[listen]]\naddress = \"127.0.0.1:{port}\"\ntarget = \"replicas\"\n");
+    let proxy = proxy(cluster, &listen).await?;
+    let target = Target::Tcp(format!("127.0.0.1:{port}"));
+    let mut reader = Connection::open(&app(target)).await?;
+    let begun = Instant::now();
+    for begin in ["DO 1", "BEGIN"] {
+        reader.expect(begin).await?;
+        let reply = reader.query("INSERT INTO for_replicas VALUES (1)").await;
+        ensure_error(&reply, 1290, "HY000")?;
+        reader.expect("ROLLBACK").await?;
+    }
+    // It would have waited for as long as statements are held.
+    ensure!(begun.elapsed() < Duration::from_secs(3));
+    let mut writer = client(&proxy).await?;
+    writer.expect("INSERT INTO for_replicas VALUES (2)").await?;
+    let rows = ask(cluster, "SELECT GROUP_CONCAT(n) FROM app.for_replicas").await?;
+    ensure!(rows == "2", "{rows}");
     Ok(())
 }

@@ -53,6 +53,7 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     check!("in order", held::in_order);
     check!("limits", held::limits);
     check!("client leaves", held::client_leaves);
+    check!("write for replicas", held::write_for_replicas);
     check!("killed while held", held::killed_while_held);
     check!("reset while held", held::reset_while_held);
     check!("switchover under load", planned::switchover);

@@ -11,8 +11,8 @@ use millrace_routing::{
     self as routing, Access, Decision, Load, SessionView, Transaction, decide, is_for_primary,
 };
 use millrace_topology::{
-    Cause, ChangeEvent, Family, GtidSet, Millis, Observation, ObservationKind, Options, ServerId,
-    ServerSpec, Snapshot, Topology,
+    Cause, ChangeEvent, Family, GtidSet, Millis, NoPrimary, Observation, ObservationKind, Options,
+    ServerId, ServerSpec, Snapshot, Topology,
 };
 
 use super::random::Random;
@@ -25,6 +25,10 @@ const SESSIONS: usize = 12;
 const TIMEOUT_MS: u64 = 1_000;
 /// Between two attempts of one that was in vain, as in `hold`.
 const PAUSE_MS: u64 = 50;
+/// A statement waits so long at most.
+const HOLD_MS: u64 = 2_000;
+/// So many may wait at once.
+const HELD_MAX: usize = 9;
 /// So many rounds, each of them 50 ms, must do for all that waits once everything works.
 const CALM_ROUNDS: u64 = 600;
 
@@ -39,6 +43,10 @@ pub(super) struct Counts {
     pub(super) retried: u64,
     pub(super) unknown: u64,
     pub(super) lost_transactions: u64,
+    /// Their server was no more the primary when a connection to it had been had.
+    pub(super) overtaken: u64,
+    pub(super) given_up: u64,
+    pub(super) no_room: u64,
     pub(super) drained: u64,
 }
 
@@ -52,6 +60,9 @@ impl AddAssign for Counts {
         self.retried += other.retried;
         self.unknown += other.unknown;
         self.lost_transactions += other.lost_transactions;
+        self.overtaken += other.overtaken;
+        self.given_up += other.given_up;
+        self.no_room += other.no_room;
         self.drained += other.drained;
     }
 }
@@ -71,13 +82,20 @@ struct Waiting {
     place: Place,
     number: u64,
     lane: Lane,
+    since: u64,
 }
 
 /// Where a session's statement is.
 #[derive(Debug)]
 enum At {
     Idle,
-    /// On a server until then.
+    /// It has a connection then, if the server is there.
+    Connecting {
+        server: usize,
+        until: u64,
+        waiting: Option<Waiting>,
+    },
+    /// Sent; the server runs it then.
     Server {
         server: usize,
         until: u64,
@@ -159,7 +177,10 @@ impl Run {
             world: topology.snapshot(),
             topology,
             late: (0..count).map(|_| VecDeque::new()).collect(),
-            held: Arc::new(Held::new(&FailoverOptions::default())),
+            held: Arc::new(Held::new(&FailoverOptions {
+                held_statements_max: HELD_MAX,
+                ..FailoverOptions::default()
+            })),
             sessions: (0..SESSIONS).map(session).collect(),
             queue: BTreeMap::new(),
             next: 0,
@@ -336,6 +357,11 @@ impl Run {
     fn act(&mut self, index: usize, storm: bool) {
         match std::mem::replace(&mut self.sessions[index].at, At::Idle) {
             At::Idle => self.idle(index, storm),
+            At::Connecting {
+                server,
+                until,
+                waiting,
+            } => self.connecting(index, server, until, waiting),
             At::Server {
                 server,
                 until,
@@ -381,9 +407,12 @@ impl Run {
     /// Where the decision sends it, or into the queue.
     fn place(&mut self, index: usize, waiting: Option<Waiting>) {
         match self.decided(index) {
+            Some(server) if self.sessions[index].pinned.is_some() => {
+                self.send(index, server, waiting);
+            }
             Some(server) => {
-                let until = self.now + self.random.below(30);
-                self.sessions[index].at = At::Server {
+                let until = self.now + self.random.below(60);
+                self.sessions[index].at = At::Connecting {
                     server,
                     until,
                     waiting,
@@ -396,8 +425,75 @@ impl Run {
         }
     }
 
+    /// As in `has_lost_ground`: a primary that is drained still is one to those that are there.
+    fn takes_writes(&self, server: usize) -> bool {
+        let id = ServerId(server as u16);
+        self.world.primary == Some(id) || self.world.without == Some(NoPrimary::Draining(id))
+    }
+
+    /// Opens a connection; then the statement is sent, if the server is still the one.
+    fn connecting(&mut self, index: usize, server: usize, until: u64, waiting: Option<Waiting>) {
+        let reached = self.servers.reach(server);
+        let over = match reached {
+            Reached::Silence => self.now >= until + TIMEOUT_MS,
+            Reached::Yes | Reached::Refused => self.now >= until,
+        };
+        match reached {
+            _ if !over => {
+                self.sessions[index].at = At::Connecting {
+                    server,
+                    until,
+                    waiting,
+                };
+            }
+            Reached::Yes => {
+                if let Some(waiting) = &waiting {
+                    waiting.place.connected();
+                    self.queue.remove(&waiting.number);
+                }
+                let writes = self.sessions[index].access == Access::Write;
+                if writes && !self.takes_writes(server) {
+                    self.counts.overtaken += 1;
+                    self.again(index, waiting, true);
+                } else {
+                    self.send(index, server, waiting);
+                }
+            }
+            Reached::Refused => {
+                self.see(server, ObservationKind::LiveError(Cause::Refused));
+                self.again(index, waiting, true);
+            }
+            Reached::Silence => {
+                self.see(server, ObservationKind::LiveError(Cause::TimedOut));
+                self.again(index, waiting, true);
+            }
+        }
+    }
+
+    fn send(&mut self, index: usize, server: usize, waiting: Option<Waiting>) {
+        let writes = self.sessions[index].access == Access::Write;
+        assert!(
+            !writes || self.takes_writes(server),
+            "no write is sent to a server that is not known as the primary: {server}, {:?}",
+            self.world
+        );
+        let until = self.now + self.random.below(30);
+        self.sessions[index].at = At::Server {
+            server,
+            until,
+            waiting,
+        };
+    }
+
     /// Asks the real decision, and checks it.
     fn decided(&mut self, index: usize) -> Option<usize> {
+        if let Some(pinned) = self.sessions[index].pinned
+            && !self.takes_writes(pinned)
+        {
+            // Its transaction is run again elsewhere, or the client is told that it is over.
+            self.sessions[index].pinned = None;
+            self.counts.lost_transactions += 1;
+        }
         let session = &self.sessions[index];
         let view = session.view();
         let options = routing::Options::default();
@@ -455,7 +551,13 @@ impl Run {
             kind: "write",
             lane,
         };
-        let place = self.held.enter(statement).expect("room");
+        let room = self.held.count() < HELD_MAX;
+        let entered = self.held.enter(statement);
+        assert_eq!(entered.is_ok(), room, "as many wait as may");
+        let Ok(place) = entered else {
+            self.counts.no_room += 1;
+            return;
+        };
         let number = self.next;
         self.next += 1;
         self.queue.insert(number, (lane, false));
@@ -466,11 +568,17 @@ impl Run {
             place,
             number,
             lane,
+            since: self.now,
         });
     }
 
     /// Looks only when it was woken, as a task does: a lost wake-up is a livelock.
     fn in_queue(&mut self, index: usize, waiting: Waiting) {
+        if self.now > waiting.since + HOLD_MS {
+            self.counts.given_up += 1;
+            self.queue.remove(&waiting.number);
+            return;
+        }
         let woken = self.sessions[index].woken.clone();
         if !woken.0.swap(false, Ordering::Relaxed) {
             self.sessions[index].at = At::Queue(waiting);
@@ -550,10 +658,7 @@ impl Run {
                 session.pinned = Some(server);
             }
         }
-        if let Some(waiting) = waiting {
-            waiting.place.connected();
-            self.queue.remove(&waiting.number);
-        }
+        drop(waiting);
         self.see(server, ObservationKind::LiveOk);
     }
 
