@@ -12,3 +12,4 @@ pub mod ledger;
 pub mod load;
 pub mod torture;
 pub mod wire;
+pub mod witness;
