@@ -444,7 +444,12 @@ async fn cut_stage(family: Family) -> anyhow::Result<CutStage> {
         .iter()
         .map(|c| format!("127.0.0.1:{}", c.port))
         .collect();
-    let proxy = Proxy::start(&servers, &ProxyOptions::default()).await?;
+    // Statements that no server can run are to be answered soon.
+    let options = ProxyOptions {
+        extra: "[failover]\nhold_time = \"500ms\"\n".to_owned(),
+        ..ProxyOptions::default()
+    };
+    let proxy = Proxy::start(&servers, &options).await?;
     Ok(CutStage {
         address: proxy.address(),
         proxy,

@@ -46,13 +46,23 @@ enum Crowd {
     Elsewhere,
 }
 
+/// Why a session had better not read where it has read last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stuck {
+    /// Others have less to do.
+    Crowded,
+    /// The read is not for that server; until it is known how far that one is, only the primary can
+    /// have it.
+    Misplaced,
+}
+
 /// Where asking was not worth it, that is looked at again after so many reads.
 const TURNS: u32 = 16;
 
 /// A worker's sessions ask for the sake of balance once in this time at most.
 const ASK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// An answer that takes longer is of no use for balance.
+/// An answer that takes longer is of no use: for balance, or beside a primary that answers at once.
 const ASK_LIMIT: Duration = Duration::from_millis(100);
 
 /// Until a server's demotion is known to all; it is passed on at once.
@@ -211,14 +221,12 @@ impl Session {
             })
     }
 
-    /// Whether a read that may only run where the session has read last had better not: asking how
-    /// far that server is would let it run elsewhere.
-    pub(crate) fn is_stuck(&self, request: &Request<'_>) -> bool {
-        let Some(seen) = self.seen.filter(|_| request.access == Access::Read) else {
-            return false;
-        };
+    /// Whether a read that may only run where the session has read last had better not, and why:
+    /// asking how far that server is would let it run elsewhere.
+    pub(crate) fn is_stuck(&self, request: &Request<'_>) -> Option<Stuck> {
+        let seen = self.seen.filter(|_| request.access == Access::Read)?;
         if self.level_for(request) == Consistency::Eventual || self.target == Target::PrimaryOnly {
-            return false;
+            return None;
         }
         let directions = request.directions.as_ref();
         let wanted = directions.and_then(|directions| directions.wanted);
@@ -228,7 +236,7 @@ impl Session {
             let asked = snapshot.server(seen.server).filter(|view| {
                 view.gtid && view.health.is_usable() && view.incarnation == seen.incarnation
             });
-            let Some(view) = asked else { return false };
+            let view = asked?;
             let primary = snapshot.primary == Some(seen.server);
             let misplaced = view.unfit.is_some()
                 || wanted.is_some_and(|wanted| {
@@ -243,22 +251,29 @@ impl Session {
             // Where it is not worth it this time, it is not at once again.
             let turn = seen.reads >= reads && (seen.reads - reads).is_multiple_of(TURNS);
             if !misplaced && (!turn || routing.sticky) {
-                return false;
+                return None;
             }
             // From here on it is a matter of one statement in many.
-            let crowd = match misplaced || (primary && routing.reads == Reads::Replicas) {
+            let crowd = match primary && routing.reads == Reads::Replicas {
                 true => Crowd::Here,
                 false => self.crowd(seen.server, snapshot),
             };
             let others = snapshot.servers.iter();
             let mut others = others.filter(|view| view.id != seen.server && view.unfit.is_none());
-            others.any(|view| snapshot.primary != Some(view.id) || routing.reads == Reads::All)
-                && !self.worker.is_deaf()
+            if !others.any(|view| snapshot.primary != Some(view.id) || routing.reads == Reads::All)
+            {
+                return None;
+            }
+            if misplaced {
+                return Some(Stuck::Misplaced);
+            }
+            let worth_it = !self.worker.is_deaf()
                 && match crowd {
                     Crowd::Alone => true,
-                    Crowd::Here => misplaced || self.worker.may_ask(ASK_INTERVAL),
+                    Crowd::Here => self.worker.may_ask(ASK_INTERVAL),
                     Crowd::Elsewhere => false,
-                }
+                };
+            worth_it.then_some(Stuck::Crowded)
         })
     }
 
@@ -282,7 +297,7 @@ impl Session {
     }
 
     /// Asks how far the server is where the session has read last.
-    pub(crate) async fn come_loose(&mut self) {
+    pub(crate) async fn come_loose(&mut self, stuck: Stuck) {
         let Some(seen) = &mut self.seen else { return };
         seen.reads = 0;
         self.asked = (self.asked + 1).min(7);
@@ -294,7 +309,8 @@ impl Session {
             let others = others.filter(|view| view.id != server && view.unfit.is_none());
             others.for_each(|view| positions.urge(view.id));
         });
-        if positions.ask(server, mark, ASK_LIMIT).await.is_none() {
+        let found = positions.ask(server, mark, ASK_LIMIT).await;
+        if found.is_none() && stuck == Stuck::Crowded {
             // The session stays where it is, and nobody asks for a while.
             self.worker.set_deaf();
         }

@@ -482,8 +482,8 @@ impl Session {
         self.frontier = None;
         if self.needs_frontier(request) {
             Box::pin(self.ask_frontier()).await;
-        } else if self.is_stuck(request) {
-            Box::pin(self.come_loose()).await;
+        } else if let Some(stuck) = self.is_stuck(request) {
+            Box::pin(self.come_loose(stuck)).await;
         }
         if self.must_queue(request) {
             return Box::pin(self.hold(request, None)).await;
