@@ -84,7 +84,7 @@ impl Session {
             }
         }
         self.note_results(&mut lease, &outcome, class, text);
-        self.note_transaction(&outcome, class, began);
+        self.note_transaction(&outcome, request, began);
         if self.journal.is_some() {
             self.keep_journal(&outcome, request);
         }
@@ -327,7 +327,8 @@ impl Session {
 
     /// Whether a transaction is open now. Where the answer does not say, the connection is kept
     /// until one does.
-    fn note_transaction(&mut self, outcome: &Outcome, class: &Statement, began: bool) {
+    fn note_transaction(&mut self, outcome: &Outcome, request: &Request<'_>, began: bool) {
+        let class = request.class;
         if outcome.error.is_none() && outcome.has_status {
             self.take_status(outcome.status);
             if class.kind == Kind::Savepoint {
@@ -340,14 +341,19 @@ impl Session {
             self.pin(PinReason::Transaction);
         }
         // An error may have ended the transaction (a deadlock, a failed statement that commits
-        // first), or left one open that the statement began.
+        // first), or left one open that the statement began. Several statements that only read did
+        // not, and the server that they ran on may be a replica.
+        let may_have_begun = match class.kind {
+            Kind::Begin => true,
+            Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } => {
+                request.access > Access::Read
+            }
+            _ => false,
+        };
         let may_have_changed = began
             || self.pins.has(PinReason::Transaction)
             || self.autocommit_off()
-            || matches!(
-                class.kind,
-                Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } | Kind::Begin
-            );
+            || may_have_begun;
         if began || (outcome.error.is_some() && may_have_changed) {
             self.pin(PinReason::Transaction);
         }
