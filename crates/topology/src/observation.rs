@@ -27,8 +27,6 @@ pub enum ObservationKind {
     },
     /// A connection for a client could not be made, or was lost while in use.
     LiveError(Cause),
-    /// A connection for a client was made, or answered.
-    LiveOk,
     /// The server refused a client's write because it is read only (errors 1290, 1836) or in
     /// offline mode (3032).
     RefusedWrite,

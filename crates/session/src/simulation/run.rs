@@ -554,7 +554,6 @@ impl Run {
             waiting.place.connected();
             self.queue.remove(&waiting.number);
         }
-        self.see(server, ObservationKind::LiveOk);
     }
 
     /// It was in vain: what was provably not run is run again, what is pinned is lost, the rest is
