@@ -3,8 +3,9 @@
 //! 64 clients read, write and run transactions through Millrace, check every answer and keep a
 //! ledger, while one fault after the other meets the servers. Afterwards the servers are asked
 //! directly: nothing acknowledged may be lost, nothing done twice or by half, nothing written to
-//! two primaries, and every error that a client saw must be a documented one. How long clients
-//! paused and what they saw is reported beside the aims.
+//! two primaries, and every error that a client saw must be a documented one. What the aims say of errors
+//! and of transactions run again must be so as well; how long clients paused is reported beside the
+//! aims, and judged by no assertion: that depends on the machine.
 //!
 //! A short selection runs by default; `MILLRACE_FAULTS=all` runs every fault, and
 //! `MILLRACE_TESTS_ONLY=word` those whose name has the word. `MILLRACE_FAULTS_OUT=folder` is where
@@ -171,6 +172,9 @@ async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
             let story = cases::strike(ground, fault).await;
             let over = Instant::now();
             let silent = recovered(&load.board, over).await;
+            if !silent.is_empty() {
+                eprintln!("{}", ground.picture().await);
+            }
             tokio::time::sleep(Duration::from_secs(1)).await;
             let (board, stuck) = load.stop(Duration::from_secs(60)).await;
             let mut late = Vec::new();
@@ -204,6 +208,7 @@ async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
     figures.wrong.extend(timeline::agree(ground).await?);
     let found = judge(ground, &story, &board).await?;
     take_findings(ground.plan, found, &mut figures);
+    figures.wrong.extend(figures.missed());
     Ok(figures)
 }
 
