@@ -57,7 +57,7 @@ pub enum Cause {
     Denied,
     /// The server answers that it has too many connections (1040).
     Busy,
-    /// The server is shutting down (1053) or starting.
+    /// The server is shutting down (1053), starting, without its cluster, or in offline mode.
     ShuttingDown,
     /// The server answers something that is not understood, or TLS failed.
     Protocol,
