@@ -38,7 +38,7 @@ pub(super) struct Eye {
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy)]
-enum Limit {
+pub(super) enum Limit {
     /// A connection, login included.
     Connect,
     /// All answers to a probe.
@@ -78,6 +78,11 @@ impl Writes {
         }
         self.changed_at.map_or(Duration::ZERO, |at| now - at)
     }
+}
+
+/// Clients that give up end their statements, not the commits that are stuck.
+pub(super) fn asks_for_stall(stall: Duration, quiet: Duration, was_stalled: bool) -> bool {
+    !stall.is_zero() && (was_stalled || quiet >= stall / 2)
 }
 
 /// Connections that were given up in the middle of a question: the server may still be at it.
@@ -194,7 +199,7 @@ impl Eye {
     }
 
     /// A server that has not answered in time, but clients in the second half of that, is slow.
-    async fn within<T>(
+    pub(super) async fn within<T>(
         &self,
         limit: Limit,
         asking: impl Future<Output = Result<T, BackendError>>,
@@ -236,7 +241,7 @@ impl Eye {
         let quiet = track
             .writes
             .quiet(is_primary, self.counts(), Instant::now());
-        is_primary && !stall.is_zero() && (was_stalled || quiet >= stall / 2)
+        is_primary && asks_for_stall(stall, quiet, was_stalled)
     }
 
     fn answered(&self, track: &mut Track, mut probed: Probed, started: Instant) {

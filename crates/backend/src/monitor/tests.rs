@@ -3,8 +3,11 @@ use std::rc::Rc;
 
 use tokio::task::LocalSet;
 
-use super::eye::{Abandoned, Writes};
+use super::eye::{Abandoned, Eye, Limit, Writes, asks_for_stall};
 use super::*;
+use crate::error::BackendError;
+use crate::secret::Secret;
+use crate::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -64,4 +67,68 @@ fn quiet_is_a_primary_in_use_that_ends_nothing_but_reads() {
         writes.quiet(false, counts(0, 0, 1), start + SECOND * 9),
         Duration::ZERO
     );
+}
+
+#[test]
+fn stuck_commits_are_asked_for_as_long_as_there_were_some() {
+    assert!(!asks_for_stall(SECOND * 2, SECOND / 2, false));
+    assert!(asks_for_stall(SECOND * 2, SECOND, false));
+    assert!(asks_for_stall(SECOND * 2, Duration::ZERO, true));
+    assert!(!asks_for_stall(Duration::ZERO, SECOND, true));
+}
+
+/// An eye on a server that has answered clients `step` times more whenever somebody looks.
+fn eye(step: u64) -> Eye {
+    let answered = std::sync::atomic::AtomicU64::new(0);
+    let counts = move |_| Counts {
+        answered: answered.fetch_add(step, std::sync::atomic::Ordering::Relaxed),
+        ..Counts::default()
+    };
+    let limit = Duration::from_millis(20);
+    let options = MonitorOptions {
+        user: "monitor".into(),
+        password: Secret::new(Vec::new()),
+        interval: SECOND,
+        urgent_interval: SECOND,
+        timeout: limit,
+        connect_timeout: limit,
+        position_interval: SECOND,
+        catalogue_interval: SECOND,
+        catalogue_queries: |_| ["", "", ""],
+        topology: Options::default(),
+        commit_stall: SECOND,
+        traffic: Some(Traffic(Arc::new(counts))),
+    };
+    let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());
+    Eye {
+        monitor: Monitor::new(&options, Vec::new(), &[]),
+        id: ServerId(0),
+        options: Arc::new(options),
+        tls: Arc::new(tls.expect("no files are needed")),
+        clock: Rc::new(Clock::new(Instant::now())),
+    }
+}
+
+#[test]
+fn who_answers_clients_and_not_us_is_slow_also_while_we_connect() {
+    let never = std::future::pending::<Result<(), BackendError>>;
+    // As connecting says it, just before our own time is up.
+    let gives_up = || async {
+        tokio::time::sleep(Duration::from_millis(15)).await;
+        Err::<(), _>(BackendError::Timeout("monitor.connect_timeout"))
+    };
+    runtime().block_on(async {
+        for limit in [Limit::Connect, Limit::Answers] {
+            let slow = eye(1).within(limit, never()).await;
+            assert!(matches!(slow, Err(BackendError::Limit(_))), "{slow:?}");
+            let dead = eye(0).within(limit, never()).await;
+            assert!(matches!(dead, Err(BackendError::Timeout(_))), "{dead:?}");
+        }
+        let slow = eye(1).within(Limit::Connect, gives_up()).await;
+        assert!(matches!(slow, Err(BackendError::Limit(_))), "{slow:?}");
+        let dead = eye(0).within(Limit::Connect, gives_up()).await;
+        assert!(matches!(dead, Err(BackendError::Timeout(_))), "{dead:?}");
+        let fine = eye(0).within(Limit::Connect, async { Ok(7) }).await;
+        assert!(matches!(fine, Ok(7)));
+    });
 }
