@@ -128,6 +128,28 @@ impl Figures {
         }
     }
 
+    /// Nothing was seen.
+    #[cfg(test)]
+    fn blank(fault: Fault) -> Self {
+        Figures {
+            topology: String::new(),
+            fault,
+            statements: 0,
+            errors: BTreeMap::new(),
+            unknown: 0,
+            reads: Pause::default(),
+            writes: Pause::default(),
+            takeover: None,
+            judged: None,
+            open: 0,
+            replayed: 0,
+            commits: 0,
+            settled: 0,
+            lost: 0,
+            wrong: Vec::new(),
+        }
+    }
+
     fn errors_of(&self, kind: Kind) -> u64 {
         let of = self.errors.iter().filter(|((of, _), _)| *of == kind);
         of.map(|(_, count)| count).sum()
@@ -297,4 +319,41 @@ pub(crate) fn publish(series: &str, all: &[Figures]) -> anyhow::Result<()> {
     let json = serde_json::to_vec_pretty(&rows)?;
     std::fs::write(folder.join(format!("{series}.json")), json)?;
     Ok(())
+}
+
+#[test]
+fn aims_of_errors_and_replays_fail_a_run_and_aims_of_time_do_not() {
+    let figures = |fault: Fault, errors: &[(Kind, &str)], replayed: usize| {
+        let mut story = Figures::blank(fault);
+        story.errors = errors
+            .iter()
+            .map(|(kind, name)| ((*kind, (*name).to_owned()), 1))
+            .collect();
+        story.open = 20;
+        story.replayed = replayed;
+        story.writes.max = Duration::from_secs(60);
+        story
+    };
+    let missed = |fault, errors: &[(Kind, &str)], replayed| {
+        let missed = figures(fault, errors, replayed).missed();
+        missed.len()
+    };
+    let unknown = (Kind::Writes, "1180/08007");
+    let lost = (Kind::Transactions, "1213/40001");
+    assert_eq!(missed(Fault::Switchover, &[], 0), 0);
+    assert_eq!(missed(Fault::Switchover, &[lost], 20), 1);
+    assert_eq!(missed(Fault::ReplicaKilled, &[unknown], 20), 1);
+    assert_eq!(missed(Fault::PrimaryKilled, &[unknown, lost], 19), 0);
+    assert_eq!(missed(Fault::PrimaryKilled, &[unknown], 18), 1);
+    assert_eq!(
+        missed(Fault::PrimaryKilled, &[(Kind::Reads, "1158/08S01")], 20),
+        1
+    );
+    assert_eq!(
+        missed(Fault::PrimaryKilled, &[(Kind::Writes, "1105/HY000")], 20),
+        1
+    );
+    assert_eq!(missed(Fault::TwoWritable, &[lost], 0), 0);
+    let text = figures(Fault::Switchover, &[], 0).aim_text();
+    assert_eq!(text, "no error: met; **pause < 1 s: missed**");
 }
