@@ -21,7 +21,6 @@ pub(crate) fn reason(kind: &ObservationKind) -> Box<str> {
         ObservationKind::LiveError(cause) => {
             format!("a client's connection failed: {}", cause.as_str()).into()
         }
-        ObservationKind::LiveOk => "".into(),
         ObservationKind::RefusedWrite => "it refused a client's write".into(),
         ObservationKind::Drain { by } => format!("drained by {by}").into(),
         ObservationKind::Resume { by } => format!("resumed by {by}").into(),

@@ -1,5 +1,5 @@
-//! Asks each server about once a second what it is and where it stands, and publishes what
-//! follows from the answers. Writes nothing to the servers and never blocks a worker.
+//! Has each server asked what it is and where it stands, twice a second by default, and publishes
+//! what follows from the answers. Writes nothing to the servers and never blocks a worker.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,21 +9,20 @@ use std::time::{Duration, Instant};
 use millrace_metrics::PerServer;
 use millrace_protocol::handshake::Greeting;
 use millrace_topology::{
-    Cause, ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, Role,
-    ServerId, ServerSpec, Snapshot, Topology, Unfit,
+    ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, ServerId,
+    ServerSpec, Snapshot, Topology, Unfit,
 };
 use tokio::sync::{Notify, watch};
-use tracing::warn;
+use tracing::{error, warn};
 
 use crate::chronicle;
 use crate::clock::Clock;
 use crate::conn::Row;
 use crate::connect::{Address, SharedTls};
-use crate::error::BackendError;
 use crate::failovers::Failovers;
 use crate::pool::ServerFacts;
 use crate::positions::{Position, Positions};
-use crate::probe::{self, Followed, Probed};
+use crate::probe::{self, Probed};
 use crate::secret::Secret;
 
 /// How the servers are asked.
@@ -120,17 +119,8 @@ pub struct Monitor {
     origin: Instant,
 }
 
-/// What is said of a server that answers clients and not the monitor.
-const SLOW: &str = "no answer within monitor.timeout, but clients have answers";
-
-/// A failed probe is repeated after this, before anything is judged from it.
-const SECOND_LOOK: Duration = Duration::from_millis(50);
-
-/// So many probes in a row are not counted because this process stood still meanwhile.
-const EXCUSES: u32 = 3;
-
-/// Another name of a known server is asked so many times more seldom.
-const SELDOM: u32 = 10;
+/// What watches has panicked: it is begun anew after this.
+const BEGUN_ANEW: Duration = Duration::from_secs(1);
 
 impl Monitor {
     /// Prepares to watch `servers`; asks nothing yet.
@@ -243,6 +233,11 @@ impl Monitor {
             if calls_for_all(event, &before) {
                 self.nudge_others(server, &snapshot);
             }
+            if let Some(name) = stands_in(event, &before)
+                && let Some(nudge) = self.nudges.get(name.index())
+            {
+                nudge.notify_one();
+            }
         }
     }
 
@@ -262,26 +257,33 @@ impl Monitor {
         let clock = std::rc::Rc::new(Clock::new(Instant::now()));
         let beating = clock.clone();
         tokio::task::spawn_local(async move { beating.run().await });
-        let catalogue = self.clone().watch_catalogue(options.clone(), tls.clone());
-        tokio::task::spawn_local(catalogue);
+        let (reader, how, with) = (self.clone(), options.clone(), tls.clone());
+        let read = move || reader.clone().watch_catalogue(how.clone(), with.clone());
+        tokio::task::spawn_local(keep("stored routines and views", read));
         let mut world = self.watch();
         let mut watched = HashMap::new();
         loop {
             let known = world.borrow_and_update().facts.len();
             for id in (0..known).filter_map(|at| u16::try_from(at).ok().map(ServerId)) {
                 watched.entry(id).or_insert_with(|| {
-                    let eye = Eye {
+                    let eye = eye::Eye {
                         monitor: self.clone(),
                         id,
                         options: options.clone(),
                         tls: tls.clone(),
                         clock: clock.clone(),
                     };
-                    tokio::task::spawn_local(eye.watch());
+                    let watching = keep("the watch of a server", move || eye.clone().watch());
+                    tokio::task::spawn_local(watching);
                     if !options.user.is_empty() {
-                        let following = self.clone();
+                        let monitor = self.clone();
                         let (options, tls) = (options.clone(), tls.clone());
-                        tokio::task::spawn_local(following.follow_position(id, options, tls));
+                        let follow = move || {
+                            monitor
+                                .clone()
+                                .follow_position(id, options.clone(), tls.clone())
+                        };
+                        tokio::task::spawn_local(keep("a server's position", follow));
                     }
                 });
             }
@@ -425,6 +427,19 @@ impl Monitor {
     }
 }
 
+/// Runs a task until it ends; where it panics, it is begun anew, and said.
+async fn keep<F: Future<Output = ()> + 'static>(what: &str, begin: impl Fn() -> F) {
+    loop {
+        match tokio::task::spawn_local(begin()).await {
+            Err(failed) if failed.is_panic() => {
+                error!("{what} has panicked, which is a defect of Millrace; it begins anew");
+            }
+            _ => return,
+        }
+        tokio::time::sleep(BEGUN_ANEW).await;
+    }
+}
+
 fn unknown_facts(id: ServerId, address: Address) -> Arc<ServerFacts> {
     Arc::new(ServerFacts {
         id,
@@ -461,219 +476,15 @@ fn calls_for_all(event: &ChangeEvent, before: &Snapshot) -> bool {
     }
 }
 
-/// What watches one server.
-struct Eye {
-    monitor: Arc<Monitor>,
-    id: ServerId,
-    options: Arc<MonitorOptions>,
-    tls: SharedTls,
-    clock: std::rc::Rc<Clock>,
+/// Another name of a server that stands in from now on: it was asked seldom.
+fn stands_in(event: &ChangeEvent, before: &Snapshot) -> Option<ServerId> {
+    let ChangeEvent::Fitness { server, .. } = event else {
+        return None;
+    };
+    let unfit = before.server(*server)?.unfit;
+    matches!(unfit, Some(Unfit::SameServer(_))).then_some(*server)
 }
 
-/// What is carried from one probe of a server to the next.
-#[derive(Default)]
-struct Track {
-    conn: Option<Followed>,
-    /// The last failure, so that it is logged once.
-    complaint: Option<String>,
-    /// Probes in a row that were not counted.
-    excused: u32,
-    /// Statements answered that did more than read, and when that number last changed.
-    written: u64,
-    written_at: Option<Instant>,
-    /// The connection has said something unasked, which did not mean its end.
-    talkative: bool,
-}
-
-impl Eye {
-    async fn watch(self) {
-        let mut track = Track::default();
-        loop {
-            self.until_known().await;
-            let started = Instant::now();
-            let outcome = self.ask(&mut track).await;
-            let second_look = match outcome {
-                Ok(probed) => {
-                    self.answered(&mut track, probed, started);
-                    false
-                }
-                Err(error) => self.failed(&mut track, &error, started),
-            };
-            let pause = if second_look {
-                SECOND_LOOK
-            } else {
-                self.interval().saturating_sub(started.elapsed())
-            };
-            self.rest(&mut track, pause).await;
-        }
-    }
-
-    /// Waits while the server is no part of the topology.
-    async fn until_known(&self) {
-        let gone = |world: &Arc<World>| {
-            let view = world.snapshot.server(self.id);
-            view.is_some_and(|view| view.gone)
-        };
-        if gone(&self.monitor.world.borrow()) {
-            // An error is the end of the process.
-            let _ = self.monitor.watch().wait_for(|world| !gone(world)).await;
-        }
-    }
-
-    fn interval(&self) -> Duration {
-        let world = self.monitor.world.borrow();
-        let snapshot = &world.snapshot;
-        let unfit = snapshot.server(self.id).and_then(|view| view.unfit);
-        let held = snapshot.primary.is_none() && snapshot.epoch > 0;
-        match unfit {
-            Some(Unfit::SameServer(_)) => self.options.interval * SELDOM,
-            _ if held => self.options.urgent_interval.min(self.options.interval),
-            _ => self.options.interval,
-        }
-    }
-
-    async fn ask(&self, track: &mut Track) -> Result<Probed, BackendError> {
-        let address = self.monitor.world.borrow().facts[self.id.index()]
-            .address
-            .clone();
-        let limit = match track.conn {
-            Some(_) => self.options.timeout,
-            None => self.options.timeout.max(self.options.connect_timeout),
-        };
-        let stall = self.options.commit_stall;
-        let asks_for_stall = self.may_be_stalled(track);
-        let probing = async {
-            let conn = &mut track.conn;
-            let asked = probe::probe(conn, self.id, &address, &self.options, &self.tls);
-            let mut probed = asked.await?;
-            if let (true, Some(followed)) = (asks_for_stall, conn) {
-                probed.report.stuck_commits = probe::stuck_commits(followed, stall).await?;
-            }
-            Ok(probed)
-        };
-        let mut probing = std::pin::pin!(probing);
-        if let Ok(outcome) = tokio::time::timeout(limit / 2, &mut probing).await {
-            return outcome;
-        }
-        // What is answered from here on was not on its way when the server stopped.
-        let before = self.answers();
-        if let Ok(outcome) = tokio::time::timeout(limit / 2, probing).await {
-            return outcome;
-        }
-        Err(if self.answers() > before {
-            BackendError::Limit(SLOW.to_owned())
-        } else {
-            BackendError::Timeout("monitor.timeout")
-        })
-    }
-
-    fn counts(&self) -> Counts {
-        let traffic = self.options.traffic.as_ref();
-        traffic.map_or_else(Counts::default, |traffic| (traffic.0)(self.id))
-    }
-
-    /// Whether the primary has connections in use and has ended nothing but reads for a while: then it is
-    /// asked for commits that do not end. A transaction that does nothing looks the same from here.
-    fn may_be_stalled(&self, track: &mut Track) -> bool {
-        let stall = self.options.commit_stall;
-        let counts = self.counts();
-        let written = counts.answered - counts.read;
-        let is_primary = {
-            let world = self.monitor.world.borrow();
-            let view = world.snapshot.server(self.id);
-            view.is_some_and(|view| view.role == Role::Primary)
-        };
-        let now = Instant::now();
-        if !is_primary || counts.leased == 0 || written != track.written {
-            track.written = written;
-            track.written_at = Some(now);
-        }
-        let quiet = track.written_at.map_or(Duration::ZERO, |at| now - at);
-        is_primary && !stall.is_zero() && quiet >= stall / 2
-    }
-
-    /// Statements that the server has answered clients so far.
-    fn answers(&self) -> u64 {
-        self.counts().answered
-    }
-
-    fn answered(&self, track: &mut Track, mut probed: Probed, started: Instant) {
-        let elapsed = started.elapsed().as_micros();
-        probed.report.round_trip_us = u32::try_from(elapsed).unwrap_or(u32::MAX);
-        let blind = track
-            .conn
-            .as_ref()
-            .and_then(|conn| conn.blind_to_replicas.clone())
-            // A group names its members.
-            .filter(|_| probed.report.group.is_none());
-        if blind.is_some() && track.complaint != blind {
-            let name = self.name();
-            let error = blind.as_deref();
-            warn!(server = %name, error, "the monitor's account may not list its replicas: those that no other server names are not found");
-        }
-        track.complaint = blind;
-        track.excused = 0;
-        self.monitor.accept(self.id, probed);
-    }
-
-    /// Takes a failure into account. True where the server is to be asked once more before anything is
-    /// judged.
-    fn failed(&self, track: &mut Track, error: &BackendError, started: Instant) -> bool {
-        track.conn = None;
-        track.talkative = false;
-        let text = error.to_string();
-        let complained = track.complaint.as_ref() == Some(&text);
-        let in_time = !matches!(error, BackendError::Timeout(_));
-        let held_up = !in_time && self.clock.stood_still_since(started, Instant::now());
-        if (held_up || probe::is_own_fault(error)) && track.excused < EXCUSES {
-            track.excused += 1;
-            if !complained && !held_up {
-                warn!(server = %self.name(), error = %text, "cannot be asked for lack of something on this machine");
-                track.complaint = Some(text);
-            }
-            return held_up;
-        }
-        track.excused = 0;
-        if !complained {
-            warn!(server = %self.name(), error = %text, "cannot be asked");
-            track.complaint = Some(text.clone());
-        }
-        let cause = match error {
-            BackendError::Limit(_) => Cause::Slow,
-            error => probe::cause(error),
-        };
-        let kind = ObservationKind::ProbeFailed {
-            cause,
-            text: text.into(),
-        };
-        self.monitor.fold(self.id, kind, |_| {});
-        let world = self.monitor.world.borrow();
-        let view = world.snapshot.server(self.id);
-        view.is_some_and(|view| matches!(view.health, Health::Suspect { .. }))
-    }
-
-    fn name(&self) -> String {
-        chronicle::name(&self.monitor.world.borrow().snapshot, self.id)
-    }
-
-    /// Waits until the server is to be asked again: when its time has come, when somebody wants it, or
-    /// when its connection is cut.
-    async fn rest(&self, track: &mut Track, pause: Duration) {
-        let cut = async {
-            match &track.conn {
-                Some(followed) if !track.talkative => followed.conn.stream.disturbed().await,
-                _ => std::future::pending().await,
-            }
-        };
-        let cut = tokio::select! {
-            () = tokio::time::sleep(pause) => false,
-            () = self.monitor.nudged(self.id) => {
-                // A burst of errors is one reason to ask, not many.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                false
-            }
-            () = cut => true,
-        };
-        track.talkative |= cut;
-    }
-}
+mod eye;
+#[cfg(test)]
+mod tests;

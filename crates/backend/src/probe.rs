@@ -1,7 +1,7 @@
 //! What servers are asked, and how their answers are read. Decides nothing, and writes nothing to them.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_protocol::handshake::Greeting;
 use millrace_protocol::resultset::Rows;
@@ -10,7 +10,7 @@ use millrace_topology::{
     ProbeReport, Receiver, Relation, ReplicationStatus, ServerId,
 };
 
-use crate::conn::Conn;
+use crate::conn::{Conn, Row};
 use crate::connect::{Address, Login, SharedTls, dial, open};
 use crate::error::BackendError;
 use crate::monitor::{CatalogueRows, MonitorOptions};
@@ -24,6 +24,8 @@ pub(crate) struct Followed {
     track: Arc<str>,
     /// The node's name where it is one of a Galera cluster.
     galera: Option<Box<str>>,
+    /// What is asked once was asked.
+    known: bool,
     /// The account may not list the replicas, as the server said.
     pub(crate) blind_to_replicas: Option<String>,
 }
@@ -63,8 +65,9 @@ pub(crate) fn cause(error: &BackendError) -> Cause {
         BackendError::Timeout(_) => Cause::TimedOut,
         BackendError::Server(error) => match error.code {
             1040 | 1203 | 1226 => Cause::Busy,
-            // 1047: a Galera node that is not ready.
-            1047 | 1053 => Cause::ShuttingDown,
+            // 1047: a Galera node that is not ready. 3032: MySQL's offline_mode, which ends and refuses
+            // the connections of all but administrators: to us it is gone.
+            1047 | 1053 | 3032 => Cause::ShuttingDown,
             _ => Cause::Denied,
         },
         BackendError::Protocol(_) | BackendError::Tls(_) | BackendError::Limit(_) => {
@@ -103,21 +106,14 @@ async fn connect(
 
 /// Asks a server everything.
 pub(crate) async fn probe(
-    slot: &mut Option<Followed>,
-    id: ServerId,
-    address: &Address,
+    followed: &mut Followed,
     options: &MonitorOptions,
-    tls: &SharedTls,
 ) -> Result<Probed, BackendError> {
-    if options.user.is_empty() {
-        return greet(address, options).await;
+    if !followed.known {
+        followed.galera = galera_name(&mut followed.conn).await?;
+        followed.track = trackable(&mut followed.conn).await?;
+        followed.known = true;
     }
-    if slot.is_none() {
-        *slot = Some(follow(id, address, options, tls).await?);
-    }
-    let Some(followed) = slot else {
-        return Err(BackendError::Protocol("no connection"));
-    };
     let mut report = match followed.conn.family {
         millrace_sql::Family::MySql => report_mysql(followed, options).await?,
         millrace_sql::Family::MariaDb => report_mariadb(followed, options).await?,
@@ -135,22 +131,53 @@ pub(crate) async fn probe(
     })
 }
 
-async fn follow(
+/// Opens a connection for probes.
+pub(crate) async fn follow(
     id: ServerId,
     address: &Address,
     options: &MonitorOptions,
     tls: &SharedTls,
 ) -> Result<Followed, BackendError> {
-    let (mut conn, greeting) = connect(id, address, options, tls).await?;
-    let galera = galera_name(&mut conn).await?;
-    let track = trackable(&mut conn).await?;
+    let (conn, greeting) = connect(id, address, options, tls).await?;
     Ok(Followed {
         conn,
         greeting,
-        track,
-        galera,
+        track: "*".into(),
+        galera: None,
+        known: false,
         blind_to_replicas: None,
     })
+}
+
+/// Ends questions that nobody waits for any more, on connections that were given up at these times, and
+/// forgets those. Only what the same account has been at since then: the server may have been started
+/// again, and the number may be another's.
+pub(crate) async fn end(
+    followed: &mut Followed,
+    threads: &mut Vec<(u32, Instant)>,
+) -> Result<(), BackendError> {
+    for (thread, since) in threads.iter() {
+        let seconds = since.elapsed().as_secs();
+        let ours = format!(
+            "SELECT ID FROM information_schema.PROCESSLIST WHERE ID = {thread} \
+             AND COMMAND <> 'Sleep' AND USER = SUBSTRING_INDEX(USER(), '@', 1) \
+             AND TIME >= {seconds}"
+        );
+        if !unless_refused(&mut followed.conn, &ours).await?.is_empty() {
+            // It may just have ended (1094).
+            unless_refused(&mut followed.conn, &format!("KILL {thread}")).await?;
+        }
+    }
+    threads.clear();
+    Ok(())
+}
+
+/// The rows; none where the server answers with an error.
+async fn unless_refused(conn: &mut Conn, question: &str) -> Result<Vec<Row>, BackendError> {
+    match conn.query(question).await {
+        Err(BackendError::Server(_)) => Ok(Vec::new()),
+        answer => answer,
+    }
 }
 
 /// The node's name where the server is one of a Galera cluster. From then on it answers the monitor
@@ -201,7 +228,10 @@ pub(crate) async fn stuck_commits(
 
 /// Without an account only the greeting can be had: enough for a single server, or for fixed
 /// roles. Positions are then not known.
-async fn greet(address: &Address, options: &MonitorOptions) -> Result<Probed, BackendError> {
+pub(crate) async fn greet(
+    address: &Address,
+    options: &MonitorOptions,
+) -> Result<Probed, BackendError> {
     let (mut stream, greeting, _) = dial(address, options.connect_timeout).await?;
     let family = match greeting.family() {
         millrace_protocol::handshake::Family::MySql => Family::MySql,
@@ -364,8 +394,18 @@ async fn group(conn: &mut Conn, report: &mut ProbeReport) -> Result<(), BackendE
     }
     let rows = match conn.query(MEMBERS).await {
         Ok(rows) => rows,
-        // Without the privilege, or where the performance schema was left out.
-        Err(BackendError::Server(_)) => return Ok(()),
+        // Without the privilege, or where the performance schema was left out. A member that is taken
+        // for an asynchronous server would be judged wrongly.
+        Err(BackendError::Server(error)) => {
+            const PLUGIN: &str = "SELECT PLUGIN_STATUS FROM information_schema.PLUGINS \
+                 WHERE PLUGIN_NAME = 'group_replication'";
+            let rows = unless_refused(conn, PLUGIN).await?;
+            let status = text(rows.first().and_then(|row| row.first()));
+            return match status.as_str() {
+                "ACTIVE" => Err(BackendError::Server(error)),
+                _ => Ok(()),
+            };
+        }
         Err(error) => return Err(error),
     };
     let Some(first) = rows.first() else {
@@ -562,7 +602,7 @@ async fn hosts(
          WHERE v.VARIABLE_NAME IN ('replica_uuid', 'slave_uuid')";
     let columns = Columns(replicas);
     let host = columns.find(["Host", "Host"]);
-    let nameless = |row: &crate::conn::Row| text(host.and_then(|at| row.get(at))).is_empty();
+    let nameless = |row: &Row| text(host.and_then(|at| row.get(at))).is_empty();
     let mysql = followed.conn.family == millrace_sql::Family::MySql;
     if !mysql || !replicas.rows.iter().any(nameless) {
         return Ok(Vec::new());
@@ -765,6 +805,15 @@ pub(crate) async fn read_catalogue(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_in_offline_mode_is_not_there() {
+        use crate::error::ServerError;
+        let said = |code| cause(&BackendError::Server(ServerError::new(code, b"HY000", "")));
+        assert_eq!(said(3032), Cause::ShuttingDown);
+        assert!(!said(3032).is_alive());
+        assert!(said(1045).is_alive());
+    }
 
     #[test]
     fn owners_are_left_out() {

@@ -171,24 +171,30 @@ impl Cluster {
         self.refresh_roles().await
     }
 
-    /// Waits until the members other than `but` see a group of `count`.
+    /// Waits until the members other than `but` see a group of `count`, and so many of them as can be are
+    /// online in it (Galera: synced, in the primary component).
     ///
     /// # Errors
     /// When they do not within 40 seconds.
     pub async fn wait_members(&self, count: u32, but: &str) -> Result<()> {
         let deadline = Instant::now() + EXPEL_LIMIT;
+        let others = (self.layout().len() - 1).min(count as usize);
         loop {
             let mut seen = Vec::new();
             for member in self.layout() {
                 if member.name != but && is_up(&member) {
-                    seen.push(self.member_status(&member).await.map(|s| s.members).ok());
+                    seen.push(self.member_status(&member).await.ok());
                 }
             }
-            if seen.iter().all(|members| *members == Some(count)) {
+            let well = |status: &Option<GroupStatus>| {
+                let status = status.as_ref().filter(|status| status.is_online());
+                status.is_some_and(|status| status.members == count)
+            };
+            if seen.len() >= others && seen.iter().all(well) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("the group has {seen:?} members, not {count}");
+                bail!("not a group of {count} whose members are online: {seen:?}");
             }
             tokio::time::sleep(POLL).await;
         }

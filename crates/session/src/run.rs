@@ -931,6 +931,11 @@ impl Session {
             let kind = ObservationKind::LiveError(cause);
             self.worker.shared.monitor.observe(server, kind);
         }
+        // offline_mode is a fence: it lets nobody in.
+        if matches!(&error, BackendError::Server(error) if error.code == 3032) {
+            let kind = ObservationKind::RefusedWrite;
+            self.worker.shared.monitor.observe(server, kind);
+        }
         Answer::backend(error)
     }
 

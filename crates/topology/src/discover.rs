@@ -123,7 +123,7 @@ fn is_meant(peer: &Peer, known: &ProbeReport, family: Family) -> bool {
         && known.galera.is_none()
 }
 
-/// Forgets what was found, does not answer, and is named by nobody. Called when another server has
+/// Forgets what was found, and has for a while neither answered nor been named by anybody. Called when another server has
 /// answered: who is cut off from all forgets nobody.
 pub(crate) fn forget(
     states: &mut [State],
@@ -133,7 +133,8 @@ pub(crate) fn forget(
     events: &mut Vec<ChangeEvent>,
 ) {
     for (id, state) in (0..).map(ServerId).zip(states) {
-        let down = matches!(state.health, Health::Down { .. });
+        let down = matches!(state.health, Health::Down { since, .. }
+            if at.since(since) > options.forget_after_ms);
         let unnamed = at.since(state.mentioned_at) > options.forget_after_ms;
         if !state.configured && !state.gone && down && unnamed && primary != Some(id) {
             state.forget();
@@ -143,10 +144,12 @@ pub(crate) fn forget(
 }
 
 /// Finds the names of servers that are known under another: the one that takes writes keeps its name,
-/// else the first that answers.
+/// else the first that answers. What the name of a server was told long ago counts no more once it
+/// stands in for another: names are asked seldom. `answered` has been asked just now.
 pub(crate) fn tell_names_apart(
     states: &mut [State],
     primary: Option<ServerId>,
+    answered: Option<ServerId>,
     events: &mut Vec<ChangeEvent>,
 ) {
     for index in 0..states.len() {
@@ -157,9 +160,41 @@ pub(crate) fn tell_names_apart(
         {
             let server = id;
             events.push(ChangeEvent::SameServer { server, known_as });
+            // It is the server that was drained, by whatever name.
+            let draining = states[index].draining || states[known_as.index()].draining;
+            states[index].draining = draining;
+            states[known_as.index()].draining = draining;
+        }
+        let stands_in = states[index].same_as.is_some() && known_as.is_none();
+        if stands_in && answered != Some(id) {
+            states[index].fresh = false;
         }
         states[index].same_as = known_as;
     }
+}
+
+/// All names of the server with this one, as far as they have ever answered; this one at least.
+pub(crate) fn names(states: &[State], id: ServerId) -> Vec<ServerId> {
+    let mine = states[id.index()].report.as_deref();
+    (0..)
+        .map(ServerId)
+        .zip(states)
+        .filter(|(other, state)| {
+            let theirs = state.report.as_deref().filter(|_| !state.gone);
+            let both = mine.zip(theirs);
+            *other == id || both.is_some_and(|(mine, theirs)| is_one_server(mine, theirs))
+        })
+        .map(|(other, _)| other)
+        .collect()
+}
+
+/// Two answers are of one server. MariaDB's servers in containers may have everything in common but
+/// their server_id.
+fn is_one_server(one: &ProbeReport, other: &ProbeReport) -> bool {
+    !one.identity.is_empty()
+        && one.identity == other.identity
+        && one.server_uuid == other.server_uuid
+        && one.server_id == other.server_id
 }
 
 fn other_name(states: &[State], id: ServerId, primary: Option<ServerId>) -> Option<ServerId> {
@@ -167,7 +202,7 @@ fn other_name(states: &[State], id: ServerId, primary: Option<ServerId>) -> Opti
         return None;
     }
     let me = states[id.index()].report.as_deref()?;
-    if me.identity.is_empty() || states[id.index()].gone {
+    if states[id.index()].gone {
         return None;
     }
     (0..)
@@ -181,9 +216,7 @@ fn other_name(states: &[State], id: ServerId, primary: Option<ServerId>) -> Opti
         })
         .find(|(_, state)| {
             let theirs = state.current();
-            theirs.is_some_and(|theirs| {
-                theirs.identity == me.identity && theirs.server_uuid == me.server_uuid
-            })
+            theirs.is_some_and(|theirs| is_one_server(theirs, me))
         })
         .map(|(other, _)| other)
 }

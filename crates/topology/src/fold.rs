@@ -209,21 +209,19 @@ impl Topology {
                     events.push(ChangeEvent::Suspected { server });
                 }
             }
-            ObservationKind::LiveOk => return state.live_ok(),
             ObservationKind::RefusedWrite => {
                 state.refused_write = Some(at);
                 events.push(ChangeEvent::Suspected { server });
             }
             ObservationKind::Drain { by } => {
-                if std::mem::replace(&mut state.draining, true) {
+                if !self.set_draining(server, true) {
                     return false;
                 }
                 events.push(ChangeEvent::Draining { server, by });
             }
             ObservationKind::Resume { by } => {
-                let was_drained = std::mem::take(&mut state.draining);
-                let doubted = self.snapshot.without == Some(NoPrimary::Doubtful(server));
-                state.vouched |= doubted;
+                let was_drained = self.set_draining(server, false);
+                let doubted = self.vouch_for(server);
                 if !was_drained && !doubted {
                     return false;
                 }
@@ -231,6 +229,26 @@ impl Topology {
             }
         }
         true
+    }
+
+    /// Drains or resumes a server, by all its names. False where nothing changes by that.
+    fn set_draining(&mut self, server: ServerId, draining: bool) -> bool {
+        let mut changed = false;
+        for name in discover::names(&self.states, server) {
+            let state = &mut self.states[name.index()];
+            changed |= std::mem::replace(&mut state.draining, draining) != draining;
+        }
+        changed
+    }
+
+    /// An operator wants the server to be used, by whatever name: where it is doubted, that counts.
+    fn vouch_for(&mut self, server: ServerId) -> bool {
+        let Some(NoPrimary::Doubtful(doubted)) = self.snapshot.without else {
+            return false;
+        };
+        let meant = discover::names(&self.states, server).contains(&doubted);
+        self.states[doubted.index()].vouched |= meant;
+        meant
     }
 
     /// What one server's answer says about others.
@@ -249,7 +267,8 @@ impl Topology {
             );
             discover::forget(&mut self.states, self.memory.incumbent, at, options, events);
         }
-        discover::tell_names_apart(&mut self.states, self.memory.incumbent, events);
+        let asked = answered.then_some(server);
+        discover::tell_names_apart(&mut self.states, self.memory.incumbent, asked, events);
         self.confirm();
         if let Some(primary) = self.memory.incumbent {
             self.abandon(primary, at, events);

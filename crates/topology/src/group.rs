@@ -35,6 +35,21 @@ fn takes_part(state: &State) -> bool {
     own(state).is_some_and(|(view, me)| me.state == MemberState::Online && view.has_majority())
 }
 
+/// Some server in play is, or was when it last answered, a member of a group.
+pub(crate) fn is_group(states: &[State]) -> bool {
+    states
+        .iter()
+        .any(|state| state.in_play() && is_member(state))
+}
+
+/// It has said so when it last answered.
+pub(crate) fn is_member(state: &State) -> bool {
+    state
+        .report
+        .as_ref()
+        .is_some_and(|report| report.group.is_some())
+}
+
 /// A member says that it is the group's primary, and no later view says otherwise.
 pub(crate) fn claims_writes(state: &State, states: &[State]) -> bool {
     let Some((view, me)) = own(state).filter(|_| takes_part(state)) else {
@@ -119,6 +134,56 @@ pub(crate) fn galera_writer(states: &[State]) -> Option<ServerId> {
             (donor, node.name.clone(), state.spec.address.clone())
         })
         .map(|(id, _, _)| id)
+}
+
+/// The nodes that say to be in the primary component, where that are two or more components: somebody
+/// has bootstrapped another. A node that joins makes the sizes that others said before too small, but
+/// says the right one itself, and one that leaves makes them too large: so in one component there are
+/// never more nodes than the largest size that one of them says.
+pub(crate) fn split(states: &[State]) -> Vec<ServerId> {
+    let nodes = components(states);
+    let largest = nodes.iter().map(|(_, node)| node.size).max();
+    let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+    let many = largest.is_some_and(|size| count > size);
+    let mut clusters = nodes.iter().map(|(_, node)| &node.cluster);
+    let first = clusters.find(|cluster| !cluster.is_empty());
+    let two = clusters.any(|cluster| !cluster.is_empty() && Some(cluster) != first);
+    match many || two {
+        true => nodes.iter().map(|(id, _)| *id).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// Of the nodes of a split cluster those that go on taking reads: those of one component only, which is
+/// the last writer's, or else the largest.
+pub(crate) fn spared(states: &[State], last: Option<ServerId>) -> Vec<ServerId> {
+    let nodes = components(states);
+    let lasting = nodes.iter().find(|(id, _)| Some(*id) == last);
+    let Some((chosen, of)) = lasting.or_else(|| nodes.iter().max_by_key(|(_, node)| node.size))
+    else {
+        return Vec::new();
+    };
+    let along = nodes
+        .iter()
+        .filter(|(_, node)| node.cluster == of.cluster && node.size == of.size)
+        .map(|(id, _)| *id);
+    let along: Vec<ServerId> = along.collect();
+    // Two components of one size cannot be told apart.
+    match u32::try_from(along.len()).is_ok_and(|count| count <= of.size) {
+        true => along,
+        false => vec![*chosen],
+    }
+}
+
+/// The nodes that say to be in the primary component, but for those that an operator has set aside.
+fn components(states: &[State]) -> Vec<(ServerId, &GaleraNode)> {
+    (0..)
+        .map(ServerId)
+        .zip(states)
+        .filter(|(_, state)| state.in_play() && !state.draining && state.health.is_usable())
+        .filter_map(|(id, state)| Some((id, galera(state)?)))
+        .filter(|(_, node)| node.primary_component)
+        .collect()
 }
 
 fn is_in_use(node: &GaleraNode) -> bool {

@@ -29,6 +29,8 @@ pub(crate) struct Verdict {
     /// The server that takes writes.
     pub(crate) primary: Option<ServerId>,
     pub(crate) conflict: Vec<ServerId>,
+    /// Those of them that take reads all the same.
+    spared: Vec<ServerId>,
     /// The one server that claims to be the primary, where that is not believed.
     pub(crate) doubtful: Option<ServerId>,
     pub(crate) family: Option<Family>,
@@ -47,6 +49,7 @@ pub(crate) fn verdict(states: &[State], memory: &Memory, discovers: bool) -> Ver
         leader: None,
         primary: None,
         conflict: Vec::new(),
+        spared: Vec::new(),
         doubtful: None,
         family: in_play().find_map(|state| Some(state.report.as_ref()?.family)),
         // One that may name others is not known to be alone.
@@ -118,7 +121,12 @@ pub(crate) fn without(states: &[State], verdict: &Verdict, memory: &Memory) -> O
 
 fn elect(states: &[State], memory: &Memory, verdict: &mut Verdict) {
     if group::is_galera(states) {
-        verdict.leader = group::galera_writer(states);
+        verdict.conflict = group::split(states);
+        if verdict.conflict.is_empty() {
+            verdict.leader = group::galera_writer(states);
+        } else {
+            verdict.spared = group::spared(states, memory.last);
+        }
         return;
     }
     let claimants: Vec<ServerId> = (0..)
@@ -248,7 +256,12 @@ fn follows(replica: &State, source: &State) -> bool {
 
 /// The same where the source's report may be old.
 fn follows_known(replica: &State, source: &State) -> bool {
-    let (Some(status), Some(report)) = (replication(replica), source.report.as_deref()) else {
+    replication(replica).is_some_and(|status| is_about(status, source))
+}
+
+/// A replica's status is about this source.
+fn is_about(status: &ReplicationStatus, source: &State) -> bool {
+    let Some(report) = source.report.as_deref() else {
         return false;
     };
     if !report.server_uuid.is_empty() && !status.source_uuid.is_empty() {
@@ -285,12 +298,13 @@ fn receives(state: &State) -> bool {
     replication(state).is_some_and(|status| status.receiver != Receiver::Stopped)
 }
 
-/// Up, writable, and not receiving anybody's changes; in a group, its primary.
+/// Up, writable, and not receiving anybody's changes; where there is a group, its primary. A server that
+/// should be a member and was started without its group looks like an asynchronous primary.
 fn claims_writes(state: &State, states: &[State]) -> bool {
-    let in_group = state
-        .report
-        .as_ref()
-        .is_some_and(|report| report.group.is_some());
+    let leads = || match group::is_group(states) {
+        true => group::claims_writes(state, states) || feeds_group(state, states),
+        false => true,
+    };
     state.in_play()
         && state.spec.role == ConfiguredRole::Auto
         && state.health.is_usable()
@@ -298,7 +312,19 @@ fn claims_writes(state: &State, states: &[State]) -> bool {
         && state.current().is_some()
         && !refuses_writes(state)
         && !receives(state)
-        && (!in_group || group::claims_writes(state, states))
+        && leads()
+}
+
+/// It is no member itself, and a group is set to replicate from it, or was when its members last
+/// answered.
+fn feeds_group(state: &State, states: &[State]) -> bool {
+    !group::is_member(state)
+        && states.iter().any(|member| {
+            let status = member.report.as_ref().and_then(|r| r.replication.as_ref());
+            member.in_play()
+                && group::is_member(member)
+                && status.is_some_and(|status| is_about(status, state))
+        })
 }
 
 /// Whether every other server was asked since this one came back.
@@ -390,7 +416,8 @@ fn unfit_beside(
     let Some(report) = state.current() else {
         return Some(Unfit::NotProbed);
     };
-    if verdict.conflict.contains(&id) || verdict.doubtful == Some(id) {
+    let conflict = verdict.conflict.contains(&id) && !verdict.spared.contains(&id);
+    if conflict || verdict.doubtful == Some(id) {
         return Some(Unfit::Conflict);
     }
     if verdict.family != Some(report.family) {

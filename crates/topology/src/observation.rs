@@ -27,8 +27,6 @@ pub enum ObservationKind {
     },
     /// A connection for a client could not be made, or was lost while in use.
     LiveError(Cause),
-    /// A connection for a client was made, or answered.
-    LiveOk,
     /// The server refused a client's write because it is read only (errors 1290, 1836) or in
     /// offline mode (3032).
     RefusedWrite,
@@ -59,7 +57,7 @@ pub enum Cause {
     Denied,
     /// The server answers that it has too many connections (1040).
     Busy,
-    /// The server is shutting down (1053) or starting.
+    /// The server is shutting down (1053), starting, without its cluster, or in offline mode.
     ShuttingDown,
     /// The server answers something that is not understood, or TLS failed.
     Protocol,

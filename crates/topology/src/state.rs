@@ -173,17 +173,6 @@ impl State {
         }
     }
 
-    /// It answered a client. True where that changes anything.
-    pub(crate) fn live_ok(&mut self) -> bool {
-        if !matches!(self.health, Health::Suspect { .. }) {
-            return false;
-        }
-        self.health = Health::Up;
-        self.failures = 0;
-        self.suspicion = None;
-        true
-    }
-
     pub(crate) fn fall(&mut self, cause: Cause, at: Millis, what: impl FnOnce() -> String) {
         let since = match self.health {
             Health::Down { since, .. } | Health::Suspect { since } => since,

@@ -168,6 +168,9 @@ pub(crate) async fn galera(checks: &mut Checks, cluster: &Cluster) {
     checks.run("from one node", from_one_node(cluster)).await;
     checks.run("killed", galera_killed(cluster)).await;
     checks.run("cut off", galera_cut_off(cluster)).await;
+    checks
+        .run("bootstrapped twice", galera_bootstrapped_twice(cluster))
+        .await;
 }
 
 /// The first by name takes the writes, whoever looks.
@@ -212,6 +215,36 @@ async fn galera_cut_off(cluster: &Cluster) -> anyhow::Result<()> {
     let (_, took) = eye.until("moved", ELECTION, moved).await?;
     println!("  cut off from the others: writes moved after {took:?}");
     cluster.reconnect("s1").await?;
+    eye.whole(cluster, "s1").await?;
+    Ok(())
+}
+
+/// A node that was cut off is told to be a cluster by itself: then two take writes.
+async fn galera_bootstrapped_twice(cluster: &Cluster) -> anyhow::Result<()> {
+    let eye = Eye::at(&server(cluster, "s3")?).await?;
+    eye.whole(cluster, "s1").await?;
+    cluster.isolate("s1").await?;
+    let (first, second) = (port(cluster, "s1")?, port(cluster, "s2")?);
+    let moved = |view: &View| view.primary == Some(second) && view.up.get(&first) == Some(&false);
+    eye.until("moved", ELECTION, moved).await?;
+    let mut control = cluster.control("s1").await?;
+    control
+        .run("SET GLOBAL wsrep_provider_options = 'pc.bootstrap=YES'")
+        .await?;
+    control.close().await;
+    let two = |view: &View| view.without == "conflict" && view.primary.is_none();
+    let (view, took) = eye.until("a conflict", ELECTION, two).await?;
+    println!("  bootstrapped twice: known after {took:?}");
+    let third = port(cluster, "s3")?;
+    ensure!(
+        view.fit() == [second.min(third), second.max(third)],
+        "reads go on where the writes were, not at {:?}",
+        view.fit()
+    );
+    cluster.kill("s1").await?;
+    let one = |view: &View| view.primary == Some(second);
+    eye.until("one again", ELECTION, one).await?;
+    cluster.start("s1").await?;
     eye.whole(cluster, "s1").await?;
     Ok(())
 }

@@ -338,7 +338,15 @@ async fn elected(ground: &Ground, dead: &str) -> anyhow::Result<()> {
     cluster.wait_members(2, dead).await?;
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        cluster.refresh_roles().await?;
+        let learnt = cluster.refresh_roles().await;
+        if Instant::now() > deadline {
+            learnt?;
+            bail!("no new primary");
+        }
+        if learnt.is_err() {
+            rest(20).await;
+            continue;
+        }
         let primary = cluster.primary().name;
         if cluster.topology() == Topology::Galera {
             return Ok(());
@@ -350,9 +358,6 @@ async fn elected(ground: &Ground, dead: &str) -> anyhow::Result<()> {
             if read_only.as_deref() == Some("0") {
                 return Ok(());
             }
-        }
-        if Instant::now() > deadline {
-            bail!("no new primary");
         }
         rest(20).await;
     }

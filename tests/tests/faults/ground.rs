@@ -11,6 +11,7 @@ use millrace_tests::harness::{self, Proxy, ProxyOptions};
 use millrace_tests::ledger::{Contents, Row};
 use millrace_tests::load;
 use millrace_tests::wire::{Connection, Login, Target};
+use millrace_tests::witness;
 
 /// A row that an operator is answered with.
 pub(crate) type AdminRow = BTreeMap<String, Option<String>>;
@@ -167,6 +168,21 @@ impl Ground {
         self.proxies.iter().map(login).collect()
     }
 
+    /// The clients' account on every server itself.
+    pub(crate) fn direct(&self) -> Vec<Login> {
+        let servers = self.cluster.servers().into_iter();
+        let login = |port| {
+            let mut login = Login::new(
+                Target::Tcp(format!("127.0.0.1:{port}")),
+                APP.user,
+                APP.password,
+            );
+            login.timeout = Duration::from_secs(60);
+            login
+        };
+        servers.map(|server| login(server.port)).collect()
+    }
+
     /// Has every Millrace run an operator's statement; gives the answers' rows by column.
     pub(crate) async fn operate(&self, statement: &str) -> anyhow::Result<Vec<Vec<AdminRow>>> {
         let mut answers = Vec::new();
@@ -215,12 +231,70 @@ impl Ground {
         Ok(info.with_context(|| format!("no server {server}"))?.addr())
     }
 
+    /// How Millrace sees the servers, and how they see themselves: for those who must understand why
+    /// clients wait.
+    pub(crate) async fn picture(&self) -> String {
+        let mut text = String::new();
+        match self.operate("SHOW SERVERS").await {
+            Ok(answers) => {
+                for row in answers.iter().flatten() {
+                    let cells = row.iter().filter_map(|(name, value)| {
+                        let value = value.as_ref().filter(|value| value.len() < 60)?;
+                        Some(format!("{name}={value}"))
+                    });
+                    text += &format!("--- Millrace: {}\n", cells.collect::<Vec<_>>().join(" "));
+                }
+            }
+            Err(error) => text += &format!("--- Millrace does not say: {error:#}\n"),
+        }
+        for server in self.cluster.servers() {
+            let asked = tokio::time::timeout(Duration::from_secs(2), self.standing(&server.name));
+            let said = match asked.await {
+                Ok(Ok(said)) => said,
+                Ok(Err(error)) => format!("{error:#}"),
+                Err(_) => "no answer".to_owned(),
+            };
+            text += &format!("--- {} ({}): {said}\n", server.name, server.addr());
+        }
+        text
+    }
+
+    /// What a server says of itself, asked directly.
+    async fn standing(&self, server: &str) -> anyhow::Result<String> {
+        let questions: &[&str] = match self.plan.topology {
+            Topology::Galera => &[
+                "SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_cluster_status'",
+                "SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_local_state_comment'",
+                "SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_cluster_size'",
+                "SHOW GLOBAL STATUS WHERE Variable_name = 'wsrep_ready'",
+            ],
+            Topology::Group => &[
+                "SELECT GROUP_CONCAT(MEMBER_PORT, ' ', MEMBER_STATE, ' ', MEMBER_ROLE) AS members \
+                 FROM performance_schema.replication_group_members",
+                "SELECT @@GLOBAL.super_read_only",
+            ],
+            Topology::Async => &["SELECT @@GLOBAL.read_only"],
+        };
+        let mut control = self.cluster.control(server).await?;
+        let mut said = Vec::new();
+        for question in questions {
+            let row = control.row(question).await?.unwrap_or_default();
+            let cells = row
+                .into_iter()
+                .map(|(name, value)| format!("{name}={value}"));
+            said.push(cells.collect::<Vec<_>>().join(" "));
+        }
+        control.close().await;
+        Ok(said.join(", "))
+    }
+
     /// Empty tables, everywhere.
     pub(crate) async fn clear(&self) -> anyhow::Result<()> {
         let mut control = self.cluster.control(&self.cluster.primary().name).await?;
         for statement in load::schema() {
             control.run(&statement).await?;
         }
+        control.run(witness::SCHEMA).await?;
         control.close().await;
         self.caught_up().await
     }

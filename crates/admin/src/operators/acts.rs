@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use millrace_session::{Killed, Message};
-use millrace_topology::ServerId;
+use millrace_topology::{ServerId, Snapshot, Unfit};
 use tracing::info;
 
 use crate::operators::answer::{Answer, Kind, Refusal, Trouble};
@@ -36,7 +36,21 @@ fn find(sources: &Sources, name: &str) -> Result<ServerId, Refusal> {
 
 async fn in_use(sources: &Sources, server: ServerId) -> Result<u64, Refusal> {
     let lines = sources.server_lines().await?;
-    Ok(lines.get(server.index()).map_or(0, |line| line.leased))
+    let world = sources.world();
+    let names = names(&world.snapshot, server);
+    let lines = names.iter().filter_map(|name| lines.get(name.index()));
+    Ok(lines.map(|line| line.leased).sum())
+}
+
+/// A server by all its names: it is drained by all of them.
+fn names(snapshot: &Snapshot, server: ServerId) -> Vec<ServerId> {
+    let known_as = |id| match snapshot.server(id).and_then(|view| view.unfit) {
+        Some(Unfit::SameServer(known_as)) => known_as,
+        _ => id,
+    };
+    let meant = known_as(server);
+    let all = snapshot.servers.iter().map(|view| view.id);
+    all.filter(|id| known_as(*id) == meant).collect()
 }
 
 /// DRAIN SERVER: with a wait, answers when nothing runs there any more, or when the time is up.
@@ -132,4 +146,33 @@ pub(crate) async fn kill(sources: &Sources, by: &str, id: u64, query: bool) -> R
         }
     }
     Err(unknown())
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_topology::{
+        Family, Millis, Observation, ObservationKind, Options, ProbeReport, ServerSpec, Topology,
+    };
+
+    use super::*;
+
+    #[test]
+    fn what_runs_by_another_name_runs_on_the_server() {
+        let specs = ["db1:3306", "10.0.0.1:3306", "db2:3306"].map(ServerSpec::new);
+        let mut topology = Topology::new(Options::default(), specs.into());
+        for (at, identity) in [(0, "one"), (1, "one"), (2, "two")] {
+            let mut report = ProbeReport::new(Family::MySql);
+            report.identity = identity.into();
+            topology.fold(Observation {
+                server: ServerId(at),
+                at: Millis(10),
+                kind: ObservationKind::ProbeOk(Box::new(report)),
+            });
+        }
+        let snapshot = topology.snapshot();
+        let of = |server| names(&snapshot, ServerId(server));
+        assert_eq!(of(0), [ServerId(0), ServerId(1)]);
+        assert_eq!(of(1), [ServerId(0), ServerId(1)]);
+        assert_eq!(of(2), [ServerId(2)]);
+    }
 }

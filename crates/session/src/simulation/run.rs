@@ -659,7 +659,6 @@ impl Run {
             }
         }
         drop(waiting);
-        self.see(server, ObservationKind::LiveOk);
     }
 
     /// It was in vain: what was provably not run is run again, what is pinned is lost, the rest is

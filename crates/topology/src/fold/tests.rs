@@ -419,7 +419,7 @@ fn live_errors_ask_for_a_probe_and_judge_nothing() {
         assert!(events.contains(&ChangeEvent::Suspected { server: A }));
     }
     assert_eq!(world.primary(), Some(A));
-    world.see(A, ObservationKind::LiveOk);
+    world.report(A, writable());
     assert_eq!(world.health(A), Health::Up);
     assert_eq!(world.see(A, ObservationKind::LiveError(Cause::Busy)), []);
 }
@@ -549,7 +549,7 @@ fn another_identity_or_older_data_is_another_incarnation() {
 fn generation_and_epoch_count_what_they_say() {
     let mut world = cluster();
     let before = world.topology.snapshot();
-    world.see(B, ObservationKind::LiveOk);
+    world.see(B, ObservationKind::Resume { by: "ops".into() });
     assert_eq!(world.topology.snapshot().generation, before.generation);
     world.report(B, executed("1-10", replica()));
     let after = world.topology.snapshot();

@@ -224,3 +224,94 @@ fn there_is_a_limit_and_it_is_said_once() {
     assert_eq!(addresses(&world), ["a:1", "b:1"]);
     assert_eq!(told(&world.report(A, naming("a", writable(), peers()))), 0);
 }
+
+#[test]
+fn mariadb_servers_in_containers_differ_by_their_server_id_only() {
+    let mut world = finding(&["a:1", "b:1"], |_| {});
+    let container = |server_id, report| ProbeReport {
+        family: Family::MariaDb,
+        executed: GtidSet::new(Family::MariaDb),
+        server_id,
+        identity: "db 3306 /var/lib/mysql/".into(),
+        ..report
+    };
+    world.report(A, container(1, writable()));
+    world.report(B, container(2, replica()));
+    assert_eq!((world.primary(), world.unfit(B)), (Some(A), None));
+    let events = world.report(B, container(1, writable()));
+    let (server, known_as) = (B, A);
+    assert!(events.contains(&ChangeEvent::SameServer { server, known_as }));
+}
+
+#[test]
+fn a_server_is_drained_and_resumed_by_all_its_names() {
+    let drain = || ObservationKind::Drain { by: "ops".into() };
+    let resume = || ObservationKind::Resume { by: "ops".into() };
+    let draining = |world: &World| {
+        let snapshot = world.topology.snapshot();
+        [A, B].map(|id| snapshot.servers[id.index()].draining)
+    };
+    for name in [A, B] {
+        for other in [A, B] {
+            let mut world = finding(&["db1:3306", "10.0.0.1:3306"], |_| {});
+            world.report(A, naming("a", writable(), vec![]));
+            world.report(B, naming("a", writable(), vec![]));
+            world.see(name, drain());
+            assert_eq!(draining(&world), [true, true]);
+            assert_eq!(world.primary(), None);
+            // The other name takes over: it is the same server.
+            world.fail(A, Cause::Resolve);
+            world.fail(A, Cause::Resolve);
+            world.report(B, naming("a", writable(), vec![]));
+            let without = world.topology.snapshot().without;
+            assert_eq!(without, Some(NoPrimary::Draining(B)));
+            world.see(other, resume());
+            assert_eq!(draining(&world), [false, false]);
+            assert_eq!(world.primary(), Some(B));
+            world.report(A, naming("a", writable(), vec![]));
+            assert_eq!(draining(&world), [false, false]);
+        }
+    }
+    // A name that is found later, and one that was drained before it was known for one.
+    for drained in [A, B] {
+        let mut world = finding(&["db1:3306", "10.0.0.1:3306"], |_| {});
+        world.report(A, naming("a", writable(), vec![]));
+        world.see(drained, drain());
+        world.report(B, naming("a", writable(), vec![]));
+        assert_eq!(draining(&world), [true, true]);
+    }
+}
+
+#[test]
+fn what_a_name_said_long_ago_counts_no_more_when_it_stands_in() {
+    let mut world = finding(&["db1:3306", "10.0.0.1:3306", "c:1"], |_| {});
+    world.report(A, naming("a", writable(), vec![]));
+    world.report(B, naming("a", writable(), vec![]));
+    world.report(C, naming("c", replica(), vec![]));
+    world.fail(A, Cause::Refused);
+    assert_eq!(world.unfit(B), Some(Unfit::NotProbed));
+    assert_eq!(world.primary(), None, "it may have ended as well");
+    world.report(B, naming("a", writable(), vec![]));
+    assert_eq!(world.primary(), Some(B));
+    // Another server answers at the name: that is news.
+    world.report(A, naming("a", writable(), vec![]));
+    assert_eq!(world.unfit(A), Some(Unfit::SameServer(B)));
+    world.report(A, naming("d", replica(), vec![]));
+    assert_eq!(world.unfit(A), None);
+}
+
+#[test]
+fn who_was_not_named_for_long_is_forgotten_only_when_it_has_been_down_for_as_long() {
+    let mut world = finding(&["a:1"], |options| options.forget_after_ms = 60_000);
+    let named = vec![peer("b:1", "b", Relation::Replica)];
+    world.report(A, naming("a", writable(), named));
+    world.report(B, naming("b", replica(), vec![]));
+    world.now.0 += 100_000;
+    world.report(B, naming("b", replica(), vec![]));
+    world.fail(B, Cause::Refused);
+    world.report(A, naming("a", writable(), vec![]));
+    assert_eq!(addresses(&world), ["a:1", "b:1"]);
+    world.now.0 += 61_000;
+    world.report(A, naming("a", writable(), vec![]));
+    assert_eq!(addresses(&world), ["a:1"]);
+}

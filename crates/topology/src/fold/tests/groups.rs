@@ -231,3 +231,172 @@ fn a_drained_galera_node_hands_over_at_once() {
     world.see(B, ObservationKind::Resume { by: "ops".into() });
     assert_eq!(world.primary(), Some(B));
 }
+
+#[test]
+fn a_member_that_was_started_outside_its_group_is_no_primary() {
+    let outside = || ProbeReport {
+        server_uuid: "a".into(),
+        ..writable()
+    };
+    let mut world = group();
+    world.fail(A, Cause::Refused);
+    for id in [A, B, C] {
+        world.report(id, outside_of(id, outside()));
+    }
+    assert_eq!(world.primary(), None, "the others have none yet");
+    assert_eq!(world.unfit(A), Some(Unfit::Writable));
+    // Nor where the others are gone.
+    let mut world = group();
+    for id in [A, B, C] {
+        world.fail(id, Cause::Refused);
+    }
+    world.report(A, outside());
+    assert_eq!(world.primary(), None);
+    // Nor beside the primary that the group elects.
+    let rest = [("b", ONLINE), ("c", ONLINE)];
+    world.report(B, member("b", 4, &rest, "b"));
+    world.report(C, member("c", 4, &rest, "b"));
+    world.report(A, outside());
+    world.report(C, member("c", 4, &rest, "b"));
+    assert_eq!(world.primary(), Some(B));
+    assert!(world.topology.snapshot().conflict.is_empty());
+}
+
+/// A's report, and members that have no primary.
+fn outside_of(id: ServerId, a: ProbeReport) -> ProbeReport {
+    let rest = [("b", ONLINE), ("c", ONLINE)];
+    match id {
+        A => a,
+        B => member("b", 4, &rest, ""),
+        _ => member("c", 4, &rest, ""),
+    }
+}
+
+#[test]
+fn a_group_may_be_fed_from_outside() {
+    let mut world = world(3);
+    let pair = [("b", ONLINE), ("c", ONLINE)];
+    let source = || ProbeReport {
+        server_uuid: "a".into(),
+        ..writable()
+    };
+    let fed = |receiver| {
+        let mut report = member("b", 2, &pair, "b");
+        report.replication = Some(ReplicationStatus {
+            source_uuid: "a".into(),
+            receiver,
+            ..replication()
+        });
+        report
+    };
+    world.report(A, source());
+    world.report(B, fed(Receiver::Running));
+    world.report(C, member("c", 2, &pair, "b"));
+    assert_eq!(world.primary(), Some(A));
+    world.report(B, fed(Receiver::Stopped));
+    assert_eq!(world.primary(), Some(A), "it is set to follow");
+    world.fail(B, Cause::Refused);
+    assert_eq!(world.primary(), Some(A), "and was when it was last seen");
+    world.report(B, member("b", 2, &pair, "b"));
+    world.report(A, source());
+    world.report(C, member("c", 2, &pair, "b"));
+    assert_eq!(world.primary(), Some(B), "it follows no more");
+}
+
+fn sized(name: &str, size: u32) -> ProbeReport {
+    node(name, |node| node.size = size)
+}
+
+#[test]
+fn two_components_of_one_cluster_are_a_conflict() {
+    let mut world = galera();
+    // C was cut off, and somebody has bootstrapped it.
+    world.report(A, sized("n2", 2));
+    world.report(B, sized("n1", 2));
+    assert_eq!(world.primary(), Some(B));
+    world.report(C, sized("n3", 1));
+    let snapshot = world.topology.snapshot();
+    assert_eq!(snapshot.primary, None);
+    assert_eq!(snapshot.conflict, [A, B, C]);
+    assert_eq!(snapshot.without, Some(NoPrimary::Conflict));
+    assert_eq!(
+        [A, B, C].map(|id| world.unfit(id)),
+        [None, None, Some(Unfit::Conflict)],
+        "reads go on where the writes were"
+    );
+    // The operator sets the wrong one aside, or it joins again.
+    world.see(C, ObservationKind::Drain { by: "ops".into() });
+    assert_eq!(world.primary(), Some(B));
+    world.see(C, ObservationKind::Resume { by: "ops".into() });
+    assert_eq!(world.primary(), None);
+    world.report(C, sized("n3", 3));
+    assert_eq!(world.primary(), Some(B));
+}
+
+#[test]
+fn two_components_of_one_size_are_a_conflict_and_one_node_goes_on_reading() {
+    let mut world = galera();
+    world.fail(C, Cause::Refused);
+    world.report(A, sized("n2", 1));
+    world.report(B, sized("n1", 1));
+    assert_eq!(world.topology.snapshot().conflict, [A, B]);
+    assert_eq!(world.unfit(A), Some(Unfit::Conflict));
+    assert_eq!(world.unfit(B), None);
+}
+
+#[test]
+fn two_galera_clusters_are_a_conflict() {
+    let mut world = galera();
+    let other = |node: &mut GaleraNode| {
+        node.cluster = "9c01".into();
+        node.size = 1;
+    };
+    world.report(B, node("n1", other));
+    assert_eq!(world.topology.snapshot().conflict, [A, B, C]);
+    // Also where sizes are large enough.
+    let mut world = galera();
+    world.fail(A, Cause::Refused);
+    world.report(B, node("n1", |node| node.cluster = "9c01".into()));
+    assert_eq!(world.topology.snapshot().conflict, [B, C]);
+}
+
+#[test]
+fn nodes_that_join_leave_and_restart_are_no_conflict() {
+    let calm = |world: &World| {
+        let snapshot = world.topology.snapshot();
+        assert_eq!(snapshot.conflict, []);
+        assert!(snapshot.primary.is_some());
+    };
+    // C joins a cluster of two, in any order of answers.
+    for order in [[A, B, C], [B, C, A], [C, A, B], [C, B, A]] {
+        let mut world = world(3);
+        let names = ["n2", "n1", "n3"];
+        world.report(A, sized("n2", 2));
+        world.report(B, sized("n1", 2));
+        let outside = |node: &mut GaleraNode| {
+            node.primary_component = false;
+            node.size = 0;
+        };
+        world.report(C, node("n3", outside));
+        calm(&world);
+        for id in order {
+            world.report(id, sized(names[id.index()], 3));
+            calm(&world);
+        }
+        // A leaves in order, then is started again.
+        world.report(C, sized("n3", 2));
+        calm(&world);
+        world.fail(A, Cause::ShuttingDown);
+        calm(&world);
+        world.report(B, sized("n1", 2));
+        world.fail(A, Cause::Refused);
+        calm(&world);
+        let joining = |node: &mut GaleraNode| node.state = GaleraState::Joining;
+        world.report(A, node("n2", joining));
+        calm(&world);
+        for id in order {
+            world.report(id, sized(names[id.index()], 3));
+            calm(&world);
+        }
+    }
+}

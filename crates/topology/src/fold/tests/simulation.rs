@@ -70,8 +70,7 @@ impl Random {
             _ => {}
         }
         match self.below(10) {
-            0 => ObservationKind::LiveError(self.cause()),
-            1 => ObservationKind::LiveOk,
+            0 | 1 => ObservationKind::LiveError(self.cause()),
             2 => ObservationKind::RefusedWrite,
             3 | 4 => ObservationKind::ProbeFailed {
                 cause: self.cause(),

@@ -1,0 +1,332 @@
+//! Watches one server: asks it again and again, leaves it alone where it hangs, and tells the monitor
+//! what it said. Judges nothing.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use millrace_topology::{Cause, Health, ObservationKind, Role, ServerId, Unfit};
+use tracing::warn;
+
+use super::{Counts, Monitor, MonitorOptions, World};
+use crate::chronicle;
+use crate::clock::Clock;
+use crate::connect::SharedTls;
+use crate::error::BackendError;
+use crate::probe::{self, Followed, Probed};
+
+/// What is said of a server that answers clients and not the monitor.
+const SLOW: &str = "no answer to a probe in time, but clients have answers";
+
+/// A failed probe is repeated after this, before anything is judged from it.
+const SECOND_LOOK: Duration = Duration::from_millis(50);
+
+/// So many probes in a row are not counted because this process stood still meanwhile.
+const EXCUSES: u32 = 3;
+
+/// Another name of a known server is asked so many times more seldom.
+const SELDOM: u32 = 10;
+
+/// What watches one server.
+#[derive(Clone)]
+pub(super) struct Eye {
+    pub(super) monitor: Arc<Monitor>,
+    pub(super) id: ServerId,
+    pub(super) options: Arc<MonitorOptions>,
+    pub(super) tls: SharedTls,
+    pub(super) clock: std::rc::Rc<Clock>,
+}
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Limit {
+    /// A connection, login included.
+    Connect,
+    /// All answers to a probe.
+    Answers,
+}
+
+/// What is carried from one probe of a server to the next.
+#[derive(Default)]
+struct Track {
+    conn: Option<Followed>,
+    /// The last failure, so that it is logged once.
+    complaint: Option<String>,
+    /// Probes in a row that were not counted.
+    excused: u32,
+    writes: Writes,
+    /// The connection has said something unasked, which did not mean its end.
+    talkative: bool,
+    abandoned: Abandoned,
+}
+
+/// Statements answered that did more than read, and when that number last changed.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    number: u64,
+    changed_at: Option<Instant>,
+}
+
+impl Writes {
+    /// For how long the primary has had connections in use and has ended nothing but reads: then it is
+    /// asked for commits that do not end. A transaction that does nothing looks the same from here.
+    pub(super) fn quiet(&mut self, is_primary: bool, counts: Counts, now: Instant) -> Duration {
+        // The two are counted one after the other.
+        let number = counts.answered.saturating_sub(counts.read);
+        if !is_primary || counts.leased == 0 || number != self.number {
+            self.number = number;
+            self.changed_at = Some(now);
+        }
+        self.changed_at.map_or(Duration::ZERO, |at| now - at)
+    }
+}
+
+/// Clients that give up end their statements, not the commits that are stuck.
+pub(super) fn asks_for_stall(stall: Duration, quiet: Duration, was_stalled: bool) -> bool {
+    !stall.is_zero() && (was_stalled || quiet >= stall / 2)
+}
+
+/// Connections that were given up in the middle of a question: the server may still be at it.
+#[derive(Debug, Default)]
+pub(super) struct Abandoned {
+    /// How many in a row.
+    count: u32,
+    /// The last of them, by the server's numbers, and when they were given up.
+    threads: Vec<(u32, Instant)>,
+}
+
+impl Abandoned {
+    /// From so many on a server is asked more seldom.
+    const MANY: u32 = 3;
+    /// At most by this factor; and so many are remembered.
+    const MOST: u32 = 20;
+
+    pub(super) fn add(&mut self, thread: u32, at: Instant) {
+        self.count = self.count.saturating_add(1).min(Self::MOST);
+        if self.threads.len() == Self::MOST as usize {
+            self.threads.remove(0);
+        }
+        self.threads.push((thread, at));
+    }
+
+    /// How long the server is left alone at least.
+    pub(super) fn pause(&self, interval: Duration) -> Option<Duration> {
+        (self.count >= Self::MANY).then(|| interval * self.count)
+    }
+}
+
+impl Eye {
+    pub(super) async fn watch(self) {
+        let mut track = Track::default();
+        loop {
+            self.until_known().await;
+            let started = Instant::now();
+            let outcome = self.ask(&mut track).await;
+            let second_look = match outcome {
+                Ok(probed) => {
+                    self.answered(&mut track, probed, started);
+                    false
+                }
+                Err(error) => self.failed(&mut track, &error, started),
+            };
+            if let Some(pause) = track.abandoned.pause(self.options.interval) {
+                // Who is in a hurry would only add to what the server is at.
+                tokio::time::sleep(pause).await;
+                continue;
+            }
+            let pause = if second_look {
+                SECOND_LOOK
+            } else {
+                self.interval().saturating_sub(started.elapsed())
+            };
+            self.rest(&mut track, pause).await;
+        }
+    }
+
+    /// Waits while the server is no part of the topology.
+    async fn until_known(&self) {
+        let gone = |world: &Arc<World>| {
+            let view = world.snapshot.server(self.id);
+            view.is_some_and(|view| view.gone)
+        };
+        if gone(&self.monitor.world.borrow()) {
+            // An error is the end of the process.
+            let _ = self.monitor.watch().wait_for(|world| !gone(world)).await;
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        let world = self.monitor.world.borrow();
+        let snapshot = &world.snapshot;
+        let unfit = snapshot.server(self.id).and_then(|view| view.unfit);
+        let held = snapshot.primary.is_none() && snapshot.epoch > 0;
+        match unfit {
+            Some(Unfit::SameServer(_)) => self.options.interval * SELDOM,
+            _ if held => self.options.urgent_interval.min(self.options.interval),
+            _ => self.options.interval,
+        }
+    }
+
+    async fn ask(&self, track: &mut Track) -> Result<Probed, BackendError> {
+        let address = self.monitor.world.borrow().facts[self.id.index()]
+            .address
+            .clone();
+        let options = &self.options;
+        if options.user.is_empty() {
+            let greeting = probe::greet(&address, options);
+            return self.within(Limit::Connect, greeting).await;
+        }
+        if track.conn.is_none() {
+            let following = probe::follow(self.id, &address, options, &self.tls);
+            track.conn = Some(self.within(Limit::Connect, following).await?);
+        }
+        let asks_for_stall = self.may_be_stalled(track);
+        let Track {
+            conn, abandoned, ..
+        } = track;
+        let followed = conn
+            .as_mut()
+            .ok_or(BackendError::Protocol("no connection"))?;
+        let asking = async {
+            probe::end(followed, &mut abandoned.threads).await?;
+            let mut probed = probe::probe(followed, options).await?;
+            if asks_for_stall {
+                let stall = options.commit_stall;
+                probed.report.stuck_commits = probe::stuck_commits(followed, stall).await?;
+            }
+            Ok(probed)
+        };
+        self.within(Limit::Answers, asking).await
+    }
+
+    /// A server that has not answered in time, but clients in the second half of that, is slow.
+    pub(super) async fn within<T>(
+        &self,
+        limit: Limit,
+        asking: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        let (time, name) = match limit {
+            Limit::Connect => (self.options.connect_timeout, "monitor.connect_timeout"),
+            Limit::Answers => (self.options.timeout, "monitor.timeout"),
+        };
+        let mut asking = std::pin::pin!(asking);
+        if let Ok(outcome) = tokio::time::timeout(time / 2, &mut asking).await {
+            return outcome;
+        }
+        // What is answered from here on was not on its way when the server stopped.
+        let before = self.counts().answered;
+        match tokio::time::timeout(time / 2, asking).await {
+            // Connecting minds the time by itself as well.
+            Err(_) | Ok(Err(BackendError::Timeout(_))) => {}
+            Ok(outcome) => return outcome,
+        }
+        Err(if self.counts().answered > before {
+            BackendError::Limit(SLOW.to_owned())
+        } else {
+            BackendError::Timeout(name)
+        })
+    }
+
+    fn counts(&self) -> Counts {
+        let traffic = self.options.traffic.as_ref();
+        traffic.map_or_else(Counts::default, |traffic| (traffic.0)(self.id))
+    }
+
+    fn may_be_stalled(&self, track: &mut Track) -> bool {
+        let world = self.monitor.world.borrow();
+        let view = world.snapshot.server(self.id);
+        let is_primary = view.is_some_and(|view| view.role == Role::Primary);
+        let report = view.and_then(|view| view.report.as_deref());
+        let was_stalled = report.is_some_and(|report| report.stuck_commits > 0);
+        let stall = self.options.commit_stall;
+        let quiet = track
+            .writes
+            .quiet(is_primary, self.counts(), Instant::now());
+        is_primary && asks_for_stall(stall, quiet, was_stalled)
+    }
+
+    fn answered(&self, track: &mut Track, mut probed: Probed, started: Instant) {
+        let elapsed = started.elapsed().as_micros();
+        probed.report.round_trip_us = u32::try_from(elapsed).unwrap_or(u32::MAX);
+        let blind = track
+            .conn
+            .as_ref()
+            .and_then(|conn| conn.blind_to_replicas.clone())
+            // A group names its members.
+            .filter(|_| probed.report.group.is_none());
+        if blind.is_some() && track.complaint != blind {
+            let name = self.name();
+            let error = blind.as_deref();
+            warn!(server = %name, error, "the monitor's account may not list its replicas: those that no other server names are not found");
+        }
+        track.complaint = blind;
+        track.excused = 0;
+        track.abandoned.count = 0;
+        self.monitor.accept(self.id, probed);
+    }
+
+    /// Takes a failure into account. True where the server is to be asked once more before anything is
+    /// judged.
+    fn failed(&self, track: &mut Track, error: &BackendError, started: Instant) -> bool {
+        let conn = track.conn.take();
+        let unanswered = matches!(error, BackendError::Timeout(_) | BackendError::Limit(_));
+        if let (true, Some(followed)) = (unanswered, conn) {
+            let thread = followed.conn.thread_id;
+            track.abandoned.add(thread, Instant::now());
+        }
+        track.talkative = false;
+        let text = error.to_string();
+        let complained = track.complaint.as_ref() == Some(&text);
+        let in_time = !matches!(error, BackendError::Timeout(_));
+        let held_up = !in_time && self.clock.stood_still_since(started, Instant::now());
+        if (held_up || probe::is_own_fault(error)) && track.excused < EXCUSES {
+            track.excused += 1;
+            if !complained && !held_up {
+                warn!(server = %self.name(), error = %text, "cannot be asked for lack of something on this machine");
+                track.complaint = Some(text);
+            }
+            return held_up;
+        }
+        track.excused = 0;
+        if !complained {
+            warn!(server = %self.name(), error = %text, "cannot be asked");
+            track.complaint = Some(text.clone());
+        }
+        let cause = match error {
+            BackendError::Limit(_) => Cause::Slow,
+            error => probe::cause(error),
+        };
+        let kind = ObservationKind::ProbeFailed {
+            cause,
+            text: text.into(),
+        };
+        self.monitor.fold(self.id, kind, |_| {});
+        let world = self.monitor.world.borrow();
+        let view = world.snapshot.server(self.id);
+        view.is_some_and(|view| matches!(view.health, Health::Suspect { .. }))
+    }
+
+    fn name(&self) -> String {
+        chronicle::name(&self.monitor.world.borrow().snapshot, self.id)
+    }
+
+    /// Waits until the server is to be asked again: when its time has come, when somebody wants it, or
+    /// when its connection is cut.
+    async fn rest(&self, track: &mut Track, pause: Duration) {
+        let cut = async {
+            match &track.conn {
+                Some(followed) if !track.talkative => followed.conn.stream.disturbed().await,
+                _ => std::future::pending().await,
+            }
+        };
+        let cut = tokio::select! {
+            () = tokio::time::sleep(pause) => false,
+            () = self.monitor.nudged(self.id) => {
+                // A burst of errors is one reason to ask, not many.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                false
+            }
+            () = cut => true,
+        };
+        track.talkative |= cut;
+    }
+}
