@@ -38,8 +38,8 @@ impl Spoilt {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Spoilt::TooLarge => {
-                "it is longer than failover.max_replay_statements or max_replay_bytes allow, or \
-                 failover.max_replay_total_bytes left no room for it"
+                "it exceeds failover.max_replay_statements, max_replay_bytes or \
+                 max_replay_total_bytes"
             }
             Spoilt::TooOld => "it has been open for longer than failover.max_replay_time",
             Spoilt::Begin => "it depends on the moment of its begin",
