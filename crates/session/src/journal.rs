@@ -16,9 +16,10 @@ use crate::relay::Outcome;
 /// Why a transaction cannot be run again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spoilt {
-    /// More statements or bytes than failover.max_replay_statements and max_replay_bytes allow, or
-    /// max_replay_total_bytes had no room for.
+    /// More statements or bytes than failover.max_replay_statements and max_replay_bytes allow.
     TooLarge,
+    /// Others had taken all of failover.max_replay_total_bytes.
+    NoRoom,
     /// It has been open for longer than failover.max_replay_time.
     TooOld,
     /// It is about one moment (WITH CONSISTENT SNAPSHOT), or how it began is not known.
@@ -38,9 +39,9 @@ impl Spoilt {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Spoilt::TooLarge => {
-                "it exceeds failover.max_replay_statements, max_replay_bytes or \
-                 max_replay_total_bytes"
+                "it is longer than failover.max_replay_statements or max_replay_bytes allow"
             }
+            Spoilt::NoRoom => "failover.max_replay_total_bytes left no room for it",
             Spoilt::TooOld => "it has been open for longer than failover.max_replay_time",
             Spoilt::Begin => "it depends on the moment of its begin",
             Spoilt::Statement => "it contains a statement that cannot be run again",
@@ -55,7 +56,7 @@ impl Spoilt {
     /// For the metrics.
     pub(crate) fn label(self) -> ReplayFailure {
         match self {
-            Spoilt::TooLarge => ReplayFailure::TooLarge,
+            Spoilt::TooLarge | Spoilt::NoRoom => ReplayFailure::TooLarge,
             Spoilt::TooOld => ReplayFailure::TooOld,
             Spoilt::Begin | Spoilt::Statement | Spoilt::NonTransactional => {
                 ReplayFailure::NotReplayable
@@ -271,11 +272,11 @@ impl Journal {
     ) -> bool {
         let entry = bytes + size_of::<Entry>();
         let too_large = self.entries.len() >= options.replay_statements_max
-            || self.bytes.len() + bytes > options.replay_bytes_max
-            || self.room.all.get() + entry > all_max;
+            || self.bytes.len() + bytes > options.replay_bytes_max;
         match self.spoilt(now, options) {
             Some(why) => self.spoil(why),
             None if too_large => self.spoil(Spoilt::TooLarge),
+            None if self.room.all.get() + entry > all_max => self.spoil(Spoilt::NoRoom),
             None => {}
         }
         self.is_whole()
@@ -516,7 +517,7 @@ mod tests {
         assert!(write(&mut first) && write(&mut second));
         assert_eq!(kept.get(), 2 * one);
         assert!(!write(&mut second), "the bound is reached");
-        assert_eq!(second.spoilt(now, &options), Some(Spoilt::TooLarge));
+        assert_eq!(second.spoilt(now, &options), Some(Spoilt::NoRoom));
         assert_eq!(kept.get(), one, "what it kept is free");
         let mut third = Journal::new(begun(), now, kept.clone());
         assert!(write(&mut third));
