@@ -218,7 +218,7 @@ impl Session {
                 journal.committed &= implicit;
                 if matches!(class.kind, Kind::Commit | Kind::Rollback) {
                     // AND CHAIN: the next has begun.
-                    journal.wrote = false;
+                    (journal.wrote, journal.committed) = (false, false);
                     journal.spoil(Spoilt::Begin);
                 }
             }
