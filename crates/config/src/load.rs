@@ -419,6 +419,11 @@ impl Failover {
             number(0, 1_000_000),
         );
         section.read("max_replay_bytes", &mut self.max_replay_bytes, size(0, GIB));
+        section.read(
+            "max_replay_total_bytes",
+            &mut self.max_replay_total_bytes,
+            size(0, 1024 * GIB),
+        );
         section.read("max_replay_time", &mut self.max_replay_time, any());
         section.read("drain_time", &mut self.drain_time, any());
     }

@@ -349,7 +349,10 @@ pub struct Failover {
     pub max_replay_statements: u32,
     /// `max_replay_bytes`: the length of its commands together. Default 1 MiB.
     pub max_replay_bytes: u64,
-    /// `max_replay_time`: how long after its begin a transaction may be run again. Default 1 min.
+    /// `max_replay_total_bytes`: what is kept of all open transactions together. Default 256 MiB.
+    pub max_replay_total_bytes: u64,
+    /// `max_replay_time`: how old a transaction may be, from its first answer, to be run again.
+    /// Default 1 min.
     pub max_replay_time: Duration,
     /// `drain_time`: how long transactions may go on on a server that is drained. Default 10 s.
     pub drain_time: Duration,
@@ -364,6 +367,7 @@ impl Default for Failover {
             retries: 2,
             max_replay_statements: 1000,
             max_replay_bytes: 1 << 20,
+            max_replay_total_bytes: 256 << 20,
             max_replay_time: Duration::from_secs(60),
             drain_time: Duration::from_secs(10),
         }

@@ -464,6 +464,7 @@ impl Lines {
             retries,
             max_replay_statements,
             max_replay_bytes,
+            max_replay_total_bytes,
             max_replay_time,
             drain_time,
         } = failover;
@@ -473,6 +474,10 @@ impl Lines {
         self.put("failover.retries", retries);
         self.put("failover.max_replay_statements", max_replay_statements);
         self.put("failover.max_replay_bytes", size(*max_replay_bytes));
+        self.put(
+            "failover.max_replay_total_bytes",
+            size(*max_replay_total_bytes),
+        );
         self.put("failover.max_replay_time", time(*max_replay_time));
         self.put("failover.drain_time", time(*drain_time));
     }

@@ -306,6 +306,8 @@ fn failover_options(failover: &Failover) -> FailoverOptions {
         retries_max: failover.retries,
         replay_statements_max: failover.max_replay_statements as usize,
         replay_bytes_max: usize::try_from(failover.max_replay_bytes).unwrap_or(usize::MAX),
+        replay_total_bytes_max: usize::try_from(failover.max_replay_total_bytes)
+            .unwrap_or(usize::MAX),
         replay_time_max: failover.max_replay_time,
         drain_time_max: failover.drain_time,
     }

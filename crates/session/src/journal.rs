@@ -1,6 +1,7 @@
 //! The statements of the open transaction as they were sent, with a checksum of each answer: enough to
 //! run it again on another server and to see whether it comes out the same. Sends nothing.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -17,6 +18,8 @@ use crate::relay::Outcome;
 pub(crate) enum Spoilt {
     /// More statements or bytes than failover.max_replay_statements and max_replay_bytes allow.
     TooLarge,
+    /// Others had taken all of failover.max_replay_total_bytes.
+    NoRoom,
     /// It has been open for longer than failover.max_replay_time.
     TooOld,
     /// It is about one moment (WITH CONSISTENT SNAPSHOT), or how it began is not known.
@@ -38,6 +41,7 @@ impl Spoilt {
             Spoilt::TooLarge => {
                 "it is longer than failover.max_replay_statements or max_replay_bytes allow"
             }
+            Spoilt::NoRoom => "failover.max_replay_total_bytes left no room for it",
             Spoilt::TooOld => "it has been open for longer than failover.max_replay_time",
             Spoilt::Begin => "it depends on the moment of its begin",
             Spoilt::Statement => "it contains a statement that cannot be run again",
@@ -52,7 +56,7 @@ impl Spoilt {
     /// For the metrics.
     pub(crate) fn label(self) -> ReplayFailure {
         match self {
-            Spoilt::TooLarge => ReplayFailure::TooLarge,
+            Spoilt::TooLarge | Spoilt::NoRoom => ReplayFailure::TooLarge,
             Spoilt::TooOld => ReplayFailure::TooOld,
             Spoilt::Begin | Spoilt::Statement | Spoilt::NonTransactional => {
                 ReplayFailure::NotReplayable
@@ -84,6 +88,18 @@ pub(crate) struct Entry {
     /// What was set on the session before it.
     pub(crate) state: Rc<SessionState>,
     pub(crate) answer: Answered,
+    pub(crate) about: About,
+}
+
+/// What a statement had from those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct About {
+    /// LAST_INSERT_ID() before it, where that is known and the statement may look at it.
+    pub(crate) last_insert_id: Option<u64>,
+    /// LAST_INSERT_ID() may be part of what it does.
+    pub(crate) uses_insert_id: bool,
+    /// It asks about the statement before it: nothing may come between the two.
+    pub(crate) last: bool,
 }
 
 /// What a statement was answered, as far as it must come out the same. Left out are positions, what
@@ -136,6 +152,9 @@ pub(crate) struct Begun {
     pub(crate) state: Rc<SessionState>,
     /// LAST_INSERT_ID(), where it was known.
     pub(crate) last_insert_id: Option<u64>,
+    /// Otherwise what the last OK packet with a number said: an explicit value is reported as well,
+    /// and does not count.
+    pub(crate) insert_id_seen: u64,
     /// The version of the session's user variables.
     pub(crate) private_version: u64,
 }
@@ -155,11 +174,37 @@ pub(crate) struct Journal {
     pub(crate) wrote: bool,
     /// An error may have ended it.
     pub(crate) uncertain: bool,
+    /// A statement that failed may have committed what was before it.
+    pub(crate) committed: bool,
+    room: Room,
+}
+
+/// What the journals of a worker keep together, in bytes.
+pub(crate) type Kept = Rc<Cell<usize>>;
+
+/// A journal's part of that, until it is dropped.
+#[derive(Debug, Default)]
+struct Room {
+    all: Kept,
+    bytes: usize,
+}
+
+impl Room {
+    fn set(&mut self, bytes: usize) {
+        self.all.set(self.all.get() + bytes - self.bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.set(0);
+    }
 }
 
 impl Journal {
-    /// Of a transaction that begins now.
-    pub(crate) fn new(begun: Begun, now: Instant) -> Self {
+    /// Of a transaction that begins now; `kept` is what its worker's journals keep.
+    pub(crate) fn new(begun: Begun, now: Instant, kept: Kept) -> Self {
         Journal {
             begun,
             since: now,
@@ -168,6 +213,11 @@ impl Journal {
             spoilt: None,
             wrote: false,
             uncertain: false,
+            committed: false,
+            room: Room {
+                all: kept,
+                bytes: 0,
+            },
         }
     }
 
@@ -182,12 +232,13 @@ impl Journal {
         *self = Journal {
             bytes,
             entries,
-            ..Journal::new(begun, now)
+            ..Journal::new(begun, now, self.room.all.clone())
         };
     }
 
     /// Frees what is large or belongs to others.
     pub(crate) fn rest(&mut self) {
+        self.room.set(0);
         self.entries.clear();
         if self.bytes.capacity() > REST_MAX {
             self.bytes = Vec::new();
@@ -207,6 +258,38 @@ impl Journal {
         self.spoilt.get_or_insert(why);
         self.bytes = Vec::new();
         self.entries = Vec::new();
+        self.room.set(0);
+    }
+
+    /// Looks whether another statement with a command of `bytes` is to be written down, and gives up
+    /// where it is not. `all_max`: the most that all journals of the worker keep.
+    pub(crate) fn has_room(
+        &mut self,
+        bytes: usize,
+        now: Instant,
+        options: &FailoverOptions,
+        all_max: usize,
+    ) -> bool {
+        let entry = bytes + size_of::<Entry>();
+        let too_large = self.entries.len() >= options.replay_statements_max
+            || self.bytes.len() + bytes > options.replay_bytes_max;
+        match self.spoilt(now, options) {
+            Some(why) => self.spoil(why),
+            None if too_large => self.spoil(Spoilt::TooLarge),
+            None if self.room.all.get() + entry > all_max => self.spoil(Spoilt::NoRoom),
+            None => {}
+        }
+        self.is_whole()
+    }
+
+    /// Whether a COMMIT would do nothing.
+    pub(crate) fn has_nothing_to_commit(&self) -> bool {
+        !self.wrote && !self.uncertain && !self.committed
+    }
+
+    /// The last statement that something may be done ahead of: those after it only ask about it.
+    pub(crate) fn last_change(&self) -> Option<usize> {
+        self.entries.iter().rposition(|entry| !entry.about.last)
     }
 
     /// Why it cannot be run again; none where it can.
@@ -228,6 +311,7 @@ impl Journal {
         executed: Option<Executed>,
         state: Rc<SessionState>,
         answer: Answered,
+        about: About,
         options: &FailoverOptions,
     ) {
         self.entries.push(Entry {
@@ -236,11 +320,14 @@ impl Journal {
             executed,
             state,
             answer,
+            about,
         });
-        if self.entries.len() > options.replay_statements_max
-            || self.bytes.len() > options.replay_bytes_max
-        {
+        // Long data of an execution is not in its command.
+        if self.bytes.len() > options.replay_bytes_max {
             self.spoil(Spoilt::TooLarge);
+        } else {
+            let entries = self.entries.len() * size_of::<Entry>();
+            self.room.set(self.bytes.len() + entries);
         }
     }
 
@@ -303,8 +390,9 @@ pub(crate) fn is_replayable(class: &Statement) -> bool {
 }
 
 /// Whether a statement in a transaction may end it with a commit, so that nobody can tell what was
-/// done where its answer is lost.
-pub(crate) fn may_commit(class: &Statement, command: &[u8]) -> bool {
+/// done where its answer is lost. `text`: its own, or the command that has it; none where the command
+/// has not.
+pub(crate) fn may_commit(class: &Statement, text: Option<&[u8]>) -> bool {
     if class.flags.contains(Flags::IMPLICIT_COMMIT) {
         return true;
     }
@@ -330,9 +418,10 @@ pub(crate) fn may_commit(class: &Statement, command: &[u8]) -> bool {
         // SET autocommit = 1 is a COMMIT.
         Kind::Set => {
             let word = b"autocommit";
-            command
-                .windows(word.len())
-                .any(|at| at.eq_ignore_ascii_case(word))
+            text.is_none_or(|text| {
+                text.windows(word.len())
+                    .any(|at| at.eq_ignore_ascii_case(word))
+            })
         }
         _ => true,
     }
@@ -354,20 +443,28 @@ mod tests {
             one_shot: Vec::new(),
             state: Rc::default(),
             last_insert_id: None,
+            insert_id_seen: 0,
             private_version: 0,
         }
     }
 
     fn add(journal: &mut Journal, packet: &[u8], options: &FailoverOptions) {
-        journal.room().extend_from_slice(packet);
-        let answer = Answered::default();
-        journal.add(Expect::Query, None, Rc::default(), answer, options);
+        if journal.has_room(packet.len(), journal.since, options, 1 << 20) {
+            journal.room().extend_from_slice(packet);
+            let answer = Answered::default();
+            let about = About::default();
+            journal.add(Expect::Query, None, Rc::default(), answer, about, options);
+        }
+    }
+
+    fn new(now: Instant) -> Journal {
+        Journal::new(begun(), now, Kept::default())
     }
 
     #[test]
     fn packets_come_back_as_they_were_written() {
         let options = FailoverOptions::default();
-        let mut journal = Journal::new(begun(), Instant::now());
+        let mut journal = new(Instant::now());
         add(&mut journal, b"first", &options);
         add(&mut journal, b"", &options);
         add(&mut journal, b"third", &options);
@@ -385,7 +482,7 @@ mod tests {
             ..FailoverOptions::default()
         };
         let now = Instant::now();
-        let mut journal = Journal::new(begun(), now);
+        let mut journal = new(now);
         add(&mut journal, b"1234", &options);
         add(&mut journal, b"5678", &options);
         assert_eq!(journal.spoilt(now, &options), None);
@@ -394,9 +491,47 @@ mod tests {
         add(&mut journal, b"", &options);
         assert_eq!(journal.spoilt(now, &options), Some(Spoilt::TooLarge));
         assert_eq!((journal.len(), journal.entries.len()), (0, 0));
-        let mut journal = Journal::new(begun(), now);
+        let mut journal = new(now);
         add(&mut journal, b"12345678901", &options);
         assert_eq!(journal.spoilt(now, &options), Some(Spoilt::TooLarge));
+    }
+
+    #[test]
+    fn all_journals_share_one_bound() {
+        let options = FailoverOptions::default();
+        let now = Instant::now();
+        let kept = Kept::default();
+        let one = size_of::<Entry>() + 10;
+        let mut first = Journal::new(begun(), now, kept.clone());
+        let mut second = Journal::new(begun(), now, kept.clone());
+        let write = |journal: &mut Journal| {
+            let has_room = journal.has_room(10, now, &options, 2 * one);
+            if has_room {
+                journal.room().extend_from_slice(&[0; 10]);
+                let answer = Answered::default();
+                let about = About::default();
+                journal.add(Expect::Query, None, Rc::default(), answer, about, &options);
+            }
+            has_room
+        };
+        assert!(write(&mut first) && write(&mut second));
+        assert_eq!(kept.get(), 2 * one);
+        assert!(!write(&mut second), "the bound is reached");
+        assert_eq!(second.spoilt(now, &options), Some(Spoilt::NoRoom));
+        assert_eq!(kept.get(), one, "what it kept is free");
+        let mut third = Journal::new(begun(), now, kept.clone());
+        assert!(write(&mut third));
+        third.renew(begun(), now);
+        assert_eq!(kept.get(), one);
+        drop(first);
+        assert_eq!(kept.get(), 0);
+    }
+
+    #[test]
+    fn an_execution_whose_text_is_elsewhere_may_set_autocommit() {
+        let class = class("SET autocommit = 1", Family::MySql);
+        assert!(may_commit(&class, None));
+        assert!(!may_commit(&class, Some(b"SET sql_mode = ''")));
     }
 
     #[test]
@@ -453,7 +588,8 @@ mod tests {
                 let class = class(text, family);
                 assert_eq!(is_replayable(&class), replayable, "{text} on {family:?}");
                 let command = text.as_bytes();
-                assert_eq!(may_commit(&class, command), commits, "{text} on {family:?}");
+                let commit = may_commit(&class, Some(command));
+                assert_eq!(commit, commits, "{text} on {family:?}");
             }
         }
     }

@@ -9,7 +9,8 @@ use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
 use millrace_metrics::{PinReason, RetryKind};
 use millrace_protocol::command::{
-    COM_STMT_CLOSE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA, Command, execute_with_types,
+    COM_STMT_CLOSE, COM_STMT_EXECUTE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA, Command,
+    execute_with_types,
 };
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
@@ -275,7 +276,7 @@ impl Session {
             refused | self.hook_that_undoes(lease, request)
         } else if read_only || (!kept && may_repeat(request)) {
             refused | Refusals::HOOK
-        } else if kept || !may_retry(request) {
+        } else if kept || !may_retry(request) || self.may_be_half_done(request) {
             Refusals::empty()
         } else if is_change(request) || self.is_undone_with_connection(request) {
             refused | self.hook_that_undoes(lease, request)
@@ -289,6 +290,15 @@ impl Session {
             false => Refusals::empty(),
         };
         moves | stale | unproven
+    }
+
+    /// Whether a server that refuses the request may have run a part of it for good: MariaDB's bulk
+    /// executions are many statements, each with a commit of its own where no transaction is open.
+    fn may_be_half_done(&self, request: &Request<'_>) -> bool {
+        let Main::Execute { packet, .. } = request.main else {
+            return false;
+        };
+        !is_plain_execution(packet) && !self.is_undone_with_connection(request)
     }
 
     /// Whether what a plugin stops at its commit is certainly undone: no other server has heard of it.
@@ -681,6 +691,11 @@ fn is_change(request: &Request<'_>) -> bool {
         Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
     );
     changes && class.functions.is_empty() && request.inner.is_none()
+}
+
+/// Whether an execution's packet is COM_STMT_EXECUTE.
+pub(crate) fn is_plain_execution(packet: &[u8]) -> bool {
+    packet.get(packet::HEADER) == Some(&COM_STMT_EXECUTE)
 }
 
 fn close_statement(id: u32) -> [u8; 9] {

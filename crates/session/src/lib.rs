@@ -24,6 +24,7 @@ mod pools;
 mod prelude;
 mod prepared;
 mod questions;
+mod recording;
 mod refusals;
 mod registry;
 mod relay;

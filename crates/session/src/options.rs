@@ -57,7 +57,9 @@ pub struct FailoverOptions {
     pub replay_statements_max: usize,
     /// Most bytes of its commands together.
     pub replay_bytes_max: usize,
-    /// How long after its begin a transaction may be run again.
+    /// Most bytes that are kept for that of all open transactions together, over all workers.
+    pub replay_total_bytes_max: usize,
+    /// How old a transaction may be, from its first answer, to be run again.
     pub replay_time_max: Duration,
     /// How long transactions may go on on a server that is drained.
     pub drain_time_max: Duration,
@@ -72,6 +74,7 @@ impl Default for FailoverOptions {
             retries_max: 2,
             replay_statements_max: 1000,
             replay_bytes_max: 1 << 20,
+            replay_total_bytes_max: 256 << 20,
             replay_time_max: Duration::from_secs(60),
             drain_time_max: Duration::from_secs(10),
         }

@@ -233,7 +233,7 @@ impl Session {
             )
     }
 
-    fn needs_insert_id(&self, request: &Request<'_>) -> bool {
+    pub(crate) fn needs_insert_id(&self, request: &Request<'_>) -> bool {
         let class = request.class;
         let flags = Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
         class.flags.intersects(flags)

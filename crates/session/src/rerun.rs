@@ -4,8 +4,8 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use millrace_backend::conn::Residue;
-use millrace_backend::error::{BackendError, ServerError};
+use millrace_backend::conn::{Residue, number};
+use millrace_backend::error::BackendError;
 use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::write_hex;
@@ -18,13 +18,11 @@ use millrace_topology::ServerId;
 use tracing::debug;
 
 use crate::failure::{Answer, Failure};
-use crate::journal::{
-    Answered, Begun, Entry, Executed, Journal, Spoilt, is_replayable, may_commit,
-};
-use crate::lease::{Main, Request, Types};
+use crate::journal::{About, Answered, Entry, Executed, Journal, Spoilt, may_commit};
+use crate::lease::{Main, Request};
 use crate::prelude::Prelude;
 use crate::refusals::{Meaning, meaning};
-use crate::relay::{Ended, Outcome, Plan};
+use crate::relay::{Ended, Plan};
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
 
@@ -44,8 +42,10 @@ struct Lost {
     server: ServerId,
     seq: u64,
     residue: Residue,
-    last_insert_id: Option<u64>,
 }
+
+/// LAST_INSERT_ID() where what it was is not known: a number that no table generates.
+const UNKNOWN_ID: u64 = 9_223_372_036_854_770_001;
 
 /// Why a transaction was not run again to its end.
 enum Stop {
@@ -68,146 +68,6 @@ impl From<BackendError> for Stop {
 }
 
 impl Session {
-    /// Whether the statement's answer is to be summed up and written down.
-    pub(crate) fn is_recorded(&self, request: &Request<'_>) -> bool {
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
-        let in_transaction = self.pins.has(PinReason::Transaction)
-            || !matches!(self.transaction, Transaction::None)
-            || self.autocommit_off()
-            || class.kind == Kind::Begin;
-        in_transaction
-            && matches!(
-                request.expect,
-                Expect::Query | Expect::Execute | Expect::Simple
-            )
-            && !matches!(class.kind, Kind::Commit | Kind::Rollback)
-            && self
-                .journal
-                .as_ref()
-                .is_none_or(|journal| journal.is_whole())
-    }
-
-    /// Writes down a statement of the open transaction that has been answered. What it changed on the
-    /// session has not been taken in yet.
-    pub(crate) fn record(&mut self, lease: &Lease, request: &Request<'_>) {
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
-        if class.kind == Kind::Begin && self.outcome.error.is_none() {
-            // It commits what was open.
-            self.journal = None;
-        }
-        let mut journal = match self.journal.take() {
-            Some(journal) => journal,
-            None => self.begin_journal(lease, Some(request)),
-        };
-        let state = self.state.clone();
-        let options = &self.worker.options().failover;
-        let answer = Answered::of(&self.outcome);
-        let replayable = match request.expect {
-            // COM_INIT_DB.
-            Expect::Simple => request.class.kind == Kind::Use,
-            _ => is_replayable(class) && is_replayable_outside(request),
-        };
-        if !replayable {
-            journal.spoil(Spoilt::Statement);
-        } else if let Main::Execute { id, types, packet } = request.main {
-            match self.write_execution(id, types, packet, &mut journal) {
-                Some(executed) => {
-                    journal.add(request.expect, Some(executed), state, answer, options);
-                }
-                None => journal.spoil(Spoilt::Statement),
-            }
-        } else if let Main::Packet(packet) = request.main {
-            journal.room().extend_from_slice(packet);
-            journal.add(request.expect, None, state, answer, options);
-        }
-        self.journal = Some(journal);
-    }
-
-    fn begin_journal(&self, lease: &Lease, request: Option<&Request<'_>>) -> Box<Journal> {
-        let (text, read_only) = match &self.transaction {
-            Transaction::Deferred { text, read_only } => (Some(text.clone()), *read_only),
-            Transaction::None => (None, false),
-        };
-        let known = text.is_some()
-            || request.is_some_and(|request| request.class.kind == Kind::Begin)
-            || (self.autocommit_off() && !self.pins.has(PinReason::Transaction));
-        let begun = Begun {
-            one_shot: match text {
-                Some(_) => self.one_shot.clone(),
-                None => Vec::new(),
-            },
-            text,
-            read_only,
-            on_primary: self
-                .worker
-                .with_world(|world| world.snapshot.primary == Some(lease.server)),
-            state: self.state.clone(),
-            last_insert_id: lease.last_insert_id,
-            private_version: self.private.version,
-        };
-        let mut journal = self.worker.take_journal(begun);
-        if !known || self.one_shot_waits {
-            journal.spoil(Spoilt::Begin);
-        }
-        journal
-    }
-
-    /// Writes an execution's packets: its long data, and itself with its parameters' types.
-    fn write_execution(
-        &self,
-        id: u32,
-        types: Types,
-        packet: &[u8],
-        journal: &mut Journal,
-    ) -> Option<Executed> {
-        let statement = self.statements.get(id)?;
-        let short = packet.len() < packet::MAX_PAYLOAD;
-        if !short || statement.cursor {
-            return None;
-        }
-        self.append_long_data(id, 0, journal.room());
-        if types != Types::LeftOut {
-            journal.room().extend_from_slice(packet);
-        } else if !self.append_with_types(id, packet, journal.room()) {
-            return None;
-        }
-        Some(Executed {
-            id,
-            text: statement.text.clone(),
-            context: statement.context.clone(),
-        })
-    }
-
-    /// Looks, after a statement has been taken in, whether its transaction goes on.
-    pub(crate) fn keep_journal(&mut self, outcome: &Outcome, request: &Request<'_>) {
-        let Some(journal) = self.journal.as_mut() else {
-            return;
-        };
-        if !self.pins.has(PinReason::Transaction) {
-            if let Some(journal) = self.journal.take() {
-                self.worker.put_journal(journal);
-            }
-            return;
-        }
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
-        journal.wrote |= request.access == Access::Write;
-        match &outcome.error {
-            Some(error) if may_end_transaction(error) => {
-                journal.uncertain = true;
-                journal.spoil(Spoilt::Statement);
-            }
-            Some(_) => {}
-            None => {
-                journal.uncertain = false;
-                if matches!(class.kind, Kind::Commit | Kind::Rollback) {
-                    // AND CHAIN: the next has begun.
-                    journal.wrote = false;
-                    journal.spoil(Spoilt::Begin);
-                }
-            }
-        }
-    }
-
     /// The kept connection is gone, or of no more use, before the request was answered; `sent`: the
     /// server may have run it. Answers why, where it may run elsewhere, after its transaction if
     /// there is one.
@@ -258,16 +118,17 @@ impl Session {
             server: lease.server,
             seq: lease.last_seq,
             residue: lease.residue,
-            last_insert_id: lease.last_insert_id,
         };
         // So the server rolls back.
         lease.broken = true;
-        let begun = self.begin_journal(&lease, None);
+        let journal = match self.journal.take() {
+            Some(journal) => journal,
+            None => self.begin_journal(&lease, None),
+        };
         self.put_back(lease);
         self.unpin(PinReason::Transaction);
         // For who lists sessions: it is in a transaction, and no server knows of it.
         self.handle.begun.set(true);
-        let journal = self.journal.take().unwrap_or(begun);
         self.rerun = Some(Box::new(Rerun {
             journal,
             lost,
@@ -285,7 +146,7 @@ impl Session {
         let plain = !flags.intersects(Flags::CHAIN | Flags::RELEASE);
         let over = match request.class.kind {
             Kind::Rollback => plain,
-            Kind::Commit => plain && !rerun.journal.wrote && !rerun.journal.uncertain,
+            Kind::Commit => plain && rerun.journal.has_nothing_to_commit(),
             _ => false,
         };
         if over {
@@ -302,9 +163,15 @@ impl Session {
         }
     }
 
-    /// The open transaction is over, and nothing of it was done.
+    /// The open transaction is over, and nothing of it was done; where an earlier statement may have
+    /// committed it, that is not known.
     pub(crate) fn lose_transaction(&mut self, why: Spoilt) -> Failure {
+        let rerun = self.rerun.as_ref();
+        let committed = rerun.is_some_and(|rerun| rerun.journal.committed);
         self.end_transaction();
+        if committed {
+            return self.unknown_outcome();
+        }
         let failovers = self.worker.shared.monitor.failovers();
         failovers.count(FailoverCount::Failed);
         self.worker.metrics().replay_failed(why.label());
@@ -389,13 +256,16 @@ impl Session {
         wait: bool,
     ) -> Result<(), Stop> {
         if rerun.journal.wrote {
-            let written = self.tables_written(&rerun.journal);
-            if self.keeps_rows(lease, &written).await? {
+            let keeps = match self.tables_written(&rerun.journal) {
+                Some(tables) => self.keeps_rows(lease, &tables).await?,
+                None => true,
+            };
+            if keeps {
                 return Err(Stop::Never(Spoilt::NonTransactional));
             }
         }
         loop {
-            self.begin_again(lease, &rerun.journal.begun, wait).await?;
+            self.begin_again(lease, &rerun.journal, wait).await?;
             let Some(at) = self.repeat(lease, rerun).await? else {
                 return Ok(());
             };
@@ -404,22 +274,46 @@ impl Session {
         }
     }
 
-    /// The tables that a transaction's statements change.
-    fn tables_written(&self, journal: &Journal) -> Vec<Box<[u8]>> {
+    /// The tables that a transaction's statements change; none where they cannot be told.
+    fn tables_written(&self, journal: &Journal) -> Option<Vec<Box<[u8]>>> {
         let mut names = Vec::new();
         let mut class = self.worker.take_statement();
-        for (at, entry) in journal.entries.iter().enumerate() {
+        let known = journal.entries.iter().enumerate().all(|(at, entry)| {
             let payload = packet::payload(journal.packets(at));
             let text: &[u8] = match (&entry.executed, Command::parse(&payload, self.capabilities)) {
                 (Some(executed), _) => &executed.text,
                 (None, Ok(Command::Query(query))) => query.text,
-                _ => continue,
+                _ => return true,
             };
             classify(text, &self.lex, &mut class);
-            written_by(&class, text, &mut names);
-        }
+            self.add_written(&class, text, &entry.state.database, &mut names)
+        });
         self.worker.put_statement(class);
-        names
+        known.then_some(names)
+    }
+
+    /// Adds the tables that a statement changes; false where it may change others, because it calls
+    /// functions that are not known to only read, or is too long.
+    fn add_written(
+        &self,
+        class: &Statement,
+        text: &[u8],
+        database: &[u8],
+        names: &mut Vec<Box<[u8]>>,
+    ) -> bool {
+        if class.flags.contains(Flags::TRUNCATED) {
+            return false;
+        }
+        if !class.functions.is_empty() {
+            let mut calls = class.clone();
+            calls.access_if_calls_read = Access::Read;
+            let catalogue = self.worker.catalogue();
+            if catalogue.effective_access(&calls, text, database) == Access::Write {
+                return false;
+            }
+        }
+        written_by(class, text, names);
+        true
     }
 
     /// Whether one of these tables keeps the rows of a statement that is rolled back: they may be there
@@ -456,21 +350,11 @@ impl Session {
         request: &Request<'_>,
         ended: &Answer,
     ) -> Result<Result<(), Answer>, Failure> {
-        let mut tables = Vec::new();
-        match request.main {
-            Main::Execute { id, .. } => {
-                if let Some(statement) = self.statements.get(id) {
-                    written_by(&statement.class, &statement.text, &mut tables);
-                }
-            }
-            Main::Packet(packet) => {
-                let payload = packet::payload(packet);
-                if let Ok(Command::Query(query)) = Command::parse(&payload, self.capabilities) {
-                    written_by(request.class, query.text, &mut tables);
-                }
-            }
-        }
-        match self.keeps_rows(lease, &tables).await {
+        let keeps = match self.written_by_request(request) {
+            Some(tables) => self.keeps_rows(lease, &tables).await,
+            None => Ok(true),
+        };
+        match keeps {
             Ok(false) => Ok(Ok(())),
             Ok(true) => {
                 if self.rerun.is_some() {
@@ -483,6 +367,28 @@ impl Session {
                 Ok(Err(Answer::backend(error)))
             }
         }
+    }
+
+    /// The tables that a request changes; none where they cannot be told.
+    fn written_by_request(&self, request: &Request<'_>) -> Option<Vec<Box<[u8]>>> {
+        let mut tables = Vec::new();
+        let database = &self.state.database;
+        let known = match (request.inner, &request.main) {
+            (Some((class, text)), _) => self.add_written(class, text, database, &mut tables),
+            (None, Main::Execute { id, .. }) => {
+                let statement = self.statements.get(*id)?;
+                let database = &statement.context.database;
+                self.add_written(&statement.class, &statement.text, database, &mut tables)
+            }
+            (None, Main::Packet(packet)) => {
+                let payload = packet::payload(packet);
+                let Ok(Command::Query(query)) = Command::parse(&payload, self.capabilities) else {
+                    return None;
+                };
+                self.add_written(request.class, query.text, database, &mut tables)
+            }
+        };
+        known.then_some(tables)
     }
 
     /// What the session before may still ask about the connection is saved.
@@ -499,9 +405,10 @@ impl Session {
     async fn begin_again(
         &mut self,
         lease: &mut Lease,
-        begun: &Begun,
+        journal: &Journal,
         wait: bool,
     ) -> Result<(), Stop> {
+        let begun = &journal.begun;
         self.leave_last_user(lease).await?;
         let uid = self.handle.uid;
         let foreign = lease.private_of != 0
@@ -516,11 +423,12 @@ impl Session {
             self.wait_for_position(lease, &mut prelude);
         }
         self.replay(lease, &begun.state, &mut prelude);
-        if let Some(id) = begun.last_insert_id {
-            let text = format!("SET @@session.last_insert_id={id}");
-            prelude.query(lease, text.as_bytes());
-            lease.last_insert_id = Some(id);
-        }
+        let id = match begun.last_insert_id {
+            Some(id) => id,
+            None if journal.last_change().is_some() => UNKNOWN_ID,
+            None => begun.insert_id_seen,
+        };
+        set_insert_id(lease, id, &mut prelude);
         for text in &begun.one_shot {
             prelude.query(lease, text);
         }
@@ -590,11 +498,55 @@ impl Session {
             let text = format!("SET @@session.insert_id={}", entry.answer.insert_id);
             prelude.query(lease, text.as_bytes());
         }
+        self.give_insert_id(lease, journal, at, &mut prelude)
+            .await?;
         if !prelude.bytes.is_empty() {
             self.run_steps(lease, &mut prelude).await?;
         }
         lease.stream.send(&bytes).await.map_err(BackendError::Io)?;
+        lease.last_insert_id = None;
         Ok(closing)
+    }
+
+    /// Sees to it that a statement finds the LAST_INSERT_ID() that it found before. Where that was
+    /// not known and comes from before the transaction, a statement that uses it cannot be run again;
+    /// for what the client may ask after the transaction's last statement, the number that it was
+    /// told has to do, as it does outside of transactions.
+    async fn give_insert_id(
+        &mut self,
+        lease: &mut Lease,
+        journal: &Journal,
+        at: usize,
+        prelude: &mut Prelude,
+    ) -> Result<(), Stop> {
+        let About {
+            last_insert_id,
+            uses_insert_id,
+            ..
+        } = journal.entries[at].about;
+        if let Some(id) = last_insert_id {
+            if lease.last_insert_id != Some(id) {
+                set_insert_id(lease, id, prelude);
+            }
+            return Ok(());
+        }
+        let last = journal.last_change() == Some(at);
+        if journal.begun.last_insert_id.is_some() || !(uses_insert_id || last) {
+            return Ok(());
+        }
+        if !prelude.bytes.is_empty() {
+            self.run_steps(lease, prelude).await?;
+        }
+        let question = "SELECT CAST(LAST_INSERT_ID() AS UNSIGNED)";
+        let rows = lease.query(question).await?;
+        if number(&rows, 0) != Some(UNKNOWN_ID) {
+            return Ok(());
+        }
+        if uses_insert_id {
+            return Err(Stop::Never(Spoilt::Statement));
+        }
+        set_insert_id(lease, journal.begun.insert_id_seen, prelude);
+        Ok(())
     }
 
     /// The connection's number for a prepared statement; true where nobody else knows of it.
@@ -659,7 +611,8 @@ impl Session {
         lease.last_user = self.handle.uid;
         lease.last_seq = lost.seq;
         lease.residue = lost.residue;
-        lease.last_insert_id = lost.last_insert_id;
+        // What went ahead of the statement that was lost may have set it.
+        lease.last_insert_id = None;
         lease.keeper = Some(self.handle.saved.clone());
         let (before, now) = ((lost.server, lost.seq), (lease.server, lost.seq));
         for at in [
@@ -683,40 +636,23 @@ impl Session {
     }
 }
 
-/// What surrounds the statement allows it: MariaDB's bulk executions and those that open a cursor
-/// are more than one statement and one answer.
-fn is_replayable_outside(request: &Request<'_>) -> bool {
-    match request.main {
-        Main::Packet(_) => request.inner.is_none(),
-        Main::Execute { packet, .. } => {
-            let command = packet.get(packet::HEADER);
-            let flags = packet.get(packet::HEADER + 5);
-            command == Some(&millrace_protocol::command::COM_STMT_EXECUTE)
-                // The lowest bits ask for a cursor.
-                && flags.is_some_and(|flags| flags & 7 == 0)
-        }
-    }
-}
-
 /// Whether the request may commit the transaction that is open.
 pub(crate) fn commits(request: &Request<'_>) -> bool {
-    let class = request.inner.map_or(request.class, |(inner, _)| inner);
-    let (Main::Packet(packet) | Main::Execute { packet, .. }) = request.main;
-    request.expect != Expect::Prepare && may_commit(class, packet)
+    let (class, text) = match (request.inner, &request.main) {
+        (Some((inner, body)), _) => (inner, Some(body)),
+        (None, Main::Packet(packet)) => (request.class, Some(*packet)),
+        (None, Main::Execute { .. }) => (request.class, None),
+    };
+    request.expect != Expect::Prepare && may_commit(class, text)
 }
 
-/// Whether a transaction may be over after its statement failed so: deadlocks and other rollbacks, lock
-/// waits (`innodb_rollback_on_timeout`), a full lock table, a record that has changed since it was
-/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong, connections that end.
-fn may_end_transaction(error: &ServerError) -> bool {
-    error.state.starts_with(b"40")
-        || matches!(
-            error.code,
-            1020 | 1053 | 1180 | 1205 | 1206 | 1927 | 3100 | 3101
-        )
+fn set_insert_id(lease: &mut Lease, id: u64, prelude: &mut Prelude) {
+    let text = format!("SET @@session.last_insert_id={id}");
+    prelude.query(lease, text.as_bytes());
+    lease.last_insert_id = Some(id);
 }
 
-/// Adds the tables that a statement changes.
+/// Adds the tables that a statement names to change them.
 fn written_by(class: &Statement, text: &[u8], names: &mut Vec<Box<[u8]>>) {
     let written = |usage| matches!(usage, TableUse::Write | TableUse::Define);
     for table in class.tables.iter().filter(|table| written(table.usage)) {
@@ -752,13 +688,5 @@ mod tests {
         assert_eq!(bytes[4..9], [0x18, 1, 2, 3, 4]);
         assert_eq!(bytes[16..21], [0x17, 1, 2, 3, 4]);
         assert_eq!(bytes[21..], [0, 1, 0, 0, 0]);
-    }
-
-    #[test]
-    fn errors_that_may_have_ended_the_transaction_are_known() {
-        let error = |code, state: &[u8; 5]| ServerError::new(code, state, "");
-        assert!(may_end_transaction(&error(1213, b"40001")));
-        assert!(may_end_transaction(&error(1205, b"HY000")));
-        assert!(!may_end_transaction(&error(1062, b"23000")));
     }
 }

@@ -30,6 +30,7 @@ use millrace_topology::{NoPrimary, ServerId, Snapshot};
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
 use crate::held::Place;
+use crate::journal::Spoilt;
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
 use crate::obey::{demands, too_slow};
@@ -554,10 +555,7 @@ impl Session {
         }
         match refusal {
             Some(why) if why.passing => Ok(Tried::NotYet(why)),
-            Some(why) if self.rerun.is_some() => {
-                self.end_transaction();
-                Err(why.into())
-            }
+            Some(_) if self.rerun.is_some() => Err(self.lose_transaction(Spoilt::NoServer)),
             Some(why) => Err(why.into()),
             None => Err(Failure::Ended),
         }
@@ -656,10 +654,10 @@ impl Session {
     /// to write outside of a transaction.
     pub(crate) fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
         let in_transaction = self.pins.has(PinReason::Transaction);
-        let began_there = self
-            .journal
-            .as_ref()
-            .is_some_and(|journal| journal.begun.on_primary && !journal.begun.read_only);
+        // What it wrote can only be committed on the primary, whatever the server was when it began.
+        let began_there = self.journal.as_ref().is_none_or(|journal| {
+            !journal.begun.read_only && (journal.begun.on_primary || journal.wrote)
+        });
         let for_primary = match self.target {
             Target::ReplicasOnly => false,
             _ => writes || (in_transaction && began_there),

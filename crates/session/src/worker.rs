@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::accounts::Accounts;
 use crate::directions::Remembered;
 use crate::held::Held;
-use crate::journal::{Begun, Journal};
+use crate::journal::{Begun, Journal, Kept};
 use crate::kill::Killed;
 use crate::options::{Options, ServerKey};
 use crate::pins::Pins;
@@ -288,6 +288,7 @@ pub struct Worker {
     buffers: RefCell<Vec<Vec<u8>>>,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
     journals: RefCell<Vec<Box<Journal>>>,
+    journals_kept: Kept,
     next_statement: Cell<u64>,
     shared_statements: RefCell<HashMap<Likeness, u64>>,
     proven: RefCell<HashSet<u64>>,
@@ -367,6 +368,7 @@ impl Worker {
             outcome: Cell::default(),
             buffers: RefCell::default(),
             journals: RefCell::default(),
+            journals_kept: Kept::default(),
             next_statement: Cell::new(1),
             shared_statements: RefCell::default(),
             proven: RefCell::default(),
@@ -873,8 +875,14 @@ impl Worker {
                 journal.renew(begun, now);
                 journal
             }
-            None => Box::new(Journal::new(begun, now)),
+            None => Box::new(Journal::new(begun, now, self.journals_kept.clone())),
         }
+    }
+
+    /// The most bytes that the worker's journals may keep together: its part of what all may.
+    pub(crate) fn journals_max(&self) -> usize {
+        let all = self.options().failover.replay_total_bytes_max;
+        all / self.shared.mailboxes.len().max(1)
     }
 
     pub(crate) fn put_journal(&self, mut journal: Box<Journal>) {

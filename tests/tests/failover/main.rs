@@ -7,6 +7,7 @@ mod held;
 mod killed;
 mod planned;
 mod transactions;
+mod unwritten;
 
 use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
 use millrace_tests::checks::Checks;
@@ -50,6 +51,13 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     check!("rollback cut", transactions::rollback_cut);
     check!("read-only transaction", transactions::read_only);
     check!("pinned otherwise", transactions::pinned_otherwise);
+    check!("begun unseen", unwritten::begun_unseen);
+    check!("begun unseen and cut", unwritten::begun_unseen_and_cut);
+    check!("LAST_INSERT_ID()", unwritten::last_insert_id);
+    check!("prepared commit cut", unwritten::prepared_commit_cut);
+    check!("failed DDL", unwritten::failed_ddl);
+    check!("flat behind", unwritten::flat_behind);
+    check!("pings and room", unwritten::pings_and_room);
     check!("in order", held::in_order);
     check!("limits", held::limits);
     check!("client leaves", held::client_leaves);

@@ -351,6 +351,7 @@ max_held_bytes = "23KiB"
 retries = 24
 max_replay_statements = 25
 max_replay_bytes = "26KiB"
+max_replay_total_bytes = "29KiB"
 max_replay_time = "27s"
 drain_time = "28s"
 [auth]
@@ -483,6 +484,7 @@ timeout = "17s"
             retries: 24,
             max_replay_statements: 25,
             max_replay_bytes: 26 << 10,
+            max_replay_total_bytes: 29 << 10,
             max_replay_time: s(27),
             drain_time: s(28),
         },

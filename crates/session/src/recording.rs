@@ -1,0 +1,265 @@
+//! Writes down what an open transaction does, as far as it can be run again, and what is known of it
+//! otherwise. Sends nothing.
+
+use std::time::Instant;
+
+use millrace_backend::error::ServerError;
+use millrace_backend::pool::Lease;
+use millrace_metrics::PinReason;
+use millrace_protocol::response::Expect;
+use millrace_protocol::{Status, packet};
+use millrace_sql::{Access, Flags, Kind};
+
+use crate::journal::{About, Answered, Begun, Executed, Journal, Spoilt, is_replayable};
+use crate::lease::{Main, Request, Types, is_plain_execution};
+use crate::questions::is_about_last;
+use crate::relay::Outcome;
+use crate::rerun::commits;
+use crate::session::{Session, Transaction};
+
+impl Session {
+    /// Whether the statement's answer is to be summed up and written down.
+    pub(crate) fn is_recorded(&self, request: &Request<'_>) -> bool {
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let in_transaction = self.pins.has(PinReason::Transaction)
+            || !matches!(self.transaction, Transaction::None)
+            || self.autocommit_off()
+            || class.kind == Kind::Begin;
+        let counts = match request.expect {
+            Expect::Query | Expect::Execute => true,
+            // Not COM_PING, which does nothing.
+            Expect::Simple => class.kind != Kind::Diagnostics,
+            _ => false,
+        };
+        in_transaction
+            && counts
+            && !matches!(class.kind, Kind::Commit | Kind::Rollback)
+            && self
+                .journal
+                .as_ref()
+                .is_none_or(|journal| journal.is_whole())
+    }
+
+    /// Writes down a statement of the open transaction that has been answered. What it changed on the
+    /// session has not been taken in yet.
+    pub(crate) fn record(&mut self, lease: &Lease, request: &Request<'_>) {
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        if class.kind == Kind::Begin && self.outcome.error.is_none() {
+            // It commits what was open.
+            self.journal = None;
+        }
+        let mut journal = match self.journal.take() {
+            Some(journal) => journal,
+            None => self.begin_journal(lease, Some(request)),
+        };
+        let needs_insert_id = self.needs_insert_id(request);
+        let about = About {
+            last_insert_id: lease.last_insert_id.filter(|_| needs_insert_id),
+            uses_insert_id: self.uses_insert_id(request),
+            last: is_about_last(class),
+        };
+        let replayable = match request.expect {
+            // COM_INIT_DB.
+            Expect::Simple => request.class.kind == Kind::Use,
+            _ => is_replayable(class) && is_replayable_outside(request),
+        };
+        // What it is to find would have to be set between it and the one before.
+        let torn = about.last && needs_insert_id;
+        let options = &self.worker.options().failover;
+        let all_max = self.worker.journals_max();
+        if !replayable || torn {
+            journal.spoil(Spoilt::Statement);
+        } else if journal.has_room(self.length(request), Instant::now(), options, all_max) {
+            self.write_down(request, about, &mut journal);
+        }
+        self.journal = Some(journal);
+    }
+
+    /// The bytes that a journal has to keep of a command.
+    fn length(&self, request: &Request<'_>) -> usize {
+        match request.main {
+            Main::Packet(packet) => packet.len(),
+            Main::Execute { packet, id, .. } => {
+                let statement = self.statements.get(id);
+                let long = statement.map(|statement| &*statement.long_data);
+                let long = long.unwrap_or_default().iter();
+                packet.len() + long.map(|(_, data)| data.len()).sum::<usize>()
+            }
+        }
+    }
+
+    fn write_down(&self, request: &Request<'_>, about: About, journal: &mut Journal) {
+        let executed = match request.main {
+            Main::Packet(packet) => {
+                journal.room().extend_from_slice(packet);
+                None
+            }
+            Main::Execute { id, types, packet } => {
+                let Some(executed) = self.write_execution(id, types, packet, journal) else {
+                    return journal.spoil(Spoilt::Statement);
+                };
+                Some(executed)
+            }
+        };
+        let options = &self.worker.options().failover;
+        let (state, answer) = (self.state.clone(), Answered::of(&self.outcome));
+        journal.add(request.expect, executed, state, answer, about, options);
+    }
+
+    /// Whether LAST_INSERT_ID() may be part of what the statement does. That of a column's default
+    /// is not (both families refuse it there).
+    fn uses_insert_id(&self, request: &Request<'_>) -> bool {
+        request.class.flags.contains(Flags::USES_LAST_INSERT_ID)
+            || !request.class.functions.is_empty()
+            || self.settings.names_last_row
+            || (request.access == Access::Write
+                && self.worker.catalogue().triggers().last_insert_id)
+    }
+
+    /// The journal of the transaction that is open, or opened by `request`.
+    pub(crate) fn begin_journal(
+        &self,
+        lease: &Lease,
+        request: Option<&Request<'_>>,
+    ) -> Box<Journal> {
+        let (text, read_only) = match &self.transaction {
+            Transaction::Deferred { text, read_only } => (Some(text.clone()), *read_only),
+            Transaction::None => (None, false),
+        };
+        let known = text.is_some()
+            || request.is_some_and(|request| request.class.kind == Kind::Begin)
+            || (self.autocommit_off() && !self.pins.has(PinReason::Transaction));
+        let begun = Begun {
+            one_shot: match text {
+                Some(_) => self.one_shot.clone(),
+                None => Vec::new(),
+            },
+            text,
+            read_only,
+            on_primary: self
+                .worker
+                .with_world(|world| world.snapshot.primary == Some(lease.server)),
+            state: self.state.clone(),
+            last_insert_id: match self.insert_id_at {
+                None => Some(self.last_insert_id),
+                Some(_) => lease.last_insert_id,
+            },
+            insert_id_seen: self.insert_id_seen,
+            private_version: self.private.version,
+        };
+        let mut journal = self.worker.take_journal(begun);
+        if !known {
+            // In one command with other statements, in a procedure: what it did is not written down.
+            // Where no answer said that it is open, an error may have ended it.
+            let open = self.status.contains(Status::IN_TRANS) || self.one_shot_waits;
+            journal.wrote = true;
+            (journal.uncertain, journal.committed) = (!open, !open);
+        }
+        if !known || self.one_shot_waits {
+            journal.spoil(Spoilt::Begin);
+        }
+        journal
+    }
+
+    /// Writes an execution's packets: its long data, and itself with its parameters' types.
+    fn write_execution(
+        &self,
+        id: u32,
+        types: Types,
+        packet: &[u8],
+        journal: &mut Journal,
+    ) -> Option<Executed> {
+        let statement = self.statements.get(id)?;
+        let short = packet.len() < packet::MAX_PAYLOAD;
+        if !short || statement.cursor {
+            return None;
+        }
+        self.append_long_data(id, 0, journal.room());
+        if types != Types::LeftOut {
+            journal.room().extend_from_slice(packet);
+        } else if !self.append_with_types(id, packet, journal.room()) {
+            return None;
+        }
+        Some(Executed {
+            id,
+            text: statement.text.clone(),
+            context: statement.context.clone(),
+        })
+    }
+
+    /// Looks, after a statement has been taken in, whether its transaction goes on.
+    pub(crate) fn keep_journal(&mut self, outcome: &Outcome, request: &Request<'_>) {
+        let implicit = self.autocommit_off();
+        let Some(journal) = self.journal.as_mut() else {
+            return;
+        };
+        if !self.pins.has(PinReason::Transaction) {
+            if let Some(journal) = self.journal.take() {
+                self.worker.put_journal(journal);
+            }
+            return;
+        }
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        journal.wrote |= request.access == Access::Write;
+        match &outcome.error {
+            Some(error) => {
+                // Most of what commits does so before it looks whether it can be done.
+                let commits = commits(request);
+                if commits || may_end_transaction(error) {
+                    journal.uncertain = true;
+                    journal.committed |= commits;
+                    journal.spoil(Spoilt::Statement);
+                }
+            }
+            None if !outcome.has_status => {}
+            None => {
+                journal.uncertain = false;
+                // Without autocommit it may be another that is open now.
+                journal.committed &= implicit;
+                if matches!(class.kind, Kind::Commit | Kind::Rollback) {
+                    // AND CHAIN: the next has begun.
+                    (journal.wrote, journal.committed) = (false, false);
+                    journal.spoil(Spoilt::Begin);
+                }
+            }
+        }
+    }
+}
+
+/// What surrounds the statement allows it: MariaDB's bulk executions and those that open a cursor
+/// are more than one statement and one answer.
+fn is_replayable_outside(request: &Request<'_>) -> bool {
+    match request.main {
+        Main::Packet(_) => request.inner.is_none(),
+        Main::Execute { packet, .. } => {
+            let flags = packet.get(packet::HEADER + 5);
+            is_plain_execution(packet)
+                // The lowest bits ask for a cursor.
+                && flags.is_some_and(|flags| flags & 7 == 0)
+        }
+    }
+}
+
+/// Whether a transaction may be over after its statement failed so: deadlocks and other rollbacks, lock
+/// waits (`innodb_rollback_on_timeout`), a full lock table, a record that has changed since it was
+/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong, connections that end.
+fn may_end_transaction(error: &ServerError) -> bool {
+    error.state.starts_with(b"40")
+        || matches!(
+            error.code,
+            1020 | 1053 | 1180 | 1205 | 1206 | 1927 | 3100 | 3101
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_may_have_ended_the_transaction_are_known() {
+        let error = |code, state: &[u8; 5]| ServerError::new(code, state, "");
+        assert!(may_end_transaction(&error(1213, b"40001")));
+        assert!(may_end_transaction(&error(1205, b"HY000")));
+        assert!(!may_end_transaction(&error(1062, b"23000")));
+    }
+}
