@@ -90,8 +90,8 @@ suites() {
 
 run_suite() {
     local threads=1
-    # It mostly waits: both families at once.
-    [ "$1" != differential ] || threads=2
+    # They mostly wait: two families or topologies at once.
+    case $1 in differential | discovery | failover) threads=2 ;; esac
     cargo test --package millrace-tests --test "$1" --locked -- \
         --test-threads "${MILLRACE_TEST_THREADS:-$threads}"
 }
