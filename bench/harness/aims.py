@@ -249,7 +249,8 @@ def _scalearc():
               floor=("bare relay", difference("S1", "one client", "p50_us", "relay", "haproxy")))  # fmt: skip
     nodes = {n: f"{n} server{'s' * (n > 1)}" for n in (1, 2, 3, 4)}
     yield from _straight("S2", nodes)
-    yield from _straight("S2", {n: nodes[n] for n in (1, 2, 4)}, "millrace-routed", "by table: ")
+    yield from _straight("S2", nodes, "millrace-routed", "by table: ")
+    yield from _straight("S2", nodes, "millrace-routed-eventual", "by table, eventual: ")
 
 
 def _straight(experiment, points, system="millrace-all", how_routed=""):

@@ -186,11 +186,11 @@ class Running:
 
     def _launch(self):
         entry = self.system.entry
+        for name, text in entry.get("settings", {}).items():
+            self._names[name] = self._fill(text)
         for name, text in entry.get("lists", {}).items():
             text, separator = (text, "\n") if isinstance(text, str) else text
             self._names[name] = separator.join(self._fill(text, extra) for extra in self._each())
-        for name, text in entry.get("settings", {}).items():
-            self._names[name] = self._fill(text)
         for name, text in entry.get("files", {}).items():
             (self._folder / name).write_text(self._fill(text))
         environment = {key: self._fill(text) for key, text in entry.get("env", {}).items()}
