@@ -3,12 +3,15 @@
 //! one question for it.
 
 mod accounts;
+mod borrow;
+mod choose;
 mod commands;
 mod consistency;
 mod directions;
 mod effects;
 mod epilogue;
 mod failure;
+mod ground;
 mod held;
 mod hold;
 mod journal;

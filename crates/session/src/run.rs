@@ -2,17 +2,12 @@
 //! what changed, and so on until the client leaves. The only module that calls sideways.
 
 use std::future::poll_fn;
-use std::io;
-use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
 use std::rc::Rc;
 
-use millrace_backend::error::BackendError;
-use millrace_backend::pool::{Lease, Pool, Wish};
-use millrace_backend::prepared::StatementUid;
-use millrace_backend::state::SessionState;
+use millrace_backend::pool::Lease;
 use millrace_metrics::{PinReason, StatementKind};
 use millrace_protocol::Status;
 use millrace_protocol::command::{Command, Query};
@@ -20,12 +15,7 @@ use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::rules::Directions;
-use millrace_routing::{
-    Balance, Candidates, Consistency, Decision, Load, NoServer, Options as RoutingOptions,
-    SessionView, Target, Transaction as TxView, decide,
-};
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify};
-use millrace_topology::{NoPrimary, ServerId, Snapshot};
 
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
@@ -38,7 +28,6 @@ use crate::questions::with_connection_id;
 use crate::route;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
-use crate::worker::SERVERS;
 
 impl Session {
     /// Serves the client until it leaves or must.
@@ -574,38 +563,6 @@ impl Session {
         self.put_back(lease);
     }
 
-    /// The idle connection that suits the request best.
-    fn take_idle(
-        &self,
-        pool: &Rc<Pool>,
-        state: &Rc<SessionState>,
-        request: &Request<'_>,
-    ) -> Option<Lease> {
-        pool.try_take(&Wish {
-            uid: self.handle.uid,
-            state,
-            own: self.may_need_its_own(),
-            prepared: self.identity_of(request),
-        })
-    }
-
-    /// Whether something of the session may live on its last connection: user variables, messages,
-    /// a number that only the server knows.
-    fn may_need_its_own(&self) -> bool {
-        self.private.version != 0
-            || self.insert_id_at.is_some()
-            || self.diagnostics_at.is_some()
-            || !self.found_rows_known
-    }
-
-    /// The prepared statement that a request executes.
-    fn identity_of(&self, request: &Request<'_>) -> Option<StatementUid> {
-        match request.main {
-            Main::Packet(_) => None,
-            Main::Execute { id, .. } => self.statements.get(id).map(|statement| statement.uid),
-        }
-    }
-
     /// Runs the request on the connection that the session keeps; none where that has to be left and
     /// another will do.
     async fn run_on_kept(
@@ -636,56 +593,6 @@ impl Session {
         };
         self.leave(lease, request, why, sent)?;
         Ok(None)
-    }
-
-    /// Why the kept connection is not to be used for the request: it is dead, or its server is not the
-    /// primary any more and it would have to be, or is drained.
-    fn reason_to_leave(&self, lease: &mut Lease, request: &Request<'_>) -> Option<Answer> {
-        if !lease.stream.is_quiet() {
-            let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
-            return Some(self.unavailable(lease.server, BackendError::Io(gone)));
-        }
-        let writes = request.access == Access::Write;
-        self.has_lost_ground(lease.server, writes)
-            .then(|| Answer::no_server(NoServer::NoPrimary))
-    }
-
-    /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
-    /// to write outside of a transaction.
-    pub(crate) fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
-        let in_transaction = self.pins.has(PinReason::Transaction);
-        // What it wrote can only be committed on the primary, whatever the server was when it began.
-        let began_there = self.journal.as_ref().is_none_or(|journal| {
-            !journal.begun.read_only && (journal.begun.on_primary || journal.wrote)
-        });
-        let for_primary = match self.target {
-            Target::ReplicasOnly => false,
-            _ => writes || (in_transaction && began_there),
-        };
-        let demoted = self.worker.with_world(|world| {
-            let snapshot = &world.snapshot;
-            // A primary that is drained is still the primary to those that are there.
-            snapshot.primary != Some(server)
-                && snapshot.without != Some(NoPrimary::Draining(server))
-        });
-        (for_primary && demoted) || (in_transaction && self.worker.is_drained(server))
-    }
-
-    /// The session is idle, and the server of its kept connection has fallen, was demoted or drained. An
-    /// open transaction leaves it, so that it holds no locks there; what else the session has there
-    /// it may yet ask for.
-    fn look_for_ground(&mut self) {
-        self.handle.uproot.set(false);
-        let Some(mut lease) = self.lease.take() else {
-            return;
-        };
-        let leaves = self.pins.has_only(PinReason::Transaction)
-            && (self.has_lost_ground(lease.server, false) || !lease.stream.is_quiet());
-        if leaves {
-            self.uproot(lease);
-        } else {
-            self.lease = Some(lease);
-        }
     }
 
     /// A statement about the session's last one runs on the connection of the last one, if
@@ -722,14 +629,6 @@ impl Session {
         Answer::client(1317, b"70100", "Query execution was interrupted").into()
     }
 
-    /// A statement about the last one may run where that ran.
-    pub(crate) fn suits(&self, server: ServerId, class: &Statement, access: Access) -> bool {
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
-        primary == Some(server)
-            || (class.tables.is_empty()
-                && (class.kind == Kind::Diagnostics || access <= Access::PrimaryRead))
-    }
-
     /// None where the connection is gone and the statement was not run: another will have to do.
     async fn run_on_own(
         &mut self,
@@ -752,196 +651,6 @@ impl Session {
                 Err(failure)
             }
         }
-    }
-
-    /// The servers that may run the request, in the order to try them.
-    pub(crate) fn candidates(&mut self, request: &Request<'_>) -> Result<Candidates, Answer> {
-        let seen = self.look_around(request);
-        let decision = self.weigh(request, seen, |world, options, session, load| {
-            decide(world, options, session, request.access, load)
-        });
-        match decision {
-            Decision::Send { candidates, reason } => {
-                // Where there was no choice, it is nobody's turn that is over.
-                if reason.is_balanced() && seen.is_none() {
-                    self.worker.rotate();
-                }
-                self.route.reason = Some(reason);
-                Ok(candidates)
-            }
-            Decision::NoServer(why) => Err(Answer::no_server(why)),
-        }
-    }
-
-    /// Takes over what has become known of positions, as far as the request is a read that depends
-    /// on it; answers where the session has read last, if that still binds it.
-    pub(crate) fn look_around(&mut self, request: &Request<'_>) -> Option<ServerId> {
-        let level = self.level_for(request);
-        if request.access != Access::Read || level == Consistency::Eventual {
-            return None;
-        }
-        self.worker.take_positions();
-        if level == Consistency::Global {
-            // Whatever was seen anywhere, the primary had when it was asked.
-            return None;
-        }
-        let seen = self.settle_seen();
-        if level == Consistency::Instance {
-            // After that: what was known of the primary may be older than the last write.
-            self.worker.shared.written.add_to(&mut self.position);
-        }
-        seen
-    }
-
-    /// Looks at all that the decision depends on.
-    pub(crate) fn weigh<T>(
-        &self,
-        request: &Request<'_>,
-        seen: Option<ServerId>,
-        look: impl FnOnce(&Snapshot, &RoutingOptions, &SessionView<'_>, &Load<'_>) -> T,
-    ) -> T {
-        let global = self.needs_frontier(request);
-        let directions = request.directions.as_ref();
-        let view = SessionView {
-            target: self.target,
-            consistency: self.level_for(request),
-            pinned_to: self.lease.as_ref().map(|lease| lease.server),
-            transaction: match self.transaction {
-                Transaction::None if self.rerun.is_some() => self.lost_transaction(),
-                Transaction::None => TxView::None,
-                Transaction::Deferred {
-                    read_only: true, ..
-                } => TxView::ReadOnly,
-                Transaction::Deferred { .. } => TxView::ReadWrite,
-            },
-            required: self.required(),
-            seen,
-            home: self.home,
-            wanted: directions.and_then(|directions| directions.wanted),
-            position_unknown: self.position_unknown
-                || self.position_stale
-                || (global && self.frontier.is_none()),
-            serializable: self.settings.serializable,
-            autocommit_off: self.autocommit_off(),
-        };
-        let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
-        let measures = self.worker.options().routing.balance == Balance::Latency;
-        self.worker.servers.each(|at, server| {
-            if at < SERVERS {
-                outstanding[at] = server.leased();
-                if measures {
-                    response_us[at] = server.response_us();
-                }
-            }
-        });
-        let behind = self.worker.behind();
-        self.worker.with_known(|known| {
-            let load = Load {
-                outstanding: &outstanding,
-                response_us: &response_us,
-                known,
-                behind,
-                rotation: self.worker.rotation(),
-            };
-            let routing = &self.worker.options().routing;
-            self.worker
-                .with_world(|world| look(&world.snapshot, routing, &view, &load))
-        })
-    }
-
-    /// The transaction that is to be run again.
-    fn lost_transaction(&self) -> TxView {
-        let begun = self.rerun.as_ref().map(|rerun| &rerun.journal.begun);
-        match begun {
-            Some(begun) if begun.read_only => TxView::ReadOnly,
-            _ => TxView::ReadWrite,
-        }
-    }
-
-    /// A connection that is not there yet; none from a primary that was demoted meanwhile. An answer
-    /// says why there is none; other failures end the statement.
-    async fn take_lease(
-        &self,
-        server: ServerId,
-        pool: &Rc<Pool>,
-        state: &Rc<SessionState>,
-    ) -> Result<Lease, Failure> {
-        let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
-        let before = is_primary();
-        match self.take_anew(pool, state).await {
-            Ok(lease) if before && !is_primary() => {
-                lease.give_back();
-                Err(Answer::no_server(NoServer::NoPrimary).into())
-            }
-            Ok(lease) => Ok(lease),
-            Err(_) if self.was_killed() => Err(self.interrupted().await),
-            Err(error) => Err(self.unavailable(server, error).into()),
-        }
-    }
-
-    /// A connection that is not there yet. Where the account may have no more of them, those that
-    /// it has and does not use are closed first.
-    async fn take_anew(
-        &self,
-        pool: &Rc<Pool>,
-        state: &Rc<SessionState>,
-    ) -> Result<Lease, BackendError> {
-        let taken = self.unless_killed(pool.take(self.handle.uid, state)).await;
-        match taken {
-            Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226) => {
-                self.worker.make_room_for(&self.identity.account.user).await;
-                let taking = pool.take(self.handle.uid, state);
-                self.unless_killed(taking).await
-            }
-            taken => taken,
-        }
-    }
-
-    /// Waits for a connection until a KILL names the session.
-    async fn unless_killed(
-        &self,
-        taking: impl Future<Output = Result<Lease, BackendError>>,
-    ) -> Result<Lease, BackendError> {
-        let mut taking = pin!(taking);
-        poll_fn(|cx| {
-            self.handle.register(cx);
-            if self.was_killed() {
-                let killed = BackendError::Limit("the statement was killed".to_owned());
-                return Poll::Ready(Err(killed));
-            }
-            taking.as_mut().poll(cx)
-        })
-        .await
-    }
-
-    /// A KILL has named the session, or the statement under way.
-    fn was_killed(&self) -> bool {
-        self.handle.ended.get() || self.handle.interrupted.get()
-    }
-
-    pub(crate) fn unavailable(&self, server: ServerId, error: BackendError) -> Answer {
-        use millrace_topology::{Cause, ObservationKind};
-        if let BackendError::Io(error) = &error {
-            let cause = match error.kind() {
-                io::ErrorKind::ConnectionRefused => Cause::Refused,
-                _ => Cause::Lost,
-            };
-            let kind = ObservationKind::LiveError(cause);
-            self.worker.shared.monitor.observe(server, kind);
-        }
-        // offline_mode is a fence: it lets nobody in.
-        if matches!(&error, BackendError::Server(error) if error.code == 3032) {
-            let kind = ObservationKind::RefusedWrite;
-            self.worker.shared.monitor.observe(server, kind);
-        }
-        Answer::backend(error)
-    }
-
-    /// Gives a connection back after a statement that came to nothing.
-    pub(crate) fn put_back(&mut self, mut lease: Lease) {
-        self.handle.on.set(None);
-        lease.broken |= self.handle.tainted.take() | lease.in_transaction();
-        lease.give_back();
     }
 
     /// An OK of Millrace's own.

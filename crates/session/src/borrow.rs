@@ -1,0 +1,138 @@
+//! How a session comes by a connection to a server, and gives it back.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use millrace_backend::error::BackendError;
+use millrace_backend::pool::{Lease, Pool, Wish};
+use millrace_backend::prepared::StatementUid;
+use millrace_backend::state::SessionState;
+use millrace_routing::NoServer;
+use millrace_topology::ServerId;
+
+use crate::failure::{Answer, Failure};
+use crate::lease::{Main, Request};
+use crate::session::Session;
+
+impl Session {
+    /// The idle connection that suits the request best.
+    pub(crate) fn take_idle(
+        &self,
+        pool: &Rc<Pool>,
+        state: &Rc<SessionState>,
+        request: &Request<'_>,
+    ) -> Option<Lease> {
+        pool.try_take(&Wish {
+            uid: self.handle.uid,
+            state,
+            own: self.may_need_its_own(),
+            prepared: self.identity_of(request),
+        })
+    }
+
+    /// Whether something of the session may live on its last connection: user variables, messages,
+    /// a number that only the server knows.
+    pub(crate) fn may_need_its_own(&self) -> bool {
+        self.private.version != 0
+            || self.insert_id_at.is_some()
+            || self.diagnostics_at.is_some()
+            || !self.found_rows_known
+    }
+
+    /// The prepared statement that a request executes.
+    pub(crate) fn identity_of(&self, request: &Request<'_>) -> Option<StatementUid> {
+        match request.main {
+            Main::Packet(_) => None,
+            Main::Execute { id, .. } => self.statements.get(id).map(|statement| statement.uid),
+        }
+    }
+
+    /// A connection that is not there yet; none from a primary that was demoted meanwhile. An answer
+    /// says why there is none; other failures end the statement.
+    pub(crate) async fn take_lease(
+        &self,
+        server: ServerId,
+        pool: &Rc<Pool>,
+        state: &Rc<SessionState>,
+    ) -> Result<Lease, Failure> {
+        let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
+        let before = is_primary();
+        match self.take_anew(pool, state).await {
+            Ok(lease) if before && !is_primary() => {
+                lease.give_back();
+                Err(Answer::no_server(NoServer::NoPrimary).into())
+            }
+            Ok(lease) => Ok(lease),
+            Err(_) if self.was_killed() => Err(self.interrupted().await),
+            Err(error) => Err(self.unavailable(server, error).into()),
+        }
+    }
+
+    /// A connection that is not there yet. Where the account may have no more of them, those that
+    /// it has and does not use are closed first.
+    pub(crate) async fn take_anew(
+        &self,
+        pool: &Rc<Pool>,
+        state: &Rc<SessionState>,
+    ) -> Result<Lease, BackendError> {
+        let taken = self.unless_killed(pool.take(self.handle.uid, state)).await;
+        match taken {
+            Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226) => {
+                self.worker.make_room_for(&self.identity.account.user).await;
+                let taking = pool.take(self.handle.uid, state);
+                self.unless_killed(taking).await
+            }
+            taken => taken,
+        }
+    }
+
+    /// Waits for a connection until a KILL names the session.
+    pub(crate) async fn unless_killed(
+        &self,
+        taking: impl Future<Output = Result<Lease, BackendError>>,
+    ) -> Result<Lease, BackendError> {
+        let mut taking = pin!(taking);
+        poll_fn(|cx| {
+            self.handle.register(cx);
+            if self.was_killed() {
+                let killed = BackendError::Limit("the statement was killed".to_owned());
+                return Poll::Ready(Err(killed));
+            }
+            taking.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// A KILL has named the session, or the statement under way.
+    pub(crate) fn was_killed(&self) -> bool {
+        self.handle.ended.get() || self.handle.interrupted.get()
+    }
+
+    pub(crate) fn unavailable(&self, server: ServerId, error: BackendError) -> Answer {
+        use millrace_topology::{Cause, ObservationKind};
+        if let BackendError::Io(error) = &error {
+            let cause = match error.kind() {
+                io::ErrorKind::ConnectionRefused => Cause::Refused,
+                _ => Cause::Lost,
+            };
+            let kind = ObservationKind::LiveError(cause);
+            self.worker.shared.monitor.observe(server, kind);
+        }
+        // offline_mode is a fence: it lets nobody in.
+        if matches!(&error, BackendError::Server(error) if error.code == 3032) {
+            let kind = ObservationKind::RefusedWrite;
+            self.worker.shared.monitor.observe(server, kind);
+        }
+        Answer::backend(error)
+    }
+
+    /// Gives a connection back after a statement that came to nothing.
+    pub(crate) fn put_back(&mut self, mut lease: Lease) {
+        self.handle.on.set(None);
+        lease.broken |= self.handle.tainted.take() | lease.in_transaction();
+        lease.give_back();
+    }
+}

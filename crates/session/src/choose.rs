@@ -1,0 +1,127 @@
+//! Which servers may run a request, and in which order to try them: what the decision looks at.
+
+use millrace_routing::{
+    Balance, Candidates, Consistency, Decision, Load, Options as RoutingOptions, SessionView,
+    Transaction as TxView, decide,
+};
+use millrace_sql::{Access, Kind, Statement};
+use millrace_topology::{ServerId, Snapshot};
+
+use crate::failure::Answer;
+use crate::lease::Request;
+use crate::session::{Session, Transaction};
+use crate::worker::SERVERS;
+
+impl Session {
+    /// The servers that may run the request, in the order to try them.
+    pub(crate) fn candidates(&mut self, request: &Request<'_>) -> Result<Candidates, Answer> {
+        let seen = self.look_around(request);
+        let decision = self.weigh(request, seen, |world, options, session, load| {
+            decide(world, options, session, request.access, load)
+        });
+        match decision {
+            Decision::Send { candidates, reason } => {
+                // Where there was no choice, it is nobody's turn that is over.
+                if reason.is_balanced() && seen.is_none() {
+                    self.worker.rotate();
+                }
+                self.route.reason = Some(reason);
+                Ok(candidates)
+            }
+            Decision::NoServer(why) => Err(Answer::no_server(why)),
+        }
+    }
+
+    /// Takes over what has become known of positions, as far as the request is a read that depends
+    /// on it; answers where the session has read last, if that still binds it.
+    pub(crate) fn look_around(&mut self, request: &Request<'_>) -> Option<ServerId> {
+        let level = self.level_for(request);
+        if request.access != Access::Read || level == Consistency::Eventual {
+            return None;
+        }
+        self.worker.take_positions();
+        if level == Consistency::Global {
+            // Whatever was seen anywhere, the primary had when it was asked.
+            return None;
+        }
+        let seen = self.settle_seen();
+        if level == Consistency::Instance {
+            // After that: what was known of the primary may be older than the last write.
+            self.worker.shared.written.add_to(&mut self.position);
+        }
+        seen
+    }
+
+    /// Looks at all that the decision depends on.
+    pub(crate) fn weigh<T>(
+        &self,
+        request: &Request<'_>,
+        seen: Option<ServerId>,
+        look: impl FnOnce(&Snapshot, &RoutingOptions, &SessionView<'_>, &Load<'_>) -> T,
+    ) -> T {
+        let global = self.needs_frontier(request);
+        let directions = request.directions.as_ref();
+        let view = SessionView {
+            target: self.target,
+            consistency: self.level_for(request),
+            pinned_to: self.lease.as_ref().map(|lease| lease.server),
+            transaction: match self.transaction {
+                Transaction::None if self.rerun.is_some() => self.lost_transaction(),
+                Transaction::None => TxView::None,
+                Transaction::Deferred {
+                    read_only: true, ..
+                } => TxView::ReadOnly,
+                Transaction::Deferred { .. } => TxView::ReadWrite,
+            },
+            required: self.required(),
+            seen,
+            home: self.home,
+            wanted: directions.and_then(|directions| directions.wanted),
+            position_unknown: self.position_unknown
+                || self.position_stale
+                || (global && self.frontier.is_none()),
+            serializable: self.settings.serializable,
+            autocommit_off: self.autocommit_off(),
+        };
+        let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
+        let measures = self.worker.options().routing.balance == Balance::Latency;
+        self.worker.servers.each(|at, server| {
+            if at < SERVERS {
+                outstanding[at] = server.leased();
+                if measures {
+                    response_us[at] = server.response_us();
+                }
+            }
+        });
+        let behind = self.worker.behind();
+        self.worker.with_known(|known| {
+            let load = Load {
+                outstanding: &outstanding,
+                response_us: &response_us,
+                known,
+                behind,
+                rotation: self.worker.rotation(),
+            };
+            let routing = &self.worker.options().routing;
+            self.worker
+                .with_world(|world| look(&world.snapshot, routing, &view, &load))
+        })
+    }
+
+    /// The transaction that is to be run again.
+    pub(crate) fn lost_transaction(&self) -> TxView {
+        let begun = self.rerun.as_ref().map(|rerun| &rerun.journal.begun);
+        match begun {
+            Some(begun) if begun.read_only => TxView::ReadOnly,
+            _ => TxView::ReadWrite,
+        }
+    }
+
+    /// A statement about the last one may run where that ran.
+    pub(crate) fn suits(&self, server: ServerId, class: &Statement, access: Access) -> bool {
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        primary == Some(server)
+            || (class.tables.is_empty()
+                && (class.kind == Kind::Diagnostics || access <= Access::PrimaryRead))
+    }
+}
