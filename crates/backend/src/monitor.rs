@@ -218,6 +218,8 @@ impl Monitor {
         let reason = chronicle::reason(&kind);
         let events = topology.fold(Observation { server, at, kind });
         let snapshot = topology.snapshot();
+        // First: who waits for a new primary is served, and noted, as soon as it is published.
+        chronicle::note(&self.failovers, &before, &topology, server, at.0, &reason);
         // Published under the lock, so that the newest snapshot is published last.
         self.world.send_modify(|world| {
             let mut next = World::clone(world);
@@ -226,7 +228,6 @@ impl Monitor {
             with(&mut next);
             *world = Arc::new(next);
         });
-        chronicle::note(&self.failovers, &before, &topology, server, at.0, &reason);
         drop(topology);
         for event in &events {
             chronicle::log(event, &snapshot);
