@@ -303,12 +303,15 @@ impl Session {
         self.asked = (self.asked + 1).min(7);
         let (server, mark) = (seen.server, seen.mark);
         let positions = self.worker.shared.monitor.positions();
-        // Whether another is as far must be known as well.
-        self.worker.with_world(|world| {
-            let others = world.snapshot.servers.iter();
-            let others = others.filter(|view| view.id != server && view.unfit.is_none());
-            others.for_each(|view| positions.urge(view.id));
-        });
+        if stuck == Stuck::Crowded {
+            // Whether another is as far must be known as well: nobody waits for the sake of balance. A
+            // read that has to move waits on its server, where that is needed at all.
+            self.worker.with_world(|world| {
+                let others = world.snapshot.servers.iter();
+                let others = others.filter(|view| view.id != server && view.unfit.is_none());
+                others.for_each(|view| positions.urge(view.id));
+            });
+        }
         let found = positions.ask(server, mark, ASK_LIMIT).await;
         if found.is_none() && stuck == Stuck::Crowded {
             // The session stays where it is, and nobody asks for a while.

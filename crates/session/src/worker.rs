@@ -243,7 +243,7 @@ impl Handle {
 }
 
 /// How long sessions do not ask a server how far it is after one has not answered.
-const DEAF: Duration = Duration::from_secs(5);
+const DEAF: Duration = Duration::from_secs(1);
 
 /// One worker.
 pub struct Worker {
