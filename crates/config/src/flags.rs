@@ -62,6 +62,7 @@ impl Config {
                     weight: 1,
                     zone: String::new(),
                     tags: Vec::new(),
+                    draining: false,
                 });
             }
         }

@@ -191,12 +191,15 @@ fn read_server(section: &Section<'_>) -> Option<Server> {
     section.read("zone", &mut zone, text);
     let mut tags = Vec::new();
     section.read("tags", &mut tags, texts);
+    let mut draining = false;
+    section.read("draining", &mut draining, flag);
     Some(Server {
         address: address?,
         role,
         weight,
         zone,
         tags,
+        draining,
     })
 }
 

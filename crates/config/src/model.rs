@@ -138,6 +138,8 @@ pub struct Server {
     pub zone: String,
     /// `tags`: words by which sets choose it.
     pub tags: Vec<String>,
+    /// `draining`: it is out of use, as by `DRAIN SERVER`. Read again on SIGHUP. Default false.
+    pub draining: bool,
 }
 
 impl Server {

@@ -260,6 +260,7 @@ impl Lines {
             weight,
             zone,
             tags,
+            draining,
         } = server;
         let at = |key: &str| format!("server[{number}].{key}");
         self.put(at("address"), address);
@@ -274,6 +275,7 @@ impl Lines {
         self.put(at("weight"), weight);
         self.put(at("zone"), zone);
         self.put(at("tags"), tags.join(", "));
+        self.put(at("draining"), draining);
     }
 
     fn account(&mut self, number: usize, account: &Account) {

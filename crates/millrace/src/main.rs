@@ -7,6 +7,7 @@ mod drain;
 mod explain;
 mod listen;
 mod logging;
+mod reload;
 mod serve;
 mod tls;
 

@@ -27,6 +27,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::drain::{Signals, drain};
+use crate::reload::{Drained, hangups};
 use crate::{admin, check, listen, logging, tls};
 
 /// How to serve: a file, or flags alone.
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<i32> {
     }
     prepare_process();
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(config))?;
+    runtime.block_on(serve(config, args.config.clone()))?;
     Ok(0)
 }
 
@@ -136,8 +137,10 @@ fn prepare_process() {
     }
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+/// `file`: where the configuration is from, if from a file.
+async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
+    let hangups = hangups()?;
     let workers = config
         .workers
         .or_else(|| std::thread::available_parallelism().ok().map(usize::from))
@@ -167,6 +170,8 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         traffic: Some(traffic(&metrics)),
     });
     let monitor = Monitor::new(&monitor_options, specs, &addresses);
+    let mut drained = Drained::default();
+    drained.follow(&config, &monitor);
     let (senders, receivers): (Vec<_>, Vec<_>) =
         (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
     let mailboxes = Arc::new(senders);
@@ -220,6 +225,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     };
     let threads = start_workers(&shared, receivers, accept)?;
     tokio::spawn(tell_time(mailboxes.clone()));
+    tokio::spawn(drained.follow_file(file, hangups, monitor.clone()));
     tokio::spawn(publish_servers(monitor.clone(), metrics.clone()));
     if let Some(http) = &config.http {
         let listener = Listener::bind(&http.to_string())

@@ -54,6 +54,12 @@ async fn admin(family: Family) -> anyhow::Result<()> {
     checks
         .run("a drained primary", moving::drained(cluster))
         .await;
+    checks
+        .run(
+            "drained by the configuration",
+            moving::drained_by_configuration(cluster),
+        )
+        .await;
     checks.run("a lost primary", moving::lost(cluster)).await;
     checks.finish()
 }

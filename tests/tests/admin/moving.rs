@@ -224,3 +224,49 @@ pub(crate) async fn drained(cluster: &Cluster) -> anyhow::Result<()> {
     expect(&change, &[("kind", "drained"), ("new_primary", &primary)])?;
     Ok(())
 }
+
+/// The configuration says which servers are out of use, and is read again on SIGHUP.
+pub(crate) async fn drained_by_configuration(cluster: &Cluster) -> anyhow::Result<()> {
+    let ground = Ground::start(cluster, "", "").await?;
+    let mut operator = ground.open().await?;
+    let mut client = Connection::open(&app(ground.proxy.address())).await?;
+    client
+        .expect("CREATE TABLE IF NOT EXISTS app.kept (id INT)")
+        .await?;
+    let file = ground.proxy.log_path().with_file_name("millrace.toml");
+    let whole = std::fs::read_to_string(&file)?;
+    let primary = format!("127.0.0.1:{}", cluster.primary().port);
+    let line = format!("address = \"{primary}\"\n");
+    let drained = whole.replace(&line, &format!("{line}draining = true\n"));
+    ensure!(drained != whole, "no {line} in {whole}");
+    let again = async |text: &str| {
+        std::fs::write(&file, text)?;
+        ground.proxy.signal(rustix::process::Signal::HUP);
+        anyhow::Ok(())
+    };
+    let server = format!("SHOW SERVERS WHERE address = '{primary}'");
+    again(&drained).await?;
+    operator
+        .wait_for(&server, SOON, |row| is(row, "draining", "yes"))
+        .await?;
+    client
+        .send(com::QUERY, b"INSERT INTO app.kept VALUES (2)")
+        .await?;
+    operator
+        .wait_for("SHOW HELD STATEMENTS", SOON, |_| true)
+        .await?;
+    let change = operator.row("SHOW FAILOVERS").await?;
+    ensure!(
+        value(&change, "evidence")?.contains("the configuration"),
+        "{change:#?}"
+    );
+    // What is not valid changes nothing.
+    again(&format!("{whole}\nnonsense = 1\n")).await?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    expect(&operator.row(&server).await?, &[("draining", "yes")])?;
+    again(&whole).await?;
+    let reply = client.read_reply(Expect::Single).await;
+    ensure!(reply.ok().is_some(), "{:?}", reply.render());
+    expect(&operator.row(&server).await?, &[("draining", "no")])?;
+    Ok(())
+}

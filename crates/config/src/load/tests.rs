@@ -291,6 +291,7 @@ tags = ["olap", "big"]
 address = "/run/db2.sock"
 role = "replica"
 weight = 7
+draining = true
 [monitor]
 user = "m"
 password_file = "secret"
@@ -407,6 +408,7 @@ timeout = "17s"
                 weight: 0,
                 zone: "a".into(),
                 tags: vec!["olap".into(), "big".into()],
+                draining: false,
             },
             Server {
                 address: Address::Unix("/run/db2.sock".into()),
@@ -414,6 +416,7 @@ timeout = "17s"
                 weight: 7,
                 zone: String::new(),
                 tags: Vec::new(),
+                draining: true,
             },
         ],
         monitor: Monitor {
