@@ -651,9 +651,10 @@ public final class Main {
             }
             Check.equal(one(c, "SELECT 'alive'"), "alive");
         }
-        try (Connection c = d.open(DB, "socketTimeout=400")) {
+        // Connecting must fit, too, with TLS on a busy machine.
+        try (Connection c = d.open(DB, "socketTimeout=2500")) {
             try (Statement s = c.createStatement()) {
-                s.executeQuery("SELECT SLEEP(2)");
+                s.executeQuery("SELECT SLEEP(6)");
                 throw new AssertionError("no socket timeout");
             } catch (SQLException e) {
                 Check.isTrue(e.getSQLState() == null || e.getSQLState().startsWith("08"), e.toString());
