@@ -27,12 +27,35 @@ fn is_alive(pid: u32) -> bool {
 
 /// True when no process names the folder in its arguments and the folder is gone.
 fn nothing_left(dir: &Path) -> bool {
-    let mark = dir.to_str().unwrap().as_bytes();
     let names_it = |process: std::fs::DirEntry| {
         std::fs::read(process.path().join("cmdline"))
-            .is_ok_and(|line| line.windows(mark.len()).any(|part| part == mark))
+            .is_ok_and(|line| names(&String::from_utf8_lossy(&line), dir))
     };
     !dir.exists() && !std::fs::read_dir("/proc").unwrap().flatten().any(names_it)
+}
+
+/// Also as a part of an argument, but not as the start of another folder's name: that of
+/// another test's cluster, the tenth, begins like that of the first.
+fn names(line: &str, dir: &Path) -> bool {
+    let dir = dir.to_str().unwrap();
+    line.match_indices(dir).any(|(at, _)| {
+        let next = line[at + dir.len()..].chars().next();
+        !next.is_some_and(|next| next.is_alphanumeric() || "-_.".contains(next))
+    })
+}
+
+#[test]
+fn a_folder_is_told_from_one_that_begins_like_it() {
+    let dir = Path::new("/tmp/sandbox-7-1");
+    assert!(names(
+        "mysqld\0--defaults-file=/tmp/sandbox-7-1/s1/my.cnf\0",
+        dir
+    ));
+    assert!(names("sh\0/tmp/sandbox-7-1", dir) && names("/tmp/sandbox-7-1\0", dir));
+    assert!(!names(
+        "mysqld\0--defaults-file=/tmp/sandbox-7-10/s1/my.cnf\0",
+        dir
+    ));
 }
 
 fn eventually(what: &str, condition: impl Fn() -> bool) {
