@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use millrace_backend::account::Account;
 use millrace_backend::connect::BASE;
+use millrace_backend::opener::Logins;
 use millrace_backend::pool::{PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool, Wish};
 use millrace_backend::secret::Secret;
-use millrace_backend::state::States;
 use millrace_metrics::Metrics;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
@@ -30,16 +30,19 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         family: Family::MySql,
         track: "time_zone".into(),
     };
-    let states = Rc::new(States::default());
+    let opener = Logins {
+        tls: without_tls()?,
+        timeout: PoolOptions::default().connect_timeout,
+        states: Rc::default(),
+    };
     let server = ServerPool::new(
         Arc::new(facts),
         Arc::new(PoolOptions::default()),
-        without_tls()?,
+        Rc::new(opener),
         Arc::new(ServerCount::default()),
         0,
         1,
         Arc::new(|_, _| {}),
-        states.clone(),
         Arc::new(Metrics::new(1, vec![address.to_string()])),
     );
     let pool = server.pool(&PoolKey {

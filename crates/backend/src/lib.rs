@@ -10,6 +10,7 @@ pub mod connect;
 pub mod error;
 pub mod failovers;
 pub mod monitor;
+pub mod opener;
 pub mod packet_io;
 pub mod pool;
 pub mod positions;

@@ -18,10 +18,11 @@ use millrace_topology::ServerId;
 
 use crate::account::Account;
 use crate::conn::{Conn, Permit, SessionUid};
-use crate::connect::{Address, Login, SharedTls, open};
+use crate::connect::Address;
 use crate::error::BackendError;
+use crate::opener::Opener;
 use crate::prepared::StatementUid;
-use crate::state::{SessionState, States};
+use crate::state::SessionState;
 
 /// The limits of the pools, per server and for all workers together.
 #[derive(Debug, Clone)]
@@ -112,12 +113,11 @@ pub type Nudge = Arc<dyn Fn(u64, ServerId) + Send + Sync>;
 pub struct ServerPool {
     facts: RefCell<Arc<ServerFacts>>,
     options: Arc<PoolOptions>,
-    tls: SharedTls,
+    opener: Rc<dyn Opener>,
     count: Arc<ServerCount>,
     worker: usize,
     workers: usize,
     nudge: Nudge,
-    states: Rc<States>,
     metrics: Arc<Metrics>,
     pools: RefCell<HashMap<PoolKey, Rc<Pool>>>,
     waiters: RefCell<VecDeque<Rc<Waiter>>>,
@@ -126,6 +126,8 @@ pub struct ServerPool {
     response_us: Cell<u32>,
     tick: Cell<u64>,
     me: Weak<ServerPool>,
+    /// Pools made so far.
+    made: Cell<u64>,
     connects: Cell<u64>,
     /// Shared with its connections.
     down: Rc<Cell<bool>>,
@@ -144,6 +146,8 @@ pub struct Pool {
     /// Lent so far, and taken back.
     lent: Cell<u64>,
     returned: Cell<u64>,
+    /// Which of its server's it is, in the order in which they were made.
+    serial: u64,
     server: Weak<ServerPool>,
 }
 
@@ -209,23 +213,21 @@ impl ServerPool {
     pub fn new(
         facts: Arc<ServerFacts>,
         options: Arc<PoolOptions>,
-        tls: SharedTls,
+        opener: Rc<dyn Opener>,
         count: Arc<ServerCount>,
         worker: usize,
         workers: usize,
         nudge: Nudge,
-        states: Rc<States>,
         metrics: Arc<Metrics>,
     ) -> Rc<ServerPool> {
         Rc::new_cyclic(|me| ServerPool {
             facts: RefCell::new(facts),
             options,
-            tls,
+            opener,
             count,
             worker,
             workers,
             nudge,
-            states,
             metrics,
             pools: RefCell::default(),
             waiters: RefCell::default(),
@@ -234,6 +236,7 @@ impl ServerPool {
             response_us: Cell::new(0),
             tick: Cell::new(0),
             me: me.clone(),
+            made: Cell::new(0),
             connects: Cell::new(0),
             down: Rc::default(),
         })
@@ -331,6 +334,7 @@ impl ServerPool {
             opened: Cell::new(0),
             lent: Cell::new(0),
             returned: Cell::new(0),
+            serial: self.made.replace(self.made.get() + 1),
             server: self.me.clone(),
         });
         self.pools.borrow_mut().insert(key.clone(), pool.clone());
@@ -364,6 +368,11 @@ impl ServerPool {
         });
         self.closed(lost);
         old.into_iter().for_each(|conn| self.retire(conn));
+        // Within its share a worker keeps what it does not use for the moment, but not for long while
+        // another's sessions wait.
+        if self.starving_elsewhere() != 0 {
+            self.give_room();
+        }
     }
 
     /// Closes all idle connections: the server went down or changed its role.
@@ -464,15 +473,17 @@ impl ServerPool {
     fn evict(&self, keep: Option<&Pool>) -> bool {
         let victim = {
             let pools = self.pools.borrow();
-            let mut oldest: Option<(u64, Rc<Pool>)> = None;
+            let mut oldest: Option<((u64, u64), Rc<Pool>)> = None;
             for pool in pools.values() {
                 if keep.is_some_and(|keep| std::ptr::eq(keep, &**pool)) {
                     continue;
                 }
-                if let Some(first) = pool.idle.borrow().first()
-                    && oldest.as_ref().is_none_or(|(used, _)| first.used < *used)
+                // Of those equally old, the same whatever the map's order.
+                let age = |conn: &Conn| (conn.used, pool.serial);
+                if let Some(age) = pool.idle.borrow().first().map(|conn| age(conn))
+                    && oldest.as_ref().is_none_or(|(oldest, _)| age < *oldest)
                 {
-                    oldest = Some((first.used, pool.clone()));
+                    oldest = Some((age, pool.clone()));
                 }
             }
             oldest
@@ -526,11 +537,15 @@ impl ServerPool {
             (0..count).for_each(|_| metrics.connection_closed(server));
             self.open_here
                 .set(self.open_here.get().saturating_sub(count));
-            if self.waiters.borrow().is_empty() {
-                self.nudge_starving();
-            } else {
-                self.pump();
-            }
+            self.fill();
+        }
+    }
+
+    /// Places are free: they are for those who wait here, and what these leave for others.
+    fn fill(&self) {
+        self.pump();
+        if self.count.open() < self.options.max_connections {
+            self.nudge_starving();
         }
     }
 
@@ -559,22 +574,7 @@ impl ServerPool {
         permit: Option<Permit>,
     ) -> Result<Box<Conn>, BackendError> {
         let facts = self.facts();
-        let key = &pool.key;
-        let login = Login {
-            user: &key.account.user,
-            password: &key.account.password,
-            database: None,
-            collation: key.collation,
-            capabilities: key.shape,
-            tls: key.tls,
-        };
-        let timeout = self.options.connect_timeout;
-        let opened = open(&facts.address, &login, &self.tls, timeout).await?;
-        let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
-        let state = tokio::time::timeout(timeout, conn.set_up(&facts.track))
-            .await
-            .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
-        conn.state = self.states.share(state);
+        let mut conn = self.opener.open(&facts, &pool.key, permit).await?;
         conn.down = self.down.clone();
         Ok(conn)
     }
@@ -597,7 +597,7 @@ impl ServerPool {
         if let Some(waiter) = waiter {
             waiter.finish(Err(error));
         }
-        self.pump();
+        self.fill();
     }
 
     /// A connection is free: to the first who waits, else into the idle list.

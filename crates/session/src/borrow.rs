@@ -1,7 +1,6 @@
 //! How a session comes by a connection to a server, and gives it back.
 
 use std::future::poll_fn;
-use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -13,7 +12,7 @@ use millrace_backend::state::SessionState;
 use millrace_routing::NoServer;
 use millrace_topology::ServerId;
 
-use crate::failure::{Answer, Failure};
+use crate::failure::{Answer, Failure, observed};
 use crate::lease::{Main, Request};
 use crate::session::Session;
 
@@ -112,18 +111,7 @@ impl Session {
     }
 
     pub(crate) fn unavailable(&self, server: ServerId, error: BackendError) -> Answer {
-        use millrace_topology::{Cause, ObservationKind};
-        if let BackendError::Io(error) = &error {
-            let cause = match error.kind() {
-                io::ErrorKind::ConnectionRefused => Cause::Refused,
-                _ => Cause::Lost,
-            };
-            let kind = ObservationKind::LiveError(cause);
-            self.worker.shared.monitor.observe(server, kind);
-        }
-        // offline_mode is a fence: it lets nobody in.
-        if matches!(&error, BackendError::Server(error) if error.code == 3032) {
-            let kind = ObservationKind::RefusedWrite;
+        if let Some(kind) = observed(&error) {
             self.worker.shared.monitor.observe(server, kind);
         }
         Answer::backend(error)

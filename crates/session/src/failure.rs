@@ -7,6 +7,7 @@ use std::time::Duration;
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_metrics::{ErrorClass, Side};
 use millrace_routing::NoServer;
+use millrace_topology::{Cause, ObservationKind};
 
 use crate::held::Full;
 use crate::journal::Spoilt;
@@ -197,5 +198,18 @@ impl Deref for Answer {
 impl From<Answer> for Failure {
     fn from(answer: Answer) -> Self {
         Failure::Answer(answer)
+    }
+}
+
+/// What the failure to have a connection says about the server.
+pub(crate) fn observed(error: &BackendError) -> Option<ObservationKind> {
+    match error {
+        BackendError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Some(ObservationKind::LiveError(Cause::Refused))
+        }
+        BackendError::Io(_) => Some(ObservationKind::LiveError(Cause::Lost)),
+        // offline_mode is a fence: it lets nobody in.
+        BackendError::Server(error) if error.code == 3032 => Some(ObservationKind::RefusedWrite),
+        _ => None,
     }
 }

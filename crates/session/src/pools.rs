@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use millrace_backend::pool::{ServerFacts, ServerPool};
-use millrace_topology::ServerId;
+use millrace_topology::{Health, ServerId, ServerView, Snapshot};
 
 /// What makes a server's pool.
 type Make = Box<dyn Fn(&Arc<ServerFacts>) -> Rc<ServerPool>>;
@@ -17,7 +17,48 @@ pub(crate) struct Pools {
     make: Make,
 }
 
+/// What became of a server from one view of the servers to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// It was usable, and is not.
+    pub(crate) fell: bool,
+    /// It is another server now, or has been started anew.
+    pub(crate) other: bool,
+    /// It was the primary, and is not.
+    pub(crate) demoted: bool,
+}
+
+impl Turn {
+    fn of(server: ServerId, before: &Snapshot, now: &Snapshot) -> Turn {
+        let (was, is) = (before.server(server), now.server(server));
+        let usable = |view: Option<&ServerView>| view.is_some_and(|view| view.health.is_usable());
+        Turn {
+            fell: usable(was) && !usable(is),
+            other: was
+                .zip(is)
+                .is_some_and(|(was, is)| was.incarnation != is.incarnation),
+            demoted: before.primary == Some(server) && now.primary != Some(server),
+        }
+    }
+}
+
 impl Pools {
+    /// Closes and sends away what must not outlive the change from `before` to `now`.
+    pub(crate) fn follow(&self, server: ServerId, before: &Snapshot, now: &Snapshot) -> Turn {
+        let turn = Turn::of(server, before, now);
+        let pool = self.of(server);
+        // An only server is used whatever is known of it.
+        let is_down = |view: &ServerView| matches!(view.health, Health::Down { .. });
+        pool.set_down(now.server(server).is_some_and(is_down) && now.primary != Some(server));
+        if turn.fell || turn.other {
+            pool.drop_idle();
+        }
+        if turn.fell || turn.demoted {
+            pool.send_away();
+        }
+        turn
+    }
+
     pub(crate) fn new(make: impl Fn(&Arc<ServerFacts>) -> Rc<ServerPool> + 'static) -> Self {
         Pools {
             pools: RefCell::default(),

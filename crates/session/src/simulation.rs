@@ -1,23 +1,33 @@
 //! Failover in simulation: random faults of servers from a seed, what is seen of them folded by the
-//! real topology, statements placed by the real decision, and those that must wait kept by the real
-//! queue. After each step the invariants hold; a seed that fails replays exactly.
+//! real topology, statements placed by the real decision, run on connections that the real pools of
+//! two workers lend, and those that must wait kept by the real queue. After each step the
+//! invariants hold; a seed that fails replays exactly.
 //!
-//! It stands here because the queue is this crate's, and the two others are below it. The clients,
-//! the servers and the time are models.
+//! It stands here because the queue is this crate's, and the others are below it. The clients,
+//! the servers, their end of the connections and the time are models.
 //!
 //! `MILLRACE_SIMULATION_STEPS=n` runs so many steps (default: a second of them),
 //! `MILLRACE_SIMULATION_SEED=n` one seed.
 
+mod connections;
 mod random;
 mod run;
 mod servers;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use connections::Connections;
 use run::Run;
+use servers::Servers;
 
 /// Steps with one seed.
 const STEPS: u64 = 2_000;
+/// A server that answers nothing is given up after this.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// So long a statement waits for a connection.
+const WAIT: Duration = Duration::from_millis(1_500);
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -37,9 +47,19 @@ fn run(seed: u64) -> run::Counts {
         }
     }
     let tell = Tell(seed);
-    let counts = Run::new(seed).steps(STEPS);
+    let counts = in_simulated_time(async { Run::new(seed).steps(STEPS).await });
     drop(tell);
     counts
+}
+
+/// Time passes only where nothing else is left to do, or as it is told to.
+fn in_simulated_time<T>(what: impl Future<Output = T>) -> T {
+    let clock = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&clock, what)
 }
 
 #[test]
@@ -73,8 +93,43 @@ fn whatever_fails_writes_go_to_the_primary_and_all_that_wait_leave_in_order() {
         all.overtaken,
         all.given_up,
         all.no_room,
+        all.served,
+        all.unserved,
+        all.left,
     ];
     assert!(met.iter().all(|count| *count > 0), "{all:?}");
+}
+
+/// Within its share a worker keeps an idle connection, but not while another's session waits for long.
+#[test]
+fn a_worker_that_waits_is_given_what_another_does_not_use() {
+    in_simulated_time(async {
+        let servers = Rc::new(RefCell::new(Servers::new(1)));
+        let connections = Connections::new(servers, 1);
+        // Sessions with odd numbers are the second worker's.
+        let take = |session: usize| {
+            let pool = connections.pool(session, 0);
+            let state = connections.state();
+            async move { pool.take(session as u64 + 1, &state).await }
+        };
+        let other = take(0).await.expect("a connection");
+        let mut pinned = Vec::new();
+        for session in [1, 5, 9] {
+            pinned.push(take(session).await.expect("a connection"));
+        }
+        let waits = tokio::task::spawn_local(take(13));
+        tokio::task::yield_now().await;
+        connections.nudge();
+        other.give_back();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!waits.is_finished(), "the other worker keeps its own");
+        connections.sweep(1);
+        connections.nudge();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(waits.is_finished(), "it has been given up");
+        assert!(waits.await.expect("it ran").is_ok());
+        connections.check(|_, _| 0);
+    });
 }
 
 #[test]

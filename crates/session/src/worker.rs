@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use millrace_backend::conn::Keeper;
 use millrace_backend::connect::SharedTls;
 use millrace_backend::monitor::{Monitor, World};
+use millrace_backend::opener::Logins;
 use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
 use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
@@ -19,7 +20,7 @@ use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
-use millrace_topology::{GtidSet, Health, ServerId};
+use millrace_topology::{GtidSet, ServerId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
@@ -320,19 +321,23 @@ impl Worker {
                 }
             }
         });
-        let pools = (shared.clone(), states.clone());
+        let opener = Rc::new(Logins {
+            tls: shared.server_tls.clone(),
+            timeout: shared.pool.connect_timeout,
+            states: states.clone(),
+        });
+        let shared_pools = shared.clone();
         let make = move |facts: &Arc<ServerFacts>| {
-            let (shared, states) = &pools;
+            let shared = &shared_pools;
             let count = shared.counts.get(facts.id.index());
             ServerPool::new(
                 facts.clone(),
                 shared.pool.clone(),
-                shared.server_tls.clone(),
+                opener.clone(),
                 count.cloned().unwrap_or_default(),
                 index,
                 workers,
                 nudge.clone(),
-                states.clone(),
                 shared.metrics.clone(),
             )
         };
@@ -524,24 +529,14 @@ impl Worker {
         self.servers.grow(&world.facts);
         let old = self.world.replace(world.clone());
         for (facts, view) in world.facts.iter().zip(&world.snapshot.servers) {
-            let server = self.servers.of(view.id);
-            server.set_facts(facts.clone());
-            let before = old.snapshot.server(view.id);
-            let fell =
-                before.is_some_and(|before| before.health.is_usable()) && !view.health.is_usable();
-            let other = before.is_some_and(|before| before.incarnation != view.incarnation);
-            let now_primary = world.snapshot.primary == Some(view.id);
-            let demoted = old.snapshot.primary == Some(view.id) && !now_primary;
-            // An only server is used whatever is known of it.
-            server.set_down(matches!(view.health, Health::Down { .. }) && !now_primary);
-            if fell || other {
-                server.drop_idle();
-                if let Some(known) = self.known.borrow_mut().get_mut(view.id.index()) {
-                    known.clear();
-                }
+            self.servers.of(view.id).set_facts(facts.clone());
+            let turn = self.servers.follow(view.id, &old.snapshot, &world.snapshot);
+            if (turn.fell || turn.other)
+                && let Some(known) = self.known.borrow_mut().get_mut(view.id.index())
+            {
+                known.clear();
             }
-            if fell || demoted {
-                server.send_away();
+            if turn.fell || turn.demoted {
                 self.uproot(view.id);
             }
             self.note_draining(view.id, view.draining);

@@ -1,12 +1,18 @@
 //! One run: clients that send statements, probes that come back late, faults, and the checks.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::ops::AddAssign;
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use millrace_backend::error::BackendError;
+use millrace_backend::pool::{Lease, Wish};
 use millrace_routing::{
     self as routing, Access, Decision, Load, SessionView, Transaction, decide, is_for_primary,
 };
@@ -15,14 +21,16 @@ use millrace_topology::{
     ServerId, ServerSpec, Snapshot, Topology,
 };
 
+use super::TIMEOUT;
+use super::connections::{Connections, WORKERS};
 use super::random::Random;
 use super::servers::{Reached, Servers};
+use crate::failure::observed;
 use crate::held::{Held, HeldStatement, Lane, Place};
 use crate::options::FailoverOptions;
 
 const SESSIONS: usize = 12;
-/// A server that answers nothing is given up after this, in milliseconds.
-const TIMEOUT_MS: u64 = 1_000;
+const TIMEOUT_MS: u64 = TIMEOUT.as_millis() as u64;
 /// Between two attempts of one that was in vain, as in `hold`.
 const PAUSE_MS: u64 = 50;
 /// A statement waits so long at most.
@@ -48,6 +56,12 @@ pub(super) struct Counts {
     pub(super) given_up: u64,
     pub(super) no_room: u64,
     pub(super) drained: u64,
+    /// Waited for a connection, and were given one.
+    pub(super) served: u64,
+    /// A connection could not be had.
+    pub(super) unserved: u64,
+    /// Gone while they waited for one.
+    pub(super) left: u64,
 }
 
 impl AddAssign for Counts {
@@ -64,6 +78,9 @@ impl AddAssign for Counts {
         self.given_up += other.given_up;
         self.no_room += other.no_room;
         self.drained += other.drained;
+        self.served += other.served;
+        self.unserved += other.unserved;
+        self.left += other.left;
     }
 }
 
@@ -85,20 +102,23 @@ struct Waiting {
     since: u64,
 }
 
+type Taking = Pin<Box<dyn Future<Output = Result<Lease, BackendError>>>>;
+
 /// Where a session's statement is.
-#[derive(Debug)]
 enum At {
     Idle,
-    /// It has a connection then, if the server is there.
+    /// It waits for one of the server's connections, behind those with a lower number.
     Connecting {
         server: usize,
-        until: u64,
+        taking: Taking,
+        number: u64,
         waiting: Option<Waiting>,
     },
-    /// Sent; the server runs it then.
+    /// Sent; the server runs it then. On a connection of its own, or on that of the transaction.
     Server {
         server: usize,
         until: u64,
+        lease: Option<Lease>,
         waiting: Option<Waiting>,
     },
     Queue(Waiting),
@@ -106,12 +126,37 @@ enum At {
     Pause(Waiting, u64),
 }
 
+impl fmt::Debug for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            At::Idle => write!(f, "idle"),
+            At::Connecting { server, number, .. } => write!(f, "number {number} for {server}"),
+            At::Server { server, until, .. } => write!(f, "at {server} until {until}"),
+            At::Queue(waiting) => write!(f, "{waiting:?}"),
+            At::Pause(waiting, until) => write!(f, "{waiting:?}, until {until}"),
+        }
+    }
+}
+
+/// The connection of an open transaction.
+struct Pinned {
+    server: usize,
+    lease: Lease,
+    /// Its number there.
+    thread: u32,
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {} to {}", self.thread, self.server)
+    }
+}
+
 #[derive(Debug)]
 struct Session {
     access: Access,
     at: At,
-    /// The server of its open transaction.
-    pinned: Option<usize>,
+    pinned: Option<Pinned>,
     required: GtidSet,
     woken: Arc<Flag>,
 }
@@ -119,7 +164,8 @@ struct Session {
 impl Session {
     fn view(&self) -> SessionView<'_> {
         let mut view = SessionView::new(&self.required);
-        view.pinned_to = self.pinned.map(|at| ServerId(at as u16));
+        let pinned_to = self.pinned.as_ref().map(|pinned| pinned.server);
+        view.pinned_to = pinned_to.map(|at| ServerId(at as u16));
         if self.pinned.is_some() {
             view.transaction = Transaction::ReadWrite;
         }
@@ -143,7 +189,8 @@ struct Late {
 pub(super) struct Run {
     random: Random,
     now: u64,
-    servers: Servers,
+    servers: Rc<RefCell<Servers>>,
+    connections: Connections,
     topology: Topology,
     world: Arc<Snapshot>,
     /// Of each server, in the order in which they were sent.
@@ -163,6 +210,7 @@ impl Run {
         let count = 2 + random.index(3);
         let address = |at: usize| ServerSpec::new(&format!("127.0.0.1:{}", 3306 + at));
         let topology = Topology::new(Options::default(), (0..count).map(address).collect());
+        let servers = Rc::new(RefCell::new(Servers::new(count)));
         let session = |_| Session {
             access: Access::Read,
             at: At::Idle,
@@ -173,7 +221,8 @@ impl Run {
         Run {
             random,
             now: 1_000,
-            servers: Servers::new(count),
+            connections: Connections::new(servers.clone(), seed),
+            servers,
             world: topology.snapshot(),
             topology,
             late: (0..count).map(|_| VecDeque::new()).collect(),
@@ -190,40 +239,60 @@ impl Run {
     }
 
     /// So many steps in storms, after each of which there is a calm.
-    pub(super) fn steps(mut self, steps: u64) -> Counts {
+    pub(super) async fn steps(mut self, steps: u64) -> Counts {
         while self.counts.steps < steps {
             let storm = 50 + self.random.below(300);
             for _ in 0..storm {
-                self.step(true);
+                self.step().await;
             }
-            self.calm();
+            self.calm().await;
         }
         self.counts
     }
 
-    fn step(&mut self, storm: bool) {
+    async fn step(&mut self) {
         self.counts.steps += 1;
-        self.now += self.random.below(40);
+        let passes = self.random.below(40);
+        self.pass(passes).await;
         match self.random.below(20) {
-            0 if storm => {
-                let random = &mut self.random;
-                self.servers.fault(random);
-            }
-            1 if storm => self.operate(),
+            0 => self.servers.borrow_mut().fault(&mut self.random),
+            1 => self.operate(),
             2..=6 => self.probe(),
-            7 => self.servers.replicate(),
+            7 => self.servers.borrow_mut().replicate(),
             _ => {
                 let session = self.random.index(SESSIONS);
-                self.act(session, storm);
+                self.act(session, true);
             }
         }
         self.deliver();
+        self.connections.cut();
+    }
+
+    /// So many milliseconds pass: what was due meanwhile happens, to connections too.
+    async fn pass(&mut self, passes: u64) {
+        let before = self.now;
+        self.now += passes;
+        tokio::time::advance(Duration::from_millis(passes)).await;
+        tokio::task::yield_now().await;
+        if before / 1_000 != self.now / 1_000 {
+            self.connections.sweep(self.now / 1_000);
+        }
+        self.connections.nudge();
+        self.connections.check(|worker, server| {
+            let told = |at: &usize| match self.sessions[*at].at {
+                At::Connecting { server: theirs, .. } => {
+                    theirs == server && self.sessions[*at].woken.0.load(Ordering::Relaxed)
+                }
+                _ => false,
+            };
+            (worker..SESSIONS).step_by(WORKERS).filter(told).count()
+        });
     }
 
     /// All works from now on: what waits must end, within bounds, by being woken alone.
-    fn calm(&mut self) {
-        let primary = self.servers.calm();
-        for at in 0..self.servers.all.len() {
+    async fn calm(&mut self) {
+        let primary = self.servers.borrow_mut().calm();
+        for at in 0..self.world.servers.len() {
             self.see(
                 at,
                 ObservationKind::Resume {
@@ -233,11 +302,11 @@ impl Run {
         }
         for round in 0.. {
             self.counts.steps += 1;
-            self.now += 50;
-            self.servers.replicate();
+            self.pass(50).await;
+            self.servers.borrow_mut().replicate();
             // Once all is known nothing more is seen: who waits is woken by others who leave.
             if !self.is_known(primary) {
-                for at in 0..self.servers.all.len() {
+                for at in 0..self.world.servers.len() {
                     if self.late[at].is_empty() {
                         self.ask(at);
                     }
@@ -247,8 +316,9 @@ impl Run {
             for session in 0..SESSIONS {
                 self.act(session, false);
             }
-            let idle = self.sessions.iter().all(|s| matches!(s.at, At::Idle));
-            if idle && self.is_known(primary) {
+            let is_idle = |s: &Session| matches!(s.at, At::Idle) && s.pinned.is_none();
+            let idle = self.sessions.iter().all(is_idle);
+            if idle && self.is_known(primary) && !self.connections.is_opening() {
                 break;
             }
             assert!(
@@ -262,6 +332,8 @@ impl Run {
         }
         assert_eq!(self.held.count(), 0, "nobody waits");
         assert!(self.queue.is_empty());
+        self.connections.sweep(self.now / 1_000);
+        self.connections.check_rest();
         self.counts.drained += 1;
     }
 
@@ -272,7 +344,7 @@ impl Run {
     }
 
     fn operate(&mut self) {
-        let at = self.random.index(self.servers.all.len());
+        let at = self.random.index(self.world.servers.len());
         let by = "operator".into();
         let kind = match self.random.one_in(3) {
             true => ObservationKind::Drain { by },
@@ -283,14 +355,14 @@ impl Run {
 
     /// A probe begins: no server has more than a few under way.
     fn probe(&mut self) {
-        let at = self.random.index(self.servers.all.len());
+        let at = self.random.index(self.world.servers.len());
         if self.late[at].len() < 2 {
             self.ask(at);
         }
     }
 
     fn ask(&mut self, at: usize) {
-        let seen = match self.servers.probe(at, &mut self.random) {
+        let seen = match self.servers.borrow().probe(at, &mut self.random) {
             Ok(report) => ObservationKind::ProbeOk(Box::new(report)),
             Err(cause) => ObservationKind::ProbeFailed {
                 cause,
@@ -334,6 +406,7 @@ impl Run {
         self.counts.conflicts +=
             u64::from(before.conflict.is_empty() && !self.world.conflict.is_empty());
         if before.generation != self.world.generation {
+            self.connections.follow(&before, &self.world);
             self.held.look_again();
         }
         self.leave(&before);
@@ -341,16 +414,33 @@ impl Run {
 
     /// What is pinned to a server that is lost or demoted is told so: it never moves by itself.
     fn leave(&mut self, before: &Snapshot) {
-        for session in &mut self.sessions {
-            let Some(at) = session.pinned else { continue };
-            let id = ServerId(at as u16);
+        for index in 0..SESSIONS {
+            let session = &self.sessions[index];
+            let Some(pinned) = &session.pinned else {
+                continue;
+            };
+            let id = ServerId(pinned.server as u16);
             let usable = |world: &Snapshot| world.server(id).is_some_and(|s| s.health.is_usable());
             let fell = usable(before) && !usable(&self.world);
             let demoted = before.primary == Some(id) && self.world.primary.is_some_and(|p| p != id);
             if (fell || demoted) && matches!(session.at, At::Idle) {
-                session.pinned = None;
-                self.counts.lost_transactions += 1;
+                self.lose(index);
             }
+        }
+    }
+
+    /// Its transaction is run again elsewhere, or the client is told that it is over.
+    fn lose(&mut self, index: usize) {
+        if let Some(pinned) = self.sessions[index].pinned.take() {
+            self.connections.give_back(index, pinned.lease, false);
+            self.counts.lost_transactions += 1;
+        }
+    }
+
+    /// The client ends its transaction.
+    fn finish(&mut self, index: usize) {
+        if let Some(pinned) = self.sessions[index].pinned.take() {
+            self.connections.give_back(index, pinned.lease, true);
         }
     }
 
@@ -359,14 +449,32 @@ impl Run {
             At::Idle => self.idle(index, storm),
             At::Connecting {
                 server,
-                until,
+                taking,
+                number,
                 waiting,
-            } => self.connecting(index, server, until, waiting),
+            } => {
+                let woken = &self.sessions[index].woken;
+                if storm && self.random.one_in(100) {
+                    // Its client is gone.
+                    self.counts.left += 1;
+                    self.unqueue(waiting.as_ref());
+                } else if woken.0.swap(false, Ordering::Relaxed) {
+                    self.connecting(index, server, taking, number, waiting);
+                } else {
+                    self.sessions[index].at = At::Connecting {
+                        server,
+                        taking,
+                        number,
+                        waiting,
+                    };
+                }
+            }
             At::Server {
                 server,
                 until,
+                lease,
                 waiting,
-            } => self.on_server(index, server, until, waiting),
+            } => self.on_server(index, server, until, lease, waiting),
             At::Queue(waiting) => self.in_queue(index, waiting),
             At::Pause(waiting, until) if until <= self.now => {
                 // Its own loop looks again, woken or not.
@@ -378,18 +486,17 @@ impl Run {
     }
 
     fn idle(&mut self, index: usize, storm: bool) {
-        let session = &mut self.sessions[index];
         if !storm {
-            // A client ends its transaction.
-            session.pinned = None;
+            self.finish(index);
             return;
         }
+        let session = &mut self.sessions[index];
         session.access = match self.random.below(3) {
             0 => Access::Write,
             _ => Access::Read,
         };
         if session.pinned.is_some() && self.random.one_in(4) {
-            session.pinned = None;
+            self.finish(index);
             return;
         }
         self.counts.statements += 1;
@@ -408,16 +515,9 @@ impl Run {
     fn place(&mut self, index: usize, waiting: Option<Waiting>) {
         match self.decided(index) {
             Some(server) if self.sessions[index].pinned.is_some() => {
-                self.send(index, server, waiting);
+                self.send(index, server, None, waiting);
             }
-            Some(server) => {
-                let until = self.now + self.random.below(60);
-                self.sessions[index].at = At::Connecting {
-                    server,
-                    until,
-                    waiting,
-                };
-            }
+            Some(server) => self.connect(index, server, waiting),
             None => match waiting {
                 Some(waiting) => self.back(index, waiting),
                 None => self.enter(index),
@@ -431,74 +531,144 @@ impl Run {
         self.world.primary == Some(id) || self.world.without == Some(NoPrimary::Draining(id))
     }
 
-    /// Opens a connection; then the statement is sent, if the server is still the one.
-    fn connecting(&mut self, index: usize, server: usize, until: u64, waiting: Option<Waiting>) {
-        let reached = self.servers.reach(server);
-        let over = match reached {
-            Reached::Silence => self.now >= until + TIMEOUT_MS,
-            Reached::Yes | Reached::Refused => self.now >= until,
+    /// An idle connection, or the wait for one.
+    fn connect(&mut self, index: usize, server: usize, waiting: Option<Waiting>) {
+        let (pool, state) = (
+            self.connections.pool(index, server),
+            self.connections.state(),
+        );
+        let uid = index as u64 + 1;
+        let wish = Wish {
+            uid,
+            state: &state,
+            own: false,
+            prepared: None,
         };
-        match reached {
-            _ if !over => {
+        if let Some(lease) = pool.try_take(&wish) {
+            self.connections.lend(index, server, &lease, true);
+            self.connected(index, server, lease, waiting);
+            return;
+        }
+        let taking: Taking = Box::pin(async move { pool.take(uid, &state).await });
+        let number = self.next;
+        self.next += 1;
+        self.connecting(index, server, taking, number, waiting);
+    }
+
+    fn connecting(
+        &mut self,
+        index: usize,
+        server: usize,
+        mut taking: Taking,
+        number: u64,
+        waiting: Option<Waiting>,
+    ) {
+        let waker = Waker::from(self.sessions[index].woken.clone());
+        match taking.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => {
                 self.sessions[index].at = At::Connecting {
                     server,
-                    until,
+                    taking,
+                    number,
                     waiting,
                 };
             }
-            Reached::Yes => {
-                if let Some(waiting) = &waiting {
-                    waiting.place.connected();
-                    self.queue.remove(&waiting.number);
-                }
-                let writes = self.sessions[index].access == Access::Write;
-                if writes && !self.takes_writes(server) {
-                    self.counts.overtaken += 1;
-                    self.again(index, waiting, true);
-                } else {
-                    self.send(index, server, waiting);
-                }
+            Poll::Ready(Ok(lease)) => {
+                self.in_turn(index, server, number);
+                self.counts.served += 1;
+                self.connections.lend(index, server, &lease, false);
+                self.connected(index, server, lease, waiting);
             }
-            Reached::Refused => {
-                self.see(server, ObservationKind::LiveError(Cause::Refused));
-                self.again(index, waiting, true);
-            }
-            Reached::Silence => {
-                self.see(server, ObservationKind::LiveError(Cause::TimedOut));
-                self.again(index, waiting, true);
+            Poll::Ready(Err(error)) => {
+                self.counts.unserved += 1;
+                if let Some(kind) = observed(&error) {
+                    self.see(server, kind);
+                }
+                self.again(index, None, waiting, true);
             }
         }
     }
 
-    fn send(&mut self, index: usize, server: usize, waiting: Option<Waiting>) {
+    /// All that have waited longer for such a connection have been told something.
+    fn in_turn(&self, index: usize, server: usize, number: u64) {
+        let kind = |session: usize| (session % WORKERS, session / WORKERS % 2);
+        for (other, session) in self.sessions.iter().enumerate() {
+            let At::Connecting {
+                server: theirs,
+                number: earlier,
+                ..
+            } = session.at
+            else {
+                continue;
+            };
+            assert!(
+                kind(other) != kind(index)
+                    || theirs != server
+                    || earlier > number
+                    || session.woken.0.load(Ordering::Relaxed),
+                "session {index} has a connection before session {other}"
+            );
+        }
+    }
+
+    /// With a connection the statement is sent, if the server is still the one.
+    fn connected(&mut self, index: usize, server: usize, lease: Lease, waiting: Option<Waiting>) {
+        if let Some(waiting) = &waiting {
+            waiting.place.connected();
+            self.queue.remove(&waiting.number);
+        }
         let writes = self.sessions[index].access == Access::Write;
+        if writes && !self.takes_writes(server) {
+            self.counts.overtaken += 1;
+            self.connections.give_back(index, lease, true);
+            self.again(index, None, waiting, true);
+        } else {
+            self.send(index, server, Some(lease), waiting);
+        }
+    }
+
+    fn send(
+        &mut self,
+        index: usize,
+        server: usize,
+        lease: Option<Lease>,
+        waiting: Option<Waiting>,
+    ) {
+        let session = &self.sessions[index];
         assert!(
-            !writes || self.takes_writes(server),
+            session.access != Access::Write || self.takes_writes(server),
             "no write is sent to a server that is not known as the primary: {server}, {:?}",
             self.world
+        );
+        let pinned = session.pinned.as_ref();
+        assert_eq!(pinned.is_some(), lease.is_none(), "on one connection");
+        assert!(
+            pinned.is_none_or(
+                |pinned| pinned.lease.thread_id == pinned.thread && pinned.server == server
+            ),
+            "a transaction stays on its connection"
         );
         let until = self.now + self.random.below(30);
         self.sessions[index].at = At::Server {
             server,
             until,
+            lease,
             waiting,
         };
     }
 
     /// Asks the real decision, and checks it.
     fn decided(&mut self, index: usize) -> Option<usize> {
-        if let Some(pinned) = self.sessions[index].pinned
-            && !self.takes_writes(pinned)
-        {
-            // Its transaction is run again elsewhere, or the client is told that it is over.
-            self.sessions[index].pinned = None;
-            self.counts.lost_transactions += 1;
+        let pinned = self.sessions[index].pinned.as_ref();
+        if pinned.is_some_and(|pinned| !self.takes_writes(pinned.server)) {
+            self.lose(index);
         }
         let session = &self.sessions[index];
         let view = session.view();
         let options = routing::Options::default();
+        let outstanding = self.connections.outstanding(index);
         let load = Load {
-            outstanding: &[],
+            outstanding: &outstanding,
             response_us: &[],
             known: &[],
             behind: 0,
@@ -510,13 +680,13 @@ impl Run {
         };
         self.rotation = self.rotation.wrapping_add(u32::from(reason.is_balanced()));
         let chosen = candidates[0].server;
-        if let Some(pinned) = session.pinned {
+        if let Some(pinned) = &session.pinned {
             assert_eq!(
                 (chosen.index(), candidates.len()),
-                (pinned, 1),
+                (pinned.server, 1),
                 "a pinned session stays"
             );
-            return Some(pinned);
+            return Some(pinned.server);
         }
         if is_for_primary(&view, session.access) {
             assert_eq!(self.world.primary, Some(chosen), "writes go to the primary");
@@ -576,7 +746,7 @@ impl Run {
     fn in_queue(&mut self, index: usize, waiting: Waiting) {
         if self.now > waiting.since + HOLD_MS {
             self.counts.given_up += 1;
-            self.queue.remove(&waiting.number);
+            self.unqueue(Some(&waiting));
             return;
         }
         let woken = self.sessions[index].woken.clone();
@@ -615,8 +785,21 @@ impl Run {
         self.sessions[index].at = At::Pause(waiting, self.now + PAUSE_MS);
     }
 
-    fn on_server(&mut self, index: usize, server: usize, until: u64, waiting: Option<Waiting>) {
-        let reached = self.servers.reach(server);
+    fn unqueue(&mut self, waiting: Option<&Waiting>) {
+        if let Some(waiting) = waiting {
+            self.queue.remove(&waiting.number);
+        }
+    }
+
+    fn on_server(
+        &mut self,
+        index: usize,
+        server: usize,
+        until: u64,
+        lease: Option<Lease>,
+        waiting: Option<Waiting>,
+    ) {
+        let reached = self.servers.borrow().reach(server);
         let over = match reached {
             Reached::Silence => self.now >= until + TIMEOUT_MS,
             Reached::Yes | Reached::Refused => self.now >= until,
@@ -625,37 +808,53 @@ impl Run {
             self.sessions[index].at = At::Server {
                 server,
                 until,
+                lease,
                 waiting,
             };
             return;
         }
         let writes = self.sessions[index].access == Access::Write;
+        let read_only = self.servers.borrow().all[server].read_only;
         match reached {
-            Reached::Yes if writes && self.servers.all[server].read_only => {
+            Reached::Yes if writes && read_only => {
                 self.see(server, ObservationKind::RefusedWrite);
-                self.again(index, waiting, true);
+                self.again(index, lease, waiting, true);
             }
-            Reached::Yes => self.done(index, server, waiting),
+            Reached::Yes => self.done(index, server, lease, waiting),
             Reached::Refused => {
                 self.see(server, ObservationKind::LiveError(Cause::Refused));
-                self.again(index, waiting, true);
+                self.again(index, lease, waiting, true);
             }
             Reached::Silence => {
                 self.see(server, ObservationKind::LiveError(Cause::TimedOut));
                 let unsent = self.random.one_in(2);
-                self.again(index, waiting, unsent || !writes);
+                self.again(index, lease, waiting, unsent || !writes);
             }
         }
     }
 
-    fn done(&mut self, index: usize, server: usize, waiting: Option<Waiting>) {
-        if self.sessions[index].access == Access::Write {
-            let position = self.servers.write(server);
-            let session = &mut self.sessions[index];
-            session.required.union(&position);
+    fn done(
+        &mut self,
+        index: usize,
+        server: usize,
+        lease: Option<Lease>,
+        waiting: Option<Waiting>,
+    ) {
+        let writes = self.sessions[index].access == Access::Write;
+        if writes {
+            let position = self.servers.borrow_mut().write(server);
+            self.sessions[index].required.union(&position);
+        }
+        if let Some(lease) = lease {
             // Some writes are in a transaction that stays open.
-            if session.pinned.is_none() && self.random.one_in(3) {
-                session.pinned = Some(server);
+            if writes && self.random.one_in(3) {
+                self.sessions[index].pinned = Some(Pinned {
+                    server,
+                    thread: lease.thread_id,
+                    lease,
+                });
+            } else {
+                self.connections.give_back(index, lease, true);
             }
         }
         drop(waiting);
@@ -663,10 +862,12 @@ impl Run {
 
     /// It was in vain: what was provably not run is run again, what is pinned is lost, the rest is
     /// not known.
-    fn again(&mut self, index: usize, waiting: Option<Waiting>, unrun: bool) {
-        let session = &mut self.sessions[index];
-        if session.pinned.take().is_some() {
-            self.counts.lost_transactions += 1;
+    fn again(&mut self, index: usize, lease: Option<Lease>, waiting: Option<Waiting>, unrun: bool) {
+        if let Some(lease) = lease {
+            self.connections.give_back(index, lease, false);
+        }
+        if self.sessions[index].pinned.is_some() {
+            self.lose(index);
         } else if unrun {
             self.counts.retried += 1;
             match waiting {
@@ -677,8 +878,6 @@ impl Run {
         } else {
             self.counts.unknown += 1;
         }
-        if let Some(waiting) = waiting {
-            self.queue.remove(&waiting.number);
-        }
+        self.unqueue(waiting.as_ref());
     }
 }

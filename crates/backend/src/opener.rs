@@ -1,0 +1,64 @@
+//! How pools come by new connections. Does not decide when, nor for whom.
+
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::conn::{Conn, Permit};
+use crate::connect::{Login, SharedTls, open};
+use crate::error::BackendError;
+use crate::pool::{PoolKey, ServerFacts};
+use crate::state::States;
+
+/// A connection under way.
+pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<Conn>, BackendError>> + 'a>>;
+
+/// Opens connections for a pool: [`Logins`], or what a simulation puts in its place.
+pub trait Opener {
+    /// Opens one of the kind that `key` names, ready for a session's statement, and ends by itself
+    /// where the server does not answer. The permit goes with the connection, or is dropped.
+    fn open<'a>(
+        &'a self,
+        facts: &'a ServerFacts,
+        key: &'a PoolKey,
+        permit: Option<Permit>,
+    ) -> Opening<'a>;
+}
+
+/// Connects to the server and logs in as the key's account.
+#[derive(Debug)]
+pub struct Logins {
+    /// TLS to the servers.
+    pub tls: SharedTls,
+    /// How long it may take to be let in, and after that until the session's tracking is set.
+    pub timeout: Duration,
+    /// The states that the worker's connections share.
+    pub states: Rc<States>,
+}
+
+impl Opener for Logins {
+    fn open<'a>(
+        &'a self,
+        facts: &'a ServerFacts,
+        key: &'a PoolKey,
+        permit: Option<Permit>,
+    ) -> Opening<'a> {
+        Box::pin(async move {
+            let login = Login {
+                user: &key.account.user,
+                password: &key.account.password,
+                database: None,
+                collation: key.collation,
+                capabilities: key.shape,
+                tls: key.tls,
+            };
+            let opened = open(&facts.address, &login, &self.tls, self.timeout).await?;
+            let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
+            let state = tokio::time::timeout(self.timeout, conn.set_up(&facts.track))
+                .await
+                .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
+            conn.state = self.states.share(state);
+            Ok(conn)
+        })
+    }
+}
