@@ -100,36 +100,45 @@ fn whatever_fails_writes_go_to_the_primary_and_all_that_wait_leave_in_order() {
     assert!(met.iter().all(|count| *count > 0), "{all:?}");
 }
 
-/// Within its share a worker keeps an idle connection, but not while another's session waits for long.
+/// A worker whose sessions wait is given the place of what another does not use: at once what was
+/// idle when the wait began, and what falls idle later within a second.
 #[test]
 fn a_worker_that_waits_is_given_what_another_does_not_use() {
-    in_simulated_time(async {
-        let servers = Rc::new(RefCell::new(Servers::new(1)));
-        let connections = Connections::new(servers, 1);
-        // Sessions with odd numbers are the second worker's.
-        let take = |session: usize| {
-            let pool = connections.pool(session, 0);
-            let state = connections.state();
-            async move { pool.take(session as u64 + 1, &state).await }
-        };
-        let other = take(0).await.expect("a connection");
-        let mut pinned = Vec::new();
-        for session in [1, 5, 9] {
-            pinned.push(take(session).await.expect("a connection"));
-        }
-        let waits = tokio::task::spawn_local(take(13));
-        tokio::task::yield_now().await;
-        connections.nudge();
-        other.give_back();
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(!waits.is_finished(), "the other worker keeps its own");
-        connections.sweep(1);
-        connections.nudge();
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(waits.is_finished(), "it has been given up");
-        assert!(waits.await.expect("it ran").is_ok());
-        connections.check(|_, _| 0);
-    });
+    for idle_before in [true, false] {
+        in_simulated_time(async {
+            let servers = Rc::new(RefCell::new(Servers::new(1)));
+            let connections = Connections::new(servers, 1);
+            // Sessions with odd numbers are the second worker's.
+            let take = |session: usize| {
+                let pool = connections.pool(session, 0);
+                let state = connections.state();
+                async move { pool.take(session as u64 + 1, &state).await }
+            };
+            let mut leases = Vec::new();
+            for session in [0, 1, 5, 9] {
+                leases.push(take(session).await.expect("a connection"));
+            }
+            let other = leases.swap_remove(0);
+            let mut other = Some(other);
+            if idle_before {
+                other.take().expect("a lease").give_back();
+            }
+            let waits = tokio::task::spawn_local(take(13));
+            tokio::task::yield_now().await;
+            connections.nudge();
+            if let Some(other) = other {
+                other.give_back();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                assert!(!waits.is_finished(), "the other worker keeps its own");
+                connections.sweep(1);
+                connections.nudge();
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert!(waits.is_finished(), "it has been given up");
+            assert!(waits.await.expect("it ran").is_ok());
+            connections.check(|_, _| 0);
+        });
+    }
 }
 
 #[test]

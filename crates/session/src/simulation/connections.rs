@@ -2,7 +2,7 @@
 //! where a server dies. What a pool may never do is checked here.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -123,6 +123,8 @@ pub(super) struct Connections {
     room: Arc<Mutex<VecDeque<(usize, ServerId)>>>,
     /// The numbers of those that are lent, and to which session.
     lent: BTreeMap<u32, usize>,
+    /// The numbers of those with which something went wrong.
+    spoilt: BTreeSet<u32>,
 }
 
 impl Connections {
@@ -189,6 +191,7 @@ impl Connections {
             keys: [key(false), key(true)],
             room,
             lent: BTreeMap::new(),
+            spoilt: BTreeSet::new(),
         }
     }
 
@@ -253,6 +256,7 @@ impl Connections {
         assert_eq!(lease.server.index(), server, "to the server asked for");
         let other = self.lent.insert(thread, session);
         assert_eq!(other, None, "connection {thread} is lent to one at a time");
+        assert!(!self.spoilt.contains(&thread), "a broken one is not lent");
         assert!(
             !found || self.wires.ends.borrow().contains_key(&thread),
             "no connection is lent that is known to be cut"
@@ -264,6 +268,9 @@ impl Connections {
         let lent_to = self.lent.remove(&lease.thread_id);
         assert_eq!(lent_to, Some(session), "who has it gives it back");
         lease.broken |= !whole || !self.wires.ends.borrow().contains_key(&lease.thread_id);
+        if lease.broken {
+            self.spoilt.insert(lease.thread_id);
+        }
         lease.give_back();
     }
 
