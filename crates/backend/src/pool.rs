@@ -259,9 +259,15 @@ impl ServerPool {
         self.facts.borrow().clone()
     }
 
-    /// Connections on loan from this worker: its share of the server's load.
+    /// Connections on loan from this worker.
     pub fn leased(&self) -> u32 {
         self.leased.get()
+    }
+
+    /// Statements of this worker that run there or wait for a connection. Those that wait count: a
+    /// server that is slow to let connections in is not less busy for that.
+    pub fn outstanding(&self) -> u32 {
+        self.leased.get() + u32::try_from(self.waiters.borrow().len()).unwrap_or(u32::MAX / 2)
     }
 
     /// How long a read takes here, from its last byte read to its answer's last byte written: a

@@ -185,6 +185,9 @@ struct Reader {
     /// Those that have the position come first, then those that are expected to have it sooner,
     /// by the magnitude of what they lack, and last those that were too late with it lately.
     distance: u32,
+    /// The primary, for a session that has read at a replica and could read there again: who comes to
+    /// the primary for the sake of balance stays there, as no replica is known to show as much.
+    refuge: bool,
     /// In another zone than Millrace.
     far: bool,
     /// Not where the session is to stay.
@@ -204,8 +207,8 @@ impl Reader {
         }
     }
 
-    fn preference(&self) -> (u32, bool, bool) {
-        (self.distance, self.strange, self.far)
+    fn preference(&self) -> (u32, bool, bool, bool) {
+        (self.distance, self.refuge, self.strange, self.far)
     }
 
     fn compare(&self, other: &Reader) -> Ordering {
@@ -300,7 +303,9 @@ fn readers(
         if lacks > 0 && !view.gtid {
             continue;
         }
-        readers.push(reader(view, lacks, options, session, load));
+        let mut reader = reader(view, lacks, options, session, load);
+        reader.refuge = is_primary && seen.is_some_and(|seen| seen != view.id);
+        readers.push(reader);
     }
     readers
 }
@@ -320,6 +325,7 @@ fn reader(
         server: view.id,
         lacks,
         distance: magnitude + if late && lacks > 0 { u64::BITS } else { 0 },
+        refuge: false,
         far: !options.zone.is_empty() && view.zone != options.zone,
         strange: options.sticky && session.home.is_some_and(|home| home != view.id),
         cost: match balance(options, session) {

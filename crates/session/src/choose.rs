@@ -87,7 +87,7 @@ impl Session {
         let measures = self.worker.options().routing.balance == Balance::Latency;
         self.worker.servers.each(|at, server| {
             if at < SERVERS {
-                outstanding[at] = server.leased();
+                outstanding[at] = server.outstanding();
                 if measures {
                     response_us[at] = server.response_us();
                 }

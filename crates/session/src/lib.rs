@@ -36,6 +36,7 @@ mod rerun;
 mod roster;
 mod route;
 mod run;
+mod seats;
 mod session;
 #[cfg(test)]
 mod simulation;

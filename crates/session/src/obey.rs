@@ -153,7 +153,7 @@ impl Session {
             });
             named
                 .map(|view| view.id)
-                .min_by_key(|id: &ServerId| self.worker.servers.of(*id).leased())
+                .min_by_key(|id: &ServerId| self.worker.servers.of(*id).outstanding())
         });
         let Some(server) = chosen.filter(|_| count.get() < MIRRORS_MAX) else {
             return;

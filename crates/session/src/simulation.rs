@@ -125,6 +125,7 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
             }
             let waits = tokio::task::spawn_local(take(13));
             tokio::task::yield_now().await;
+            assert_eq!(connections.outstanding(13), [4], "who waits counts");
             connections.nudge();
             if let Some(other) = other {
                 other.give_back();

@@ -2,10 +2,10 @@
 //! itself: what was before is passed in.
 
 use crate::group;
-use crate::state::State;
+use crate::state::{Blind, State};
 use crate::{
-    ConfiguredRole, Family, GtidSet, Health, Millis, NoPrimary, Options, ProbeReport, Receiver,
-    ReplicationStatus, Role, ServerId, Unfit,
+    Cause, ConfiguredRole, Family, GtidSet, Health, Millis, NoPrimary, Options, ProbeReport,
+    Receiver, ReplicationStatus, Role, ServerId, Unfit,
 };
 
 /// What is remembered of primaries.
@@ -408,10 +408,10 @@ fn unfit_beside(
     verdict: &Verdict,
     options: &Options,
 ) -> Option<Unfit> {
-    if let Some((times, cause)) = state.blind
-        && (!state.fresh || times >= options.fail_after)
+    if let Some(blind) = state.blind
+        && !is_believed(state, &blind, options)
     {
-        return Some(Unfit::NotObservable(cause));
+        return Some(Unfit::NotObservable(blind.cause));
     }
     let Some(report) = state.current() else {
         return Some(Unfit::NotProbed);
@@ -439,6 +439,20 @@ fn unfit_beside(
         // Nobody is ahead of it for certain while there is no primary.
         None => verdict.leader.is_some().then_some(Unfit::NotReplicating),
     }
+}
+
+/// Whether what is known of a server that cannot be asked still tells that it is not too far behind. Who
+/// is merely busy loses at most a second in each: to send its readers to others, who are likely as
+/// busy, would bring these down in turn.
+fn is_believed(state: &State, blind: &Blind, options: &Options) -> bool {
+    state.fresh
+        && match blind.cause {
+            Cause::Slow | Cause::Busy => {
+                let lag = state.lag_seconds.unwrap_or_default();
+                lag.saturating_add(blind.seconds) <= options.lag_seconds_max
+            }
+            _ => blind.times < options.fail_after,
+        }
 }
 
 fn unfit_replica(

@@ -170,7 +170,7 @@ pub enum Unfit {
     Down(Cause),
     /// In offline mode.
     Offline,
-    /// Alive, but the monitor cannot ask it, so its lag is not known.
+    /// Alive, but the monitor cannot ask it, for so long that it may be too far behind.
     NotObservable(Cause),
     /// The applier is stopped.
     ApplierStopped,

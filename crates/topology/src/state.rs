@@ -14,8 +14,8 @@ pub(crate) struct State {
     pub(crate) health: Health,
     /// Failed probes in a row.
     pub(crate) failures: u32,
-    /// Alive, but how often in a row and why the monitor could not ask it.
-    pub(crate) blind: Option<(u32, Cause)>,
+    /// Alive, but the monitor could not ask it lately.
+    pub(crate) blind: Option<Blind>,
     pub(crate) report: Option<Arc<ProbeReport>>,
     /// The report was made since the server last came up.
     pub(crate) fresh: bool,
@@ -52,6 +52,16 @@ pub(crate) struct State {
     back_since: Option<Millis>,
     /// Taken out of use by an operator.
     pub(crate) draining: bool,
+}
+
+/// Of a server that answers clients, and not the monitor.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Blind {
+    /// How often in a row it was asked in vain.
+    pub(crate) times: u32,
+    pub(crate) cause: Cause,
+    /// How old its last report was the last time, rounded up.
+    pub(crate) seconds: u64,
 }
 
 impl State {
@@ -148,8 +158,13 @@ impl State {
     pub(crate) fn probe_failed(&mut self, cause: Cause, text: &str, at: Millis, fail_after: u32) {
         self.asked_at = Some(at);
         if cause.is_alive() {
-            let times = self.blind.map_or(0, |(times, _)| times);
-            self.blind = Some((times.saturating_add(1), cause));
+            let times = self.blind.map_or(0, |blind| blind.times);
+            let reported = self.probed_at.unwrap_or(at);
+            self.blind = Some(Blind {
+                times: times.saturating_add(1),
+                cause,
+                seconds: at.0.saturating_sub(reported.0).div_ceil(1000),
+            });
             self.failures = 0;
             self.rise(at);
             return;

@@ -592,6 +592,35 @@ fn reads_do_not_go_back_in_time() {
     );
 }
 
+/// The primary takes reads too, and is idle: who went there would have to stay there.
+#[test]
+fn nobody_goes_to_the_primary_for_balance_who_could_not_leave_it() {
+    let required = set("0-1-8");
+    let options = Options {
+        reads: Reads::All,
+        ..Options::default()
+    };
+    let load = Load {
+        outstanding: &[0, 0, 70],
+        ..IDLE
+    };
+    let mut world = world();
+    let mut session = SessionView::new(&required);
+    let at = |world: &Snapshot, session: &SessionView<'_>| {
+        show(&decide(world, &options, session, Access::Read, &load))
+    };
+    assert_eq!(
+        at(&world, &session),
+        "primary 1 2: read",
+        "it may read anywhere"
+    );
+    session.seen = Some(R2);
+    assert_eq!(at(&world, &session), "2 primary: read");
+    // Where it would have to wait the primary is better.
+    world.servers[R2.index()].executed = set("0-1-2");
+    assert_eq!(at(&world, &session), "primary 2?: read");
+}
+
 #[test]
 fn who_has_the_position_comes_before_who_must_be_waited_for() {
     let required = set("0-1-10");

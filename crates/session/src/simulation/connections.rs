@@ -210,7 +210,7 @@ impl Connections {
     /// How busy the servers are for a session's worker.
     pub(super) fn outstanding(&self, session: usize) -> Vec<u32> {
         let mut outstanding = Vec::new();
-        self.workers[session % WORKERS].each(|_, server| outstanding.push(server.leased()));
+        self.workers[session % WORKERS].each(|_, server| outstanding.push(server.outstanding()));
         outstanding
     }
 

@@ -449,10 +449,33 @@ fn a_server_that_cannot_be_asked_is_no_primary_and_takes_no_reads() {
     assert_eq!((world.primary(), world.unfit(A)), (Some(A), None));
     // A replica that was well is believed once, then no longer.
     world.report(B, replica());
-    world.fail(B, Cause::Busy);
+    world.fail(B, Cause::Denied);
     assert_eq!(world.unfit(B), None);
-    world.fail(B, Cause::Busy);
-    assert_eq!(world.unfit(B), Some(Unfit::NotObservable(Cause::Busy)));
+    world.fail(B, Cause::Denied);
+    assert_eq!(world.unfit(B), Some(Unfit::NotObservable(Cause::Denied)));
+}
+
+/// It falls behind by no more than a second in each.
+#[test]
+fn a_busy_replica_is_believed_until_it_may_be_too_far_behind() {
+    for cause in [Cause::Busy, Cause::Slow] {
+        let mut world = cluster();
+        assert_eq!(world.unfit(B), None);
+        for _ in 0..5 {
+            world.now.0 += 5_900;
+            world.fail(B, cause);
+            assert_eq!((world.health(B), world.unfit(B)), (Health::Up, None));
+        }
+        world.now.0 += 5_900;
+        world.fail(B, cause);
+        assert_eq!(world.unfit(B), Some(Unfit::NotObservable(cause)));
+        world.report(B, replica());
+        assert_eq!(world.unfit(B), None);
+        // One that came back since was not asked yet.
+        world.fail(B, Cause::Refused);
+        world.fail(B, cause);
+        assert_eq!(world.unfit(B), Some(Unfit::NotObservable(cause)));
+    }
 }
 
 #[test]
