@@ -40,7 +40,7 @@ const READS: (u32, u32) = (4, 64);
 enum Crowd {
     /// Nobody else does.
     Alone,
-    /// Another server has clearly less to do, and will have.
+    /// Another server has clearly less to do.
     Here,
     /// None has.
     Elsewhere,
@@ -105,7 +105,6 @@ impl Session {
                 let view = world.snapshot.server(server);
                 view.map_or(0, |view| view.incarnation)
             });
-            self.worker.seats.take(&mut self.seat, server);
             let before = self.seen.filter(|before| before.server == server);
             self.seen = Some(Seen {
                 server,
@@ -288,20 +287,13 @@ impl Session {
         let all = self.worker.options().routing.reads == Reads::All;
         let least = others()
             .filter(|view| all || snapshot.primary != Some(view.id))
-            .map(|view| (busy(view), view.id))
+            .map(busy)
             .min();
-        let Some((least, other)) = least else {
-            return Crowd::Elsewhere;
-        };
-        if own == 0 && others().all(|view| busy(view) == 0) {
-            return Crowd::Alone;
-        }
-        // Who has done all that it had for a moment has no less to do for that.
-        let seats = |server| self.worker.seats.at(server);
-        let (here, there) = (seats(server), seats(other));
-        match own > least + 2 + least / 4 && here > there + 1 + there / 8 {
-            true => Crowd::Here,
-            false => Crowd::Elsewhere,
+        match least {
+            None => Crowd::Elsewhere,
+            Some(_) if own == 0 && others().all(|view| busy(view) == 0) => Crowd::Alone,
+            Some(least) if own > least + 2 + least / 4 => Crowd::Here,
+            Some(_) => Crowd::Elsewhere,
         }
     }
 

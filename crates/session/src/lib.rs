@@ -36,7 +36,6 @@ mod rerun;
 mod roster;
 mod route;
 mod run;
-mod seats;
 mod session;
 #[cfg(test)]
 mod simulation;

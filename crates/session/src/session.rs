@@ -24,7 +24,6 @@ use crate::questions::first_found_rows;
 use crate::relay::Outcome;
 use crate::rerun::Rerun;
 use crate::route::Route;
-use crate::seats::Seat;
 use crate::variables::Private;
 use crate::worker::{Entry, Handle, Worker};
 use crate::written::Concealing;
@@ -248,8 +247,6 @@ pub(crate) struct Session {
     pub(crate) concealing: Option<Concealing>,
     /// How often it has asked how far that server is.
     pub(crate) asked: u8,
-    /// Where it is counted as a reader.
-    pub(crate) seat: Seat,
     /// The server of its last read.
     pub(crate) home: Option<ServerId>,
     /// How far the primary was when the statement under way began, where that was asked.
@@ -344,7 +341,6 @@ impl Session {
             position: GtidSet::new(topology_family),
             seen: None,
             asked: 0,
-            seat: Seat::default(),
             concealing: None,
             answers_binary: false,
             home: None,

@@ -36,7 +36,6 @@ use crate::prepared::Likeness;
 use crate::registry::Registry;
 use crate::relay::Outcome;
 use crate::roster::{Counts, PoolLine, ServerLine, SessionLine};
-use crate::seats::Seats;
 use crate::verify::Verifiers;
 use crate::written::Written;
 
@@ -277,7 +276,6 @@ pub struct Worker {
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
-    pub(crate) seats: Seats,
     rotation: Cell<u32>,
     sessions: RefCell<HashMap<u64, Rc<Handle>>>,
     bases: RefCell<HashMap<u8, Rc<SessionState>>>,
@@ -366,7 +364,6 @@ impl Worker {
             answers: Cell::new(0),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
-            seats: Seats::default(),
             rotation: Cell::new(0),
             sessions: RefCell::default(),
             bases: RefCell::default(),
@@ -475,7 +472,6 @@ impl Worker {
         self.settle_written();
         let tick = self.tick.get() + 1;
         self.tick.set(tick);
-        self.seats.turn();
         let late = self.late_until.get();
         let late = late.iter().enumerate().filter(|(_, until)| **until > tick);
         self.late.set(late.fold(0, |bits, (at, _)| bits | 1 << at));
