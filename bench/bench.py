@@ -216,9 +216,6 @@ class Bench:
         specs = [one.cluster for one in self.args.experiments]
         return specs.index(experiment.cluster)
 
-    def takers(self, experiment):
-        return [system for system in self.systems if experiment.takes(system)]
-
     def cost(self, experiment):
         """Seconds that it yet takes, about."""
         seconds = 0
@@ -230,7 +227,7 @@ class Bench:
 
     def left(self, experiment, number, point):
         """The systems not yet measured; all of them where they are measured at once."""
-        takers = self.takers(experiment)
+        takers = [system for system in self.systems if experiment.takes(system, point)]
         left = [
             system for system in takers if not self.results.has(experiment.id, number, point.name, system.name)
         ]

@@ -174,9 +174,11 @@ def _cpu():
             "at most",
             1.2,
             ratio("CPU", point, "proxy_us", "millrace", "relay"),
+            floor=("bare greeter", ratio("CPU", point, "proxy_us", "greeter", "relay")),
         )
         yield Aim("CPU", f"{what}, in user mode, to the relay's, of all rounds together", "at most", 2.0,
-                  ratio_of_means("CPU", point, "proxy_user_us", "millrace", "relay"))  # fmt: skip
+                  ratio_of_means("CPU", point, "proxy_user_us", "millrace", "relay"),
+                  floor=("bare greeter", ratio_of_means("CPU", point, "proxy_user_us", "greeter", "relay")))  # fmt: skip
     for kind in ("read-write", "prepared read-write"):
         yield Aim("CPU", f"CPU per statement of {kind}, to HAProxy's", "at most", 1.1,
                   ratio("CPU", f"{kind}, 64 clients", "proxy_us", "millrace", "haproxy"))  # fmt: skip

@@ -51,7 +51,9 @@ class Experiment:
     #: What a reader must know to judge the figures.
     notes: tuple[str, ...] = ()
 
-    def takes(self, system):
+    def takes(self, system, point):
+        if system.points and not point.name.startswith(tuple(system.points)):
+            return False
         if system.experiments is None:
             return not self.by_name_only
         return self.id in system.experiments

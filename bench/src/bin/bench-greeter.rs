@@ -1,12 +1,13 @@
-//! What a visit costs at the least: accepts a client, greets it, believes whoever it says it is,
-//! has its queries run on a server connection that stays, and closes. It keeps no state, decides
-//! nothing and checks no password, so no proxy on this runtime that logs clients in by itself
-//! costs less per connection.
+//! What a visit and a statement cost at the least: accepts a client, greets it, believes whoever it
+//! says it is, has each of its queries run on whatever server connection is idle, and closes. It
+//! keeps no state, reads no SQL, decides nothing and checks no password, so no proxy on this
+//! runtime that logs clients in by itself costs less per connection, and none that lends server
+//! connections by the statement less per statement.
 //!
 //! The first clients' logins are relayed to a server, which is how it comes by server
 //! connections, a greeting and an OK. For measurements only: whoever comes later is let in.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -15,8 +16,9 @@ use std::rc::Rc;
 use clap::Parser;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
-/// Lets every client in and runs its queries on connections that earlier clients opened.
+/// Lets every client in and runs its queries on connections that the first clients opened.
 #[derive(Parser)]
 struct Args {
     /// Where clients connect.
@@ -37,12 +39,32 @@ const MORE: u8 = 1;
 /// In a packet that begins with [`MORE`]: the password is right, OK follows.
 const FAST_OK: u8 = 3;
 
+/// So many clients' logins are relayed: as many server connections there are.
+const CONNECTIONS: usize = 100;
+
 /// Server connections that nobody uses, and what servers say first and last in a login.
-#[derive(Default)]
 struct Known {
-    idle: Vec<TcpStream>,
-    greeting: Rc<[u8]>,
-    welcome: Rc<[u8]>,
+    relayed: Cell<usize>,
+    idle: RefCell<Vec<TcpStream>>,
+    /// As many permits as are idle.
+    ready: Semaphore,
+    greeting: RefCell<Rc<[u8]>>,
+    welcome: RefCell<Rc<[u8]>>,
+}
+
+impl Known {
+    /// The connection is for others.
+    fn give_back(&self, server: TcpStream) {
+        self.idle.borrow_mut().push(server);
+        self.ready.add_permits(1);
+    }
+
+    /// An idle connection, or the next one that is.
+    async fn take(&self) -> io::Result<TcpStream> {
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        self.ready.acquire().await.map_err(|_| gone())?.forget();
+        self.idle.borrow_mut().pop().ok_or_else(gone)
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -59,47 +81,47 @@ async fn main() -> ExitCode {
 
 async fn serve(args: Args) -> io::Result<()> {
     let listener = TcpListener::bind(args.listen).await?;
-    let known = Rc::new(RefCell::new(Known::default()));
+    let known = Rc::new(Known {
+        relayed: Cell::new(0),
+        idle: RefCell::default(),
+        ready: Semaphore::new(0),
+        greeting: RefCell::default(),
+        welcome: RefCell::default(),
+    });
     for address in args.server.iter().copied().cycle() {
         let (client, _) = listener.accept().await?;
         let known = known.clone();
         tokio::task::spawn_local(async move {
-            // A client that breaks off took its server connection with it.
-            if let Ok(server) = visit(client, address, &known).await {
-                known.borrow_mut().idle.push(server);
-            }
+            // A client that breaks off sees it itself.
+            let _ = visit(client, address, &known).await;
         });
     }
     Ok(())
 }
 
-/// One client from its greeting to its COM_QUIT; answers the server connection that it used.
-async fn visit(
-    mut client: TcpStream,
-    address: SocketAddr,
-    known: &RefCell<Known>,
-) -> io::Result<TcpStream> {
+/// One client from its greeting to its COM_QUIT.
+async fn visit(mut client: TcpStream, address: SocketAddr, known: &Known) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(16 * 1024);
-    let idle = known.borrow_mut().idle.pop();
-    let mut server = match idle {
-        Some(server) => {
-            let (greeting, welcome) = {
-                let known = known.borrow();
-                (known.greeting.clone(), known.welcome.clone())
-            };
-            client.write_all(&greeting).await?;
-            read_until(&mut client, &mut buffer, |packets| packets.len() == 1).await?;
-            client.write_all(&welcome).await?;
-            server
-        }
-        None => relay_login(&mut client, address, &mut buffer, known).await?,
-    };
+    if known.relayed.get() < CONNECTIONS {
+        known.relayed.set(known.relayed.get() + 1);
+        let server = relay_login(&mut client, address, &mut buffer, known).await?;
+        known.give_back(server);
+    } else {
+        let (greeting, welcome) = (
+            known.greeting.borrow().clone(),
+            known.welcome.borrow().clone(),
+        );
+        client.write_all(&greeting).await?;
+        read_until(&mut client, &mut buffer, |packets| packets.len() == 1).await?;
+        client.write_all(&welcome).await?;
+    }
     loop {
         read_until(&mut client, &mut buffer, |packets| packets.len() == 1).await?;
         if buffer[HEADER] == COM_QUIT {
-            return Ok(server);
+            return Ok(());
         }
+        let mut server = known.take().await?;
         server.write_all(&buffer).await?;
         // Two packets with EOF's first byte or one: whether the client wants the first is its business.
         read_until(&mut server, &mut buffer, |packets| {
@@ -107,6 +129,7 @@ async fn visit(
                 || packets.last().is_some_and(|last| last[0] == EOF)
         })
         .await?;
+        known.give_back(server);
         client.write_all(&buffer).await?;
     }
 }
@@ -116,7 +139,7 @@ async fn relay_login(
     client: &mut TcpStream,
     address: SocketAddr,
     buffer: &mut Vec<u8>,
-    known: &RefCell<Known>,
+    known: &Known,
 ) -> io::Result<TcpStream> {
     let mut server = TcpStream::connect(address).await?;
     server.set_nodelay(true)?;
@@ -146,8 +169,8 @@ async fn relay_login(
         .unwrap_or_default();
     welcome.extend_from_slice(&[ok.len() as u8, 0, 0, 3]);
     welcome.extend_from_slice(ok);
-    let mut known = known.borrow_mut();
-    (known.greeting, known.welcome) = (greeting, welcome.into());
+    *known.greeting.borrow_mut() = greeting;
+    *known.welcome.borrow_mut() = welcome.into();
     Ok(server)
 }
 

@@ -4,6 +4,7 @@
 
 mod accounts;
 mod borrow;
+mod charsets;
 mod choose;
 mod commands;
 mod consistency;

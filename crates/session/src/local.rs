@@ -1,12 +1,14 @@
 //! Statements that Millrace answers itself: the beginning and end of transactions that no server
 //! has seen yet, and questions about the session whose answer only Millrace knows.
 
+use millrace_backend::state::Value;
 use millrace_protocol::ok::{Change, OkFields, put_change};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{Family, Flags, Kind, Target};
 use millrace_topology::ServerId;
 
+use crate::charsets;
 use crate::failure::Failure;
 use crate::lease::Request;
 use crate::route;
@@ -233,15 +235,13 @@ impl Session {
     /// The collation that results have, and the bytes a character may take; none where it is not
     /// known.
     fn results_collation(&self) -> Option<(u16, u32)> {
-        let charset = self.state.reported("character_set_results")?;
-        let as_greeted = self.base.reported("character_set_results") == Some(charset);
-        let (collation, width) = match charset {
-            b"utf8mb4" if self.family == Family::MySql => (255, 4),
-            b"utf8mb4" => (45, 4),
-            b"utf8mb3" => (33, 3),
-            b"latin1" => (8, 1),
-            _ => return None,
+        let charset = match self.state.variable("character_set_results")? {
+            Value::Reported(charset) => charset,
+            Value::Null => return Some(charsets::UNCONVERTED),
+            Value::Literal(_) => return None,
         };
+        let as_greeted = self.base.reported("character_set_results") == Some(charset);
+        let (collation, width) = charsets::of_results(charset, self.family)?;
         let collation = if as_greeted {
             u16::from(self.identity.collation)
         } else {
