@@ -376,8 +376,12 @@ impl ServerPool {
         old.into_iter().for_each(|conn| self.retire(conn));
         // Within its share a worker keeps what it does not use for the moment, but not for long while
         // another's sessions wait.
-        if self.starving_elsewhere() != 0 {
+        if tick.saturating_sub(self.oldest().unwrap_or(tick)) > 1 {
             self.give_room();
+        }
+        // Whoever freed a place may not have seen yet that somebody waits here.
+        if !self.waiters.borrow().is_empty() {
+            self.pump();
         }
     }
 
@@ -457,33 +461,48 @@ impl ServerPool {
 
     /// Another worker is starving: give it the place of a connection that nobody here uses.
     pub fn give_room(&self) {
-        if self.waiters.borrow().is_empty() && self.evict(None) {
+        if self.starving_elsewhere() == 0 || !self.waiters.borrow().is_empty() {
+            return;
+        }
+        if self.count.open() < self.options.max_connections || self.evict() {
             self.nudge_starving();
         }
     }
 
+    /// A worker has no more than this while others starve.
     fn share(&self) -> usize {
-        self.options.max_connections / self.workers
+        self.options.max_connections.div_ceil(self.workers)
+    }
+
+    /// When the idle connection unused for longest was used, in ticks.
+    fn oldest(&self) -> Option<u64> {
+        let pools = self.pools.borrow();
+        let firsts = pools
+            .values()
+            .filter_map(|pool| Some(pool.idle.borrow().first()?.used));
+        firsts.min()
     }
 
     fn permit(&self) -> Option<Permit> {
         let limit = self.options.max_connections;
-        Permit::take(&self.count.open, limit).or_else(|| {
-            self.evict(None)
+        let enough = self.open_here.get() >= self.share() && self.starving_elsewhere() != 0;
+        let free = match enough {
+            true => None,
+            false => Permit::take(&self.count.open, limit),
+        };
+        free.or_else(|| {
+            self.evict()
                 .then(|| Permit::take(&self.count.open, limit))
                 .flatten()
         })
     }
 
     /// Closes one idle connection, the one unused for longest. True if there was one.
-    fn evict(&self, keep: Option<&Pool>) -> bool {
+    fn evict(&self) -> bool {
         let victim = {
             let pools = self.pools.borrow();
             let mut oldest: Option<((u64, u64), Rc<Pool>)> = None;
             for pool in pools.values() {
-                if keep.is_some_and(|keep| std::ptr::eq(keep, &**pool)) {
-                    continue;
-                }
                 // Of those equally old, the same whatever the map's order.
                 let age = |conn: &Conn| (conn.used, pool.serial);
                 if let Some(age) = pool.idle.borrow().first().map(|conn| age(conn))
@@ -521,6 +540,10 @@ impl ServerPool {
             (self.nudge)(!bit, self.facts.borrow().id);
         } else {
             self.count.starving.fetch_and(!bit, Ordering::AcqRel);
+            // What others left to this worker, because it starved, is theirs now.
+            if self.count.open() < self.options.max_connections {
+                self.nudge_starving();
+            }
         }
     }
 
@@ -608,11 +631,12 @@ impl ServerPool {
 
     /// A connection is free: to the first who waits, else into the idle list.
     fn deliver(&self, mut conn: Box<Conn>, pool: &Rc<Pool>) {
+        if self.starving_elsewhere() != 0 && self.open_here.get() > self.share() {
+            // It is another worker's share. Those who wait here have the others.
+            self.retire(conn);
+            return;
+        }
         if self.waiters.borrow().is_empty() {
-            if self.starving_elsewhere() != 0 && self.open_here.get() > self.share() {
-                self.retire(conn);
-                return;
-            }
             conn.used = self.tick.get();
             pool.idle.borrow_mut().push(conn);
             return;

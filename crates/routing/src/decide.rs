@@ -185,11 +185,11 @@ struct Reader {
     /// Those that have the position come first, then those that are expected to have it sooner,
     /// by the magnitude of what they lack, and last those that were too late with it lately.
     distance: u32,
+    /// In another zone than Millrace.
+    far: bool,
     /// The primary, for a session that has read at a replica and could read there again: who comes to
     /// the primary for the sake of balance stays there, as no replica is known to show as much.
     refuge: bool,
-    /// In another zone than Millrace.
-    far: bool,
     /// Not where the session is to stay.
     strange: bool,
     /// What a statement more would have to wait for there, for each unit of `share`.
@@ -208,7 +208,7 @@ impl Reader {
     }
 
     fn preference(&self) -> (u32, bool, bool, bool) {
-        (self.distance, self.refuge, self.strange, self.far)
+        (self.distance, self.strange, self.far, self.refuge)
     }
 
     fn compare(&self, other: &Reader) -> Ordering {
@@ -304,7 +304,12 @@ fn readers(
             continue;
         }
         let mut reader = reader(view, lacks, options, session, load);
-        reader.refuge = is_primary && seen.is_some_and(|seen| seen != view.id);
+        // Without GTIDs nobody can be asked how far he is, so that none would ever leave the replica.
+        reader.refuge = is_primary
+            && seen
+                .filter(|seen| *seen != view.id)
+                .and_then(|seen| world.server(seen))
+                .is_some_and(|seen| seen.gtid);
         readers.push(reader);
     }
     readers

@@ -101,7 +101,7 @@ fn whatever_fails_writes_go_to_the_primary_and_all_that_wait_leave_in_order() {
 }
 
 /// A worker whose sessions wait is given the place of what another does not use: at once what was
-/// idle when the wait began, and what falls idle later within a second.
+/// idle when the wait began, and what falls idle later once it was for a whole second.
 #[test]
 fn a_worker_that_waits_is_given_what_another_does_not_use() {
     for idle_before in [true, false] {
@@ -131,8 +131,10 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
                 other.give_back();
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 assert!(!waits.is_finished(), "the other worker keeps its own");
-                connections.sweep(1);
-                connections.nudge();
+                for second in [1, 2] {
+                    connections.sweep(second);
+                    connections.nudge();
+                }
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
             assert!(waits.is_finished(), "it has been given up");
@@ -140,6 +142,46 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
             connections.check(|_, _| 0);
         });
     }
+}
+
+/// A worker that has less than its share is given of what comes free in another, although sessions wait
+/// there too.
+#[test]
+fn an_overloaded_worker_keeps_nobody_out() {
+    in_simulated_time(async {
+        let servers = Rc::new(RefCell::new(Servers::new(1)));
+        let connections = Connections::new(servers, 1);
+        let take = |session: usize| {
+            let pool = connections.pool(session, 0);
+            let state = connections.state();
+            async move { pool.take(session as u64 + 1, &state).await }
+        };
+        let mut leases = Vec::new();
+        for session in [1, 5, 9, 13] {
+            leases.push(take(session).await.expect("a connection"));
+        }
+        let others: Vec<_> = (17..60)
+            .step_by(4)
+            .map(|session| tokio::task::spawn_local(take(session)))
+            .collect();
+        let waits = tokio::task::spawn_local(take(0));
+        tokio::task::yield_now().await;
+        connections.nudge();
+        assert!(!waits.is_finished(), "all are taken");
+        leases.pop().expect("a lease").give_back();
+        connections.nudge();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(waits.is_finished(), "its share is its own");
+        let lease = waits.await.expect("it ran").expect("a connection");
+        // Within the other's share all goes on as ever.
+        leases.pop().expect("a lease").give_back();
+        leases.pop().expect("a lease").give_back();
+        connections.nudge();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(others.iter().any(|other| other.is_finished()));
+        connections.check(|_, _| 4);
+        drop(lease);
+    });
 }
 
 #[test]

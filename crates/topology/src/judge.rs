@@ -445,14 +445,15 @@ fn unfit_beside(
 /// is merely busy loses at most a second in each: to send its readers to others, who are likely as
 /// busy, would bring these down in turn.
 fn is_believed(state: &State, blind: &Blind, options: &Options) -> bool {
-    state.fresh
-        && match blind.cause {
-            Cause::Slow | Cause::Busy => {
-                let lag = state.lag_seconds.unwrap_or_default();
-                lag.saturating_add(blind.seconds) <= options.lag_seconds_max
-            }
-            _ => blind.times < options.fail_after,
-        }
+    if !state.fresh || blind.times < options.fail_after {
+        return state.fresh;
+    }
+    let lag = state.lag_seconds.unwrap_or_default();
+    let most = options.lag_seconds_max;
+    // How much it runs is not known, where that counts. Who lags is told to lag.
+    matches!(blind.cause, Cause::Slow | Cause::Busy)
+        && options.running_max == 0
+        && (lag > most || lag.saturating_add(blind.seconds) <= most)
 }
 
 fn unfit_replica(

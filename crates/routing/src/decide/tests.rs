@@ -616,6 +616,13 @@ fn nobody_goes_to_the_primary_for_balance_who_could_not_leave_it() {
     );
     session.seen = Some(R2);
     assert_eq!(at(&world, &session), "2 primary: read");
+    world.servers[R2.index()].gtid = false;
+    assert_eq!(
+        at(&world, &session),
+        "primary 2: read",
+        "it could not leave that either"
+    );
+    world.servers[R2.index()].gtid = true;
     // Where it would have to wait the primary is better.
     world.servers[R2.index()].executed = set("0-1-2");
     assert_eq!(at(&world, &session), "primary 2?: read");

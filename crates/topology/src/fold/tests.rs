@@ -460,7 +460,10 @@ fn a_server_that_cannot_be_asked_is_no_primary_and_takes_no_reads() {
 fn a_busy_replica_is_believed_until_it_may_be_too_far_behind() {
     for cause in [Cause::Busy, Cause::Slow] {
         let mut world = cluster();
-        assert_eq!(world.unfit(B), None);
+        world.now.0 += 60_000;
+        world.fail(B, cause);
+        assert_eq!(world.unfit(B), None, "once");
+        world.report(B, replica());
         for _ in 0..5 {
             world.now.0 += 5_900;
             world.fail(B, cause);
