@@ -36,6 +36,8 @@ const COM_QUIT: u8 = 1;
 const OK: u8 = 0;
 const EOF: u8 = 0xfe;
 const MORE: u8 = 1;
+/// In the flags that a client logs in with: results end with OK alone, without an EOF after the columns.
+const DEPRECATE_EOF: u32 = 1 << 24;
 /// In a packet that begins with [`MORE`]: the password is right, OK follows.
 const FAST_OK: u8 = 3;
 
@@ -103,10 +105,11 @@ async fn serve(args: Args) -> io::Result<()> {
 async fn visit(mut client: TcpStream, address: SocketAddr, known: &Known) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(16 * 1024);
-    if known.relayed.get() < CONNECTIONS {
+    let ends = if known.relayed.get() < CONNECTIONS {
         known.relayed.set(known.relayed.get() + 1);
-        let server = relay_login(&mut client, address, &mut buffer, known).await?;
+        let (server, ends) = relay_login(&mut client, address, &mut buffer, known).await?;
         known.give_back(server);
+        ends
     } else {
         let (greeting, welcome) = (
             known.greeting.borrow().clone(),
@@ -114,8 +117,10 @@ async fn visit(mut client: TcpStream, address: SocketAddr, known: &Known) -> io:
         );
         client.write_all(&greeting).await?;
         read_until(&mut client, &mut buffer, |packets| packets.len() == 1).await?;
+        let ends = ends_of_results(&buffer);
         client.write_all(&welcome).await?;
-    }
+        ends
+    };
     loop {
         read_until(&mut client, &mut buffer, |packets| packets.len() == 1).await?;
         if buffer[HEADER] == COM_QUIT {
@@ -123,15 +128,23 @@ async fn visit(mut client: TcpStream, address: SocketAddr, known: &Known) -> io:
         }
         let mut server = known.take().await?;
         server.write_all(&buffer).await?;
-        // Two packets with EOF's first byte or one: whether the client wants the first is its business.
         read_until(&mut server, &mut buffer, |packets| {
-            matches!(packets, [first] if first[0] != 1)
-                || packets.last().is_some_and(|last| last[0] == EOF)
+            let seen = packets.iter().filter(|packet| packet[0] == EOF).count();
+            matches!(packets, [first] if first[0] != 1) || seen == ends
         })
         .await?;
         known.give_back(server);
         client.write_all(&buffer).await?;
     }
+}
+
+/// How many packets of a result begin as an EOF does, for the client whose first packet this is.
+fn ends_of_results(login: &[u8]) -> usize {
+    let flags = login
+        .get(HEADER..HEADER + 4)
+        .and_then(|flags| flags.try_into().ok());
+    let flags = flags.map_or(0, u32::from_le_bytes);
+    if flags & DEPRECATE_EOF == 0 { 2 } else { 1 }
 }
 
 /// The login of a client that has a server decide about it.
@@ -140,14 +153,16 @@ async fn relay_login(
     address: SocketAddr,
     buffer: &mut Vec<u8>,
     known: &Known,
-) -> io::Result<TcpStream> {
+) -> io::Result<(TcpStream, usize)> {
     let mut server = TcpStream::connect(address).await?;
     server.set_nodelay(true)?;
     read_until(&mut server, buffer, |packets| packets.len() == 1).await?;
     let greeting = buffer.as_slice().into();
     client.write_all(buffer).await?;
+    let mut ends = None;
     loop {
         read_until(client, buffer, |packets| packets.len() == 1).await?;
+        ends = ends.or_else(|| Some(ends_of_results(buffer)));
         server.write_all(buffer).await?;
         // An asked-for key and the like are for the client to answer; "right" is followed by OK.
         read_until(
@@ -171,7 +186,7 @@ async fn relay_login(
     welcome.extend_from_slice(ok);
     *known.greeting.borrow_mut() = greeting;
     *known.welcome.borrow_mut() = welcome.into();
-    Ok(server)
+    Ok((server, ends.unwrap_or(2)))
 }
 
 /// Reads whole packets until there are enough.

@@ -126,6 +126,8 @@ pub struct ServerPool {
     response_us: Cell<u32>,
     tick: Cell<u64>,
     me: Weak<ServerPool>,
+    /// Places go round, it has left one to another worker, and has not been told of one since.
+    yielded: Cell<bool>,
     /// Pools made so far.
     made: Cell<u64>,
     connects: Cell<u64>,
@@ -236,6 +238,7 @@ impl ServerPool {
             response_us: Cell::new(0),
             tick: Cell::new(0),
             me: me.clone(),
+            yielded: Cell::new(false),
             made: Cell::new(0),
             connects: Cell::new(0),
             down: Rc::default(),
@@ -380,6 +383,7 @@ impl ServerPool {
             self.give_room();
         }
         // Whoever freed a place may not have seen yet that somebody waits here.
+        self.yielded.set(false);
         if !self.waiters.borrow().is_empty() {
             self.pump();
         }
@@ -459,8 +463,10 @@ impl ServerPool {
         None
     }
 
-    /// Another worker is starving: give it the place of a connection that nobody here uses.
+    /// There is room, or another worker is starving: gives it the place of a connection that nobody
+    /// here uses. [`ServerPool::pump`] is to follow.
     pub fn give_room(&self) {
+        self.yielded.set(false);
         if self.starving_elsewhere() == 0 || !self.waiters.borrow().is_empty() {
             return;
         }
@@ -469,9 +475,15 @@ impl ServerPool {
         }
     }
 
-    /// A worker has no more than this while others starve.
+    /// A worker keeps no more than this while others starve. Where there are fewer connections than
+    /// workers, that is none: they go round.
     fn share(&self) -> usize {
-        self.options.max_connections.div_ceil(self.workers)
+        let (limit, workers) = (self.options.max_connections, self.workers);
+        if limit < workers {
+            0
+        } else {
+            limit.div_ceil(workers)
+        }
     }
 
     /// When the idle connection unused for longest was used, in ticks.
@@ -485,7 +497,8 @@ impl ServerPool {
 
     fn permit(&self) -> Option<Permit> {
         let limit = self.options.max_connections;
-        let enough = self.open_here.get() >= self.share() && self.starving_elsewhere() != 0;
+        let has_enough = self.yielded.get() || self.open_here.get() >= self.share().max(1);
+        let enough = has_enough && self.starving_elsewhere() != 0;
         let free = match enough {
             true => None,
             false => Permit::take(&self.count.open, limit),
@@ -562,12 +575,16 @@ impl ServerPool {
     /// `count` of this worker's connections are gone; their places are free.
     fn closed(&self, count: usize) {
         if count > 0 {
-            let (metrics, server) = self.metrics();
-            (0..count).for_each(|_| metrics.connection_closed(server));
-            self.open_here
-                .set(self.open_here.get().saturating_sub(count));
+            self.gone(count);
             self.fill();
         }
+    }
+
+    fn gone(&self, count: usize) {
+        let (metrics, server) = self.metrics();
+        (0..count).for_each(|_| metrics.connection_closed(server));
+        self.open_here
+            .set(self.open_here.get().saturating_sub(count));
     }
 
     /// Places are free: they are for those who wait here, and what these leave for others.
@@ -629,13 +646,40 @@ impl ServerPool {
         self.fill();
     }
 
-    /// A connection is free: to the first who waits, else into the idle list.
-    fn deliver(&self, mut conn: Box<Conn>, pool: &Rc<Pool>) {
-        if self.starving_elsewhere() != 0 && self.open_here.get() > self.share() {
-            // It is another worker's share. Those who wait here have the others.
-            self.retire(conn);
-            return;
+    /// A connection has been used: it is another worker's turn, or for those here.
+    fn take_back(&self, conn: Box<Conn>, pool: &Rc<Pool>) {
+        match self.has_too_many() {
+            true => self.surrender(conn),
+            false => self.hand_on(conn, pool),
         }
+    }
+
+    /// A connection is new, or was meant for somebody who no longer waits.
+    fn deliver(&self, conn: Box<Conn>, pool: &Rc<Pool>) {
+        if self.waiters.borrow().is_empty() && self.has_too_many() {
+            self.surrender(conn);
+        } else {
+            self.hand_on(conn, pool);
+        }
+    }
+
+    /// More than this worker's share, while others starve. Those who wait here have the rest.
+    fn has_too_many(&self) -> bool {
+        self.starving_elsewhere() != 0 && self.open_here.get() > self.share()
+    }
+
+    /// Leaves the place of a connection to another worker.
+    #[cold]
+    fn surrender(&self, conn: Box<Conn>) {
+        self.yielded.set(self.share() == 0);
+        self.close(conn, |server| {
+            server.gone(1);
+            server.nudge_starving();
+        });
+    }
+
+    /// A connection is free: to the first who waits, else into the idle list.
+    fn hand_on(&self, mut conn: Box<Conn>, pool: &Rc<Pool>) {
         if self.waiters.borrow().is_empty() {
             conn.used = self.tick.get();
             pool.idle.borrow_mut().push(conn);
@@ -660,6 +704,10 @@ impl ServerPool {
             Some(waiter) => {
                 conn.leave_owner();
                 waiter.finish(Ok(conn));
+                // Before it has looked: others leave places to this worker as long as it starves.
+                if self.waiters.borrow().is_empty() {
+                    self.mark_starving(false);
+                }
             }
             None if self.uncovered().is_none() => {
                 conn.used = self.tick.get();
@@ -669,18 +717,23 @@ impl ServerPool {
         }
     }
 
+    /// Closes a connection that is in nobody's way; its place is free then.
+    fn retire(&self, conn: Box<Conn>) {
+        self.close(conn, |server| server.closed(1));
+    }
+
     /// Closes a connection, after what its last user may still ask about has been read.
-    fn retire(&self, mut conn: Box<Conn>) {
+    fn close(&self, mut conn: Box<Conn>, then: fn(&ServerPool)) {
         conn.leave_owner();
         let Some(me) = self.me.upgrade().filter(|_| !conn.residue.is_empty()) else {
             drop(conn);
-            self.closed(1);
+            then(self);
             return;
         };
         tokio::task::spawn_local(async move {
             let _ = tokio::time::timeout(SAVING, conn.save_residue()).await;
             drop(conn);
-            me.closed(1);
+            then(&me);
         });
     }
 }
@@ -920,14 +973,14 @@ impl Lease {
         } else {
             let has_database = !conn.state.database.is_empty();
             if has_database == self.pool.key.has_database || !has_database {
-                server.deliver(conn, &self.pool);
+                server.take_back(conn, &self.pool);
             } else {
                 // The session chose its first database: the connection is of the other kind now.
                 let key = PoolKey {
                     has_database,
                     ..self.pool.key.clone()
                 };
-                server.deliver(conn, &server.pool(&key));
+                server.take_back(conn, &server.pool(&key));
             }
         }
     }

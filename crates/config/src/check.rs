@@ -243,6 +243,13 @@ fn warnings(config: &Config) -> Vec<String> {
     if config.servers.len() > 1 && readers.count() == 0 {
         warnings.push("every server's weight is 0: all reads go to the primary".into());
     }
+    let most = config.pool.max_connections;
+    if let Some(workers) = config.workers.filter(|workers| *workers > most as usize) {
+        warnings.push(format!(
+            "workers = {workers}, with no more than max_connections = {most} in [pool]: connections go round \
+             among the workers, and are opened anew for nearly every statement; have no more workers than connections"
+        ));
+    }
     warnings.extend(crate::discovery::warnings(config));
     warnings
 }

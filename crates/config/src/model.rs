@@ -51,7 +51,7 @@ pub struct Config {
     /// SIGTERM. Default 30 s.
     pub drain_timeout: Duration,
     /// `workers`: threads that serve clients. None (`"auto"`, the default): as many as the CPUs
-    /// that the process may use.
+    /// that the process may use, and no more than [`Pool::max_connections`].
     pub workers: Option<usize>,
     /// What is allowed but probably not meant, for the log.
     pub warnings: Vec<String>,

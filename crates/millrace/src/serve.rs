@@ -141,10 +141,10 @@ fn prepare_process() {
 async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let hangups = hangups()?;
-    let workers = config
-        .workers
-        .or_else(|| std::thread::available_parallelism().ok().map(usize::from))
-        .unwrap_or(1);
+    let workers = config.workers.unwrap_or_else(|| {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        cpus.min(config.pool.max_connections as usize)
+    });
     let addresses: Vec<Address> = config
         .servers
         .iter()

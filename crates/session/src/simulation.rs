@@ -14,11 +14,11 @@ mod random;
 mod run;
 mod servers;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use connections::Connections;
+use connections::{CONNECTIONS, Connections};
 use run::Run;
 use servers::Servers;
 
@@ -107,7 +107,7 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
     for idle_before in [true, false] {
         in_simulated_time(async {
             let servers = Rc::new(RefCell::new(Servers::new(1)));
-            let connections = Connections::new(servers, 1);
+            let connections = Connections::new(servers, 1, CONNECTIONS);
             // Sessions with odd numbers are the second worker's.
             let take = |session: usize| {
                 let pool = connections.pool(session, 0);
@@ -150,7 +150,7 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
 fn an_overloaded_worker_keeps_nobody_out() {
     in_simulated_time(async {
         let servers = Rc::new(RefCell::new(Servers::new(1)));
-        let connections = Connections::new(servers, 1);
+        let connections = Connections::new(servers, 1, CONNECTIONS);
         let take = |session: usize| {
             let pool = connections.pool(session, 0);
             let state = connections.state();
@@ -181,6 +181,37 @@ fn an_overloaded_worker_keeps_nobody_out() {
         assert!(others.iter().any(|other| other.is_finished()));
         connections.check(|_, _| 4);
         drop(lease);
+    });
+}
+
+/// One connection, sessions of both workers that want it all the time: it goes round.
+#[test]
+fn fewer_connections_than_workers_go_round() {
+    in_simulated_time(async {
+        let servers = Rc::new(RefCell::new(Servers::new(1)));
+        let connections = Rc::new(Connections::new(servers, 1, 1));
+        let served: Rc<[Cell<u32>; 4]> = Rc::default();
+        for session in 0..4 {
+            let (connections, served) = (connections.clone(), served.clone());
+            tokio::task::spawn_local(async move {
+                let pool = connections.pool(session, 0);
+                let state = connections.state();
+                loop {
+                    let lease = pool.take(session as u64 + 1, &state).await;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    // The model's servers are full now and then.
+                    if let Ok(lease) = lease {
+                        served[session].set(served[session].get() + 1);
+                        lease.give_back();
+                    }
+                }
+            });
+        }
+        for _ in 0..10_000 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            connections.nudge();
+        }
+        assert!(served.iter().all(|times| times.get() > 10), "{served:?}");
     });
 }
 

@@ -928,3 +928,12 @@ fn operators_from_elsewhere_are_warned_about() {
     assert!(warnings("listen = \"*:9\"\ntls = \"required\"").is_empty());
     assert_eq!(warnings("listen = \"*:9\"").len(), 1);
 }
+
+#[test]
+fn more_workers_than_connections_are_warned_about() {
+    let warnings = |workers: &str| {
+        let text = format!("workers = {workers}\n{SMALL}[pool]\nmax_connections = 2");
+        load(&text).unwrap().warnings.len()
+    };
+    assert_eq!(["\"auto\"", "2", "3"].map(warnings), [0, 0, 1]);
+}

@@ -32,8 +32,8 @@ use crate::pools::Pools;
 
 /// Threads of the simulated process, each with pools of its own under limits that they share.
 pub(super) const WORKERS: usize = 2;
-/// Most connections to one server: fewer than there are sessions.
-const CONNECTIONS: usize = 4;
+/// Most connections to one server: fewer than there are sessions; in some runs fewer than workers.
+pub(super) const CONNECTIONS: usize = 4;
 /// Nobody has used it for so long: it is closed.
 const IDLE: Duration = Duration::from_secs(2);
 
@@ -118,6 +118,7 @@ pub(super) struct Connections {
     wires: Rc<Wires>,
     workers: Vec<Pools>,
     counts: Vec<Arc<ServerCount>>,
+    limit: usize,
     keys: [PoolKey; 2],
     /// Which worker is to look after which server's room.
     room: Arc<Mutex<VecDeque<(usize, ServerId)>>>,
@@ -128,7 +129,8 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    pub(super) fn new(servers: Rc<RefCell<Servers>>, seed: u64) -> Self {
+    /// With at most `limit` connections to each server.
+    pub(super) fn new(servers: Rc<RefCell<Servers>>, seed: u64, limit: usize) -> Self {
         let count = servers.borrow().all.len();
         let wires = Rc::new(Wires {
             servers,
@@ -142,7 +144,7 @@ impl Connections {
         let metrics = Arc::new(Metrics::new(WORKERS, names.collect()));
         let counts: Vec<Arc<ServerCount>> = (0..count).map(|_| Arc::default()).collect();
         let options = Arc::new(PoolOptions {
-            max_connections: CONNECTIONS,
+            max_connections: limit,
             idle_timeout: IDLE,
             // By the real clock.
             max_lifetime: Duration::from_secs(1 << 20),
@@ -188,6 +190,7 @@ impl Connections {
             wires,
             workers,
             counts,
+            limit,
             keys: [key(false), key(true)],
             room,
             lent: BTreeMap::new(),
@@ -279,7 +282,7 @@ impl Connections {
     pub(super) fn check(&self, told: impl Fn(usize, usize) -> usize) {
         for (at, count) in self.counts.iter().enumerate() {
             let open = count.open();
-            assert!(open <= CONNECTIONS, "server {at}: {open} connections");
+            assert!(open <= self.limit, "server {at}: {open} connections");
             let server = ServerId(at as u16);
             let mut here = 0;
             for (worker, pools) in self.workers.iter().enumerate() {
@@ -304,7 +307,7 @@ impl Connections {
                     server.open_here()
                 );
                 assert!(
-                    waiting == 0 || opening > 0 || open == CONNECTIONS,
+                    waiting == 0 || opening > 0 || open == self.limit,
                     "server {at}: {waiting} of worker {worker} wait, {open} are open, and nothing is done: {}",
                     self.state_of(at)
                 );

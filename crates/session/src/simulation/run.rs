@@ -22,7 +22,7 @@ use millrace_topology::{
 };
 
 use super::TIMEOUT;
-use super::connections::{Connections, WORKERS};
+use super::connections::{CONNECTIONS, Connections, WORKERS};
 use super::random::Random;
 use super::servers::{Reached, Servers};
 use crate::failure::observed;
@@ -211,6 +211,7 @@ impl Run {
         let address = |at: usize| ServerSpec::new(&format!("127.0.0.1:{}", 3306 + at));
         let topology = Topology::new(Options::default(), (0..count).map(address).collect());
         let servers = Rc::new(RefCell::new(Servers::new(count)));
+        let limit = 1 + random.index(CONNECTIONS);
         let session = |_| Session {
             access: Access::Read,
             at: At::Idle,
@@ -221,7 +222,7 @@ impl Run {
         Run {
             random,
             now: 1_000,
-            connections: Connections::new(servers.clone(), seed),
+            connections: Connections::new(servers.clone(), seed, limit),
             servers,
             world: topology.snapshot(),
             topology,
