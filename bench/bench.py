@@ -47,7 +47,11 @@ def main():
         return 1
     tools = {"millrace": tools["millrace"], "client": f"{args.target}/release/bench-client"}
     families = {system.name: system.family for system in found}
-    found = [system for system in found if not args.only or system.name in args.only]
+    found = [
+        system
+        for system in found
+        if (system.name in args.only if args.only else system.quick or not args.quick)
+    ]
     args.out.mkdir(parents=True, exist_ok=True)
     with cgroups.Cgroups() as groups:
         results = begin(args, about(args, found, tools, families, left_out, groups))
@@ -60,7 +64,7 @@ def main():
             Bench(args, found, tools, groups, results).run()
         except KeyboardInterrupt:
             results.about["failures"].append(f"{ENDED_EARLY} by interrupt: this is what was seen until then")
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             results.about["failures"].append(f"{ENDED_EARLY}: {error}")
     results.about["machine"]["load_after"] = os.getloadavg()[0]
     results.save(args.out / "run.json")
@@ -117,9 +121,16 @@ def begin(args, now):
         return Results(now)
     results = Results.read(args.resume / "run.json")
     before = results.about
-    for what in ("versions", "cgroups"):
-        if before[what] != now[what]:
-            sys.exit(f"bench: {args.resume} was measured with another {what}: start a new run")
+    if before["cgroups"] != now["cgroups"]:
+        sys.exit(f"bench: {args.resume} was measured with other control groups: start a new run")
+    for name, version in before["versions"].items():
+        if now["versions"].get(name, version) != version:
+            sys.exit(f"bench: {args.resume} was measured with another {name}: start a new run")
+    for what in ("seconds", "quick", "tables", "rows"):
+        if before["settings"][what] != now["settings"][what]:
+            sys.exit(f"bench: {args.resume} was measured with other settings ({what}): start a new run")
+    before["entries"] = before.get("entries", {}) | now["entries"]
+    before["settings"], before["versions"] = now["settings"], before["versions"] | now["versions"]
     # Building the same again gives another file, as a training never runs quite the same.
     for what in ("kind", "commit", "compiler"):
         if before["build"].get(what) != now["build"].get(what):
@@ -161,7 +172,11 @@ def about(args, found, tools, families, left_out, groups):
         "labels": {system.name: system.label for system in found},
         # Also of those that are not asked for, so that colours are the same in every run.
         "families": families,
-        "versions": {system.name: system.version for system in found if system.version},
+        "versions": {
+            "sysbench": cluster.sysbench_version(),
+            **{system.name: system.version for system in found if system.version},
+        },
+        "entries": {system.name: system.entry for system in found},
         "build": build.of(tools["millrace"]),
         "left_out": left_out,
         "experiments": [describe(one, args) for one in args.experiments],
@@ -207,7 +222,9 @@ class Bench:
             with cluster.sandbox(
                 spec, self.groups, self.tools, self.args.family, self.args.base_port
             ) as servers:
-                self.results.about["servers"] = f"{servers.family} {servers.version}"
+                version = f"{servers.family} {servers.version}"
+                if self.results.about.setdefault("servers", version) != version:
+                    raise RuntimeError(f"the run was measured with {self.results.about['servers']}, not {version}")
                 for experiment in of_spec:
                     self.run_experiment(experiment, servers)
 
@@ -264,14 +281,19 @@ class Bench:
                     target = self.target(running, servers, point)
                     if not system.is_direct:
                         point.load.warm_up(target)
+                        self.settle(servers, point)
                     with capped(servers, running, point):
                         seen = point.load.measure(target)
             except (RuntimeError, OSError) as error:
                 seen = {"errors": 1, "failed": str(error)}
-            if point.load.writes:
-                servers.settle()
+            self.settle(servers, point)
             if seen:
                 yield system, seen
+
+    def settle(self, servers, point):
+        """What replicas have to catch up with is not for the next load."""
+        if point.load.writes:
+            servers.settle()
 
     def measure_together(self, launcher, point, order, where):
         """The same for a load that meets all systems at once."""
@@ -285,7 +307,10 @@ class Bench:
                     targets.append(self.target(stack.enter_context(start), servers, point))
                 except (RuntimeError, OSError) as error:
                     yield system, {"errors": 1, "failed": str(error)}
-            found = point.load.measure_all(targets)
+            try:
+                found = point.load.measure_all(targets)
+            except RuntimeError as error:
+                found = {target.name: {"errors": 1, "failed": str(error)} for target in targets}
             yield from ((target.running.system, found[target.name]) for target in targets)
 
     def keep(self, experiment, number, point, system, seen, where):

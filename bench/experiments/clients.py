@@ -41,6 +41,7 @@ CONNECT = Experiment(
         "proxy_system_us",
         "servers_us",
         "machine_cores",
+        "peak_mib",
         "errors",
     ),
     charts=(Chart("connects_per_s"), Chart("proxy_us")),
@@ -51,7 +52,7 @@ BUSY = Experiment(
     title="Many busy clients on few connections",
     question="What do 512 busy clients get done on 100 server connections?",
     points=(
-        Point("512 clients", Sysbench(clients=512)),
+        Point("512 clients", Sysbench(clients=512), quick=False),
         Point("512 clients, servers capped", Sysbench(clients=512), server_cores=0.25),
     ),
     columns=(
@@ -70,8 +71,9 @@ BUSY = Experiment(
     ),
     charts=(Chart("qps"), Chart("p95_ms")),
     notes=(
-        "Point selects over text. Millrace has 33 connections to each of three servers, which all "
-        "serve reads; the others have one for each client.",
+        "Point selects over text. Millrace has 30 connections to each of three servers, which all "
+        "serve reads, and on each one per account that logs in and one for its monitor; the bare greeter has a "
+        "hundred, the others one for each client.",
         "Uncapped, load, servers and proxy share the machine's cores, and nothing that costs CPU "
         "can keep up with direct connections unless the servers save as much. With the servers "
         "capped at a quarter core each they are the scarce thing, as where each has a machine.",
@@ -83,14 +85,25 @@ WORKERS = Experiment(
     title="Two workers against one",
     question="Do two workers do twice the work of one?",
     points=(Point("128 clients", Sysbench(clients=128), proxy_cores=0.15),),
-    columns=("qps", "p50_ms", "p95_ms", "proxy_us", "proxy_cores", "servers_us", "machine_cores", "errors"),
+    columns=(
+        "qps",
+        "p50_ms",
+        "p95_ms",
+        "proxy_us",
+        "proxy_cores",
+        "busiest_percent",
+        "servers_us",
+        "machine_cores",
+        "errors",
+    ),
     charts=(Chart("qps"),),
     by_name_only=True,
     notes=(
         "On a machine whose cores servers and load need as well, two workers cannot have a core "
         "each. So the proxy is capped, at 0.15 core with one worker and 0.30 with two: it is the "
         "bottleneck, and all else has room. What this shows is that workers do not stand in each "
-        "other's way at that rate; it cannot show what they do to each other at full speed.",
+        "other's way at that rate; it cannot show what they do to each other at full speed. The cap is "
+        "for both together, so what the busiest thread had of it tells whether they share the work evenly.",
     ),
 )
 

@@ -30,7 +30,7 @@ CPU = Experiment(
     question="What CPU does the proxy spend on each statement, in which mode, and the servers?",
     points=(
         Point("point selects, 64 clients", Sysbench()),
-        Point("point selects, 256 clients", Sysbench(clients=256)),
+        Point("point selects, 256 clients", Sysbench(clients=256), quick=False),
         Point("prepared point selects, 64 clients", Sysbench(prepared=True)),
         Point(
             "read-write, 64 clients",
@@ -47,8 +47,18 @@ CPU = Experiment(
             quick=False,
         ),
         Point(
+            "prepared read-write in transactions, 64 clients",
+            Sysbench("oltp_read_write", writes=True, prepared=True),
+            quick=False,
+        ),
+        Point(
             "range reads, 64 clients",
             Sysbench("oltp_read_only", options=RANGES),
+            quick=False,
+        ),
+        Point(
+            "prepared range reads, 64 clients",
+            Sysbench("oltp_read_only", options=RANGES, prepared=True),
             quick=False,
         ),
     ),
@@ -66,10 +76,11 @@ ROWS = Experiment(
     question="What does the size of a result cost?",
     points=tuple(
         Point(
-            f"{rows:,} rows" if rows > 1 else "1 row",
-            Sysbench("rows", clients=16, rows=rows),
-            quick=rows == 10_000,
+            f"{'prepared ' if prepared else ''}{f'{rows:,} rows' if rows > 1 else '1 row'}",
+            Sysbench("rows", clients=16, rows=rows, prepared=prepared),
+            quick=rows == 10_000 and not prepared,
         )
+        for prepared in (False, True)
         for rows in (1, 100, 10_000)
     ),
     columns=(

@@ -39,13 +39,16 @@ class Aim:
         spread = self.figure(results)
         missing = results.about["cgroups"]["missing"] if self.needs_caps else None
         met = None if spread is None or missing else BOUNDS[self.bound](spread.mid, self.limit)
+        failed = sum(times for (_, system), (times, _) in results.failures(self.experiment).items()
+                     if results.about["families"][system] == "millrace")  # fmt: skip
         return {
             "experiment": self.experiment,
             "what": self.what,
             "aim": f"{self.bound} {self.limit:g} {self.unit}".strip(),
-            "measured": self._text(spread),
+            "measured": self._text(spread) + (f"; Millrace failed {failed} times" if failed else ""),
             "floor": self._floor(results),
-            "met": met,
+            # A figure without the rounds that failed is none.
+            "met": False if failed else met,
         }
 
     def _floor(self, results):
@@ -124,7 +127,7 @@ def line(experiment, system, points, corrected, base=None):
                     / (servers / first)
                     * (cost[n] / cost_at_start[n] if corrected else 1)
                     for n in growth
-                    if start.get(n)
+                    if start.get(n) and cost.get(n)
                 )
             )
         spreads = [spread for spread in spreads if spread]
@@ -208,7 +211,7 @@ def _clients():
             ("512 clients", "QPS of 512 clients on 100 server connections", False),
             ("512 clients, servers capped", "… where the servers are the scarce thing", True),
         ):
-            yield Aim("BUSY", f"{what}, to {name}", "more than", 1, ratio("BUSY", point, "qps", "millrace-33", other),
+            yield Aim("BUSY", f"{what}, to {name}", "more than", 1, ratio("BUSY", point, "qps", "millrace-30", other),
                       needs_caps=capped, floor=("bare greeter", ratio("BUSY", point, "qps", "greeter", other)))  # fmt: skip
     yield Aim("WORKERS", "QPS of two workers, to one", "at least", 1.8,
               ratio("WORKERS", "128 clients", "qps", "millrace-2-workers", "millrace"), needs_caps=True)  # fmt: skip
@@ -231,17 +234,17 @@ def _wescale():
     busy = [point.name for point in wescale.W3.points if point.group == "busy"]
     yield Aim(
         "W3",
-        "errors with up to 10,000 busy clients",
+        "errors with up to 10,000 busy clients, and as many idle ones",
         "at most",
         0,
-        errors("W3", busy[-1:], "millrace-33"),
+        errors("W3", [*busy, "10,000 idle clients"], "millrace-30"),
         "",
         0,
     )
     yield Aim("W3", "server connections of 10,000 busy clients", "at most", 100,
-              value("W3", busy[-1], "millrace-33", "server_connections"), "", 0)  # fmt: skip
+              value("W3", busy[-1], "millrace-30", "server_connections"), "", 0)  # fmt: skip
     yield Aim("W3", "resident memory per idle client, 10,000 clients", "at most", 4,
-              value("W3", "10,000 idle clients", "millrace-33", "kib_per_client"), "KiB", 1)  # fmt: skip
+              value("W3", "10,000 idle clients", "millrace-30", "kib_per_client"), "KiB", 1)  # fmt: skip
 
 
 def _scalearc():
@@ -277,6 +280,10 @@ def _proxies_compared():
         for cores in proxies_compared.CAPS:
             yield Aim(experiment, f"CPU per read to HAProxy's, most at any count, {cores:g} core", "less than", 1,
                       every(max, experiment, "proxy_us", cores), needs_caps=True)  # fmt: skip
+    # As many as the rate allows is all that there are.
+    for cores in proxies_compared.CAPS:
+        yield Aim("T1", f"reads per second to HAProxy's, least at any count, {cores:g} core (level: within 3 %)",
+                  "at least", 0.97, every(min, "T1", "reads_per_s", cores), needs_caps=True)  # fmt: skip
     for cores in proxies_compared.CAPS:
         yield Aim("T2", f"reads per second to HAProxy's, least at any count, {cores:g} core", "more than", 1,
                   every(min, "T2", "reads_per_s", cores), needs_caps=True)  # fmt: skip

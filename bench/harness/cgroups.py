@@ -101,7 +101,7 @@ class Group:
     def cpu(self):
         """What they have used since the group was made."""
         if not self._folders:
-            return procs.cpu_of(self._pids)
+            return procs.cpu_of(child for pid in self._pids for child in procs.children_of(pid))
         if self._version == 2:
             used = _table(self._folders[0] / "cpu.stat")
             return procs.Cpu(*(used[f"{key}_usec"] / 1e6 for key in ("usage", "user", "system")))

@@ -174,6 +174,10 @@ def sandbox(spec, groups, tools, family, base_port):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def sysbench_version():
+    return run(["sysbench", "--version"], timeout=10).strip()
+
+
 def run(command, timeout):
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)

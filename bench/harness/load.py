@@ -8,6 +8,7 @@ import contextlib
 import json
 import pathlib
 import re
+import select
 import subprocess
 import tempfile
 import time
@@ -69,10 +70,14 @@ class Sysbench:
                 connections.append(self._connections(target, sysbench))
             sysbench.wait_until(target.seconds)
             peak = procs.peak_kib_of(target.running.pids)
-            spent = meter.stop()
+            under_load = meter.stop()
+            # Events that last longer than the time for all are counted, and cost CPU.
             sysbench.wait_until(target.seconds + self.patience)
+            spent = meter.stop()
             found = sysbench.results()
-        found |= spent.cores() | spent.per(found.get("qps"))
+        if found.get("failed"):
+            return found
+        found |= under_load.cores() | spent.per(found["queries"])
         found["server_connections"] = max(connections)
         if peak:
             found["peak_mib"] = peak / 1024
@@ -114,7 +119,7 @@ class Running:
     """A sysbench that runs. Killed, if need be, when the block ends."""
 
     def __init__(self, command):
-        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
+        self._output = tempfile.TemporaryFile("a+")  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -219,12 +224,13 @@ class Connects:
         meter = Meter(target)
         found = self._run(target, target.seconds)
         spent = meter.stop()
-        rate = found["connections"] / found["seconds"]
+        peak = procs.peak_kib_of(target.running.pids)
         return {
-            "connects_per_s": rate,
+            "connects_per_s": found["connections"] / found["seconds"],
             **{f"{key}_ms": found[f"{key}_us"] / 1000 for key in ("mean", "p50", "p95", "p99")},
             **spent.cores(),
-            **spent.per(rate),
+            **spent.per(found["connections"]),
+            **({"peak_mib": peak / 1024} if peak else {}),
             "errors": found["failed"],
             **({"failed": found["first_error"]} if found["failed"] else {}),
         }
@@ -293,12 +299,15 @@ def _idle(servers, address, clients):
         start_new_session=True,
     )
     try:
-        line = process.stdout.readline()
+        patience = PATIENCE_SECONDS + clients / 100
+        readable, _, _ = select.select([process.stdout], [], [], patience)
+        line = process.stdout.readline() if readable else ""
         if not line:
-            raise RuntimeError("bench-client ended early")
+            raise RuntimeError(f"bench-client ended early, or logged in too few clients in {patience:.0f} s")
         yield json.loads(line)
         process.stdin.close()
-        process.wait(timeout=PATIENCE_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=PATIENCE_SECONDS)
     finally:
         process.kill()
         process.wait()

@@ -6,7 +6,7 @@ from harness import procs
 
 
 class Meter:
-    """Reads the accounts of a target; `stop` gives what they grew by."""
+    """Reads the accounts of a target; `stop` gives what they grew by, as often as it is asked."""
 
     def __init__(self, target):
         self._target = target
@@ -20,24 +20,27 @@ class Meter:
             procs.busy_seconds(),
             group.cpu() if group else procs.Cpu(),
             [server.group.cpu() for server in self._target.servers],
+            procs.threads_of(self._target.running.pids),
         )
 
     def stop(self):
-        began, busy, proxy, servers = self._before
-        ended, busy_after, proxy_after, servers_after = self._read()
+        began, busy, proxy, servers, threads = self._before
+        ended, busy_after, proxy_after, servers_after, threads_after = self._read()
         return Spent(
             ended - began,
             busy_after - busy,
             proxy_after - proxy,
             [after - before for before, after in zip(servers, servers_after, strict=True)],
+            [used - threads.get(thread, 0) for thread, used in threads_after.items()],
         )
 
 
 class Spent:
     """CPU over a stretch of time."""
 
-    def __init__(self, seconds, busy, proxy, servers):
+    def __init__(self, seconds, busy, proxy, servers, threads):
         self.seconds, self.busy, self.proxy, self.servers = seconds, busy, proxy, servers
+        self.threads = threads
 
     def cores(self):
         """How many cores each kept busy."""
@@ -47,13 +50,14 @@ class Spent:
             "servers_cores": sum(each),
             "server_cores": each,
             "machine_cores": self.busy / self.seconds,
+            **({"busiest_percent": max(self.threads) / sum(self.threads) * 100} if any(self.threads) else {}),
         }
 
-    def per(self, rate):
-        """µs for each of what was done `rate` times a second."""
-        if not rate:
+    def per(self, count):
+        """µs for each of what was done so many times."""
+        if not count:
             return {}
-        scale = 1e6 / self.seconds / rate
+        scale = 1e6 / count
         return {
             "proxy_us": self.proxy.total * scale,
             "proxy_user_us": self.proxy.user * scale,

@@ -39,6 +39,7 @@ METRICS = {
     "proxy_us_per_mb": Metric("proxy CPU per MB", "µs", 0),
     "servers_us": Metric("servers' CPU each", "µs", 0),
     "proxy_cores": Metric("proxy CPU", "cores", 2),
+    "busiest_percent": Metric("of that the busiest thread", "%", 0),
     "servers_cores": Metric("servers' CPU", "cores", 2),
     "machine_cores": Metric("machine's CPU", "cores", 2),
     "peak_mib": Metric("peak resident memory", "MiB"),

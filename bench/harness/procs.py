@@ -54,6 +54,18 @@ def cpu_of(pids):
     return total
 
 
+def threads_of(pids):
+    """{thread: CPU seconds that it has used} of the processes (proc(5), schedstat)."""
+    found = {}
+    for pid in pids:
+        for task in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            try:
+                found[task.parent.name] = int(task.read_text().split()[0]) / 1e9
+            except OSError:
+                continue  # it has just ended
+    return found
+
+
 def busy_seconds():
     """CPU time that anybody on this machine has used, on all cores."""
     user, nice, system, _, _, irq, softirq = map(

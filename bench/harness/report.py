@@ -7,12 +7,12 @@ from harness import build, svg
 from harness.aims import AIMS, line
 from harness.metrics import METRICS
 
-#: Metrics shown as ratios beside themselves, and to what.
+#: Metrics shown as ratios beside themselves, and to what besides rivals.
 RATIOS = {
     "qps": ("direct",),
     "connects_per_s": ("direct",),
     "reads_per_s": ("direct",),
-    "proxy_us": ("haproxy", "relay"),
+    "proxy_us": ("relay",),
 }
 MET = {True: "met", False: "not met", None: "–"}
 TITLE = "Millrace, measured"
@@ -101,12 +101,21 @@ def _aims_table(aims):
     return Table("Aims", ["", "what", "aim", "measured", "", "a floor, here"], rows, words=True)
 
 
+def _ratios(results, metric):
+    """To whom a metric is compared: of rivals those that are what they are, not their variants."""
+    families = results.about["families"]
+    rivals = [name for name in results.about["versions"] if families.get(name) == name != "millrace"]
+    return [*RATIOS[metric], *rivals] if metric in RATIOS else []
+
+
 def _caps(experiment):
     servers = sorted({point.server_cores for point in experiment.points if point.server_cores})
     proxies = sorted({point.proxy_cores for point in experiment.points if point.proxy_cores})
     texts = []
+    every = all(point.server_cores for point in experiment.points)
+    some = "Each server is capped" if every else "Where servers are capped, each is so"
     if servers:
-        texts.append(f"Each server is capped at {' or '.join(f'{cores:g}' for cores in servers)} core.")
+        texts.append(f"{some} at {' or '.join(f'{cores:g}' for cores in servers)} core.")
     if proxies:
         texts.append(
             f"Each worker of a proxy is capped at {' or '.join(f'{cores:g}' for cores in proxies)} core."
@@ -136,7 +145,7 @@ def _tables(results, experiment):
         columns = [
             (metric, other)
             for metric in experiment.columns
-            for other in (None, *RATIOS.get(metric, ()))
+            for other in (None, *_ratios(results, metric))
             if any(_cell(results, experiment, row, metric, other) for row in rows)
         ]
         if rows and columns:
@@ -191,7 +200,7 @@ def _heading(results, metric, other):
 def _cell(results, experiment, row, metric, other):
     point, system = row
     if other:
-        if system == other:
+        if system == other or not results.mean(experiment.id, point.name, system, metric):
             return None
         spread = results.ratio(experiment.id, metric, (point.name, system), (point.name, other))
         return spread and f"{spread.mid:.2f}"
@@ -229,7 +238,7 @@ def _charts(results, experiment):
 def _series(results, experiment, chart, points):
     """A family's colour is the same in all charts; its second and further members are drawn apart."""
     families = list(dict.fromkeys(results.about["families"].values()))
-    series, seen = [], set()
+    series, seen = [], {}
     for system in results.systems(experiment.id):
         values = {}
         for point in points:
@@ -239,8 +248,8 @@ def _series(results, experiment, chart, points):
         if values:
             family = results.about["families"][system]
             label = results.about["labels"][system]
-            series.append(svg.Series(label, families.index(family), family in seen, values))
-            seen.add(family)
+            series.append(svg.Series(label, families.index(family), seen.setdefault(family, 0), values))
+            seen[family] += 1
     return series
 
 

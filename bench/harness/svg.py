@@ -13,9 +13,9 @@ INNER_WIDTH, INNER_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 #: Told apart by colour-blind readers too, and on either ground.
 COLOURS = ("#7f7f7f", "#b08d57", "#2f7fd1", "#d9730d", "#1f9d55", "#9b59b6", "#c0392b", "#16a2a2")
 
-#: What tells variants of one system apart, in curves and in bars.
-DASHES = ' stroke-dasharray="6 4"'
-PALE = ' opacity=".55"'
+#: What tells variants of one system apart, in curves and in bars; the first is the system itself.
+DASHES = ("", ' stroke-dasharray="6 4"', ' stroke-dasharray="2 4"', ' stroke-dasharray="10 3 2 3"')
+PALE = ("", ' opacity=".6"', ' opacity=".4"', ' opacity=".25"')
 
 STYLE = """
 .chart { font: 12px system-ui, sans-serif; color: #1c2530; background: transparent }
@@ -33,7 +33,8 @@ class Series:
 
     label: str
     colour: int
-    variant: bool
+    #: 0, or which variant of its family it is.
+    variant: int
     values: dict[float | str, Spread]
 
     @property
@@ -62,7 +63,7 @@ def curves(title, x_title, y_title, series, log_x=False, log_y=False):
         upper = [f"{x_of(x):.1f},{y_of(spread.high):.1f}" for x, spread in points]
         lower = [f"{x_of(x):.1f},{y_of(spread.low):.1f}" for x, spread in reversed(points)]
         middle = [f"{x_of(x):.1f},{y_of(spread.mid):.1f}" for x, spread in points]
-        dash = DASHES if one.variant else ""
+        dash = DASHES[one.variant % len(DASHES)]
         parts.append(f'<polygon points="{" ".join(upper + lower)}" fill="{one.paint}" fill-opacity=".15"/>')
         parts.append(
             f'<polyline points="{" ".join(middle)}" fill="none" stroke="{one.paint}" stroke-width="2"{dash}/>'
@@ -93,7 +94,7 @@ def bars(title, y_title, names, series):
             if spread is None:
                 continue
             left = middle + (index - len(series) / 2) * width
-            pattern = PALE if one.variant else ""
+            pattern = PALE[one.variant % len(PALE)]
             parts.append(
                 f'<rect x="{left + 1:.1f}" y="{y_of(spread.mid):.1f}" width="{width - 2:.1f}" '
                 f'height="{TOP + INNER_HEIGHT - y_of(spread.mid):.1f}" fill="{one.paint}"{pattern}>'
@@ -132,11 +133,11 @@ def _x_ticks(xs, x_of):
     return parts
 
 
-def _legend(series, how, mark):
+def _legend(series, how, marks):
     parts, left = [], LEFT + INNER_WIDTH + 18
     for number, one in enumerate(series):
         y = TOP + 10 + number * 32
-        other = mark if one.variant else ""
+        other = marks[one.variant % len(marks)]
         parts.append(f'<path d="M{left} {y}h22" stroke="{one.paint}" stroke-width="4"{other}/>')
         for line, words in enumerate(_wrapped(one.label, 24)):
             parts.append(_text(left + 28, y + 4 + 13 * line, words))

@@ -71,6 +71,7 @@ class System:
         self.label = entry.get("label", self.name)
         self.experiments = entry.get("experiments")
         self.points = entry.get("points")
+        self.quick = entry.get("quick", True)
         self.splits = entry.get("splits", False)
         self.workers = entry.get("workers", 1)
         self.idle_clients = entry.get("idle_clients", 10_000)
