@@ -68,7 +68,7 @@ run_unit() { cargo test --workspace --exclude millrace-tests --locked; }
 run_deny() { scripts/check-deny.sh; }
 run_build() { cargo build --release --locked; }
 run_instructions() { scripts/check-instructions.sh; }
-run_demo() { "$MILLRACE_BIN" demo --for 5 --json; }
+run_demo() { "$MILLRACE_BIN" demo --for 15 --json; }
 run_demo-failover() { "$MILLRACE_BIN" demo --failover --json; }
 run_readme() { scripts/check-readme.sh; }
 run_clients() { tests/clients/run.sh; }

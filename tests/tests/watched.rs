@@ -455,6 +455,50 @@ async fn pins(checks: &mut Checks, cluster: &Cluster) {
     }
 }
 
+/// What many drivers ask of every connection; nobody may have to keep one for it.
+async fn unpinned(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "").await?;
+    let mut connection = Connection::open(&app(&proxy)).await?;
+    for sql in [
+        "SELECT CONNECTION_ID()",
+        "SELECT CONNECTION_ID() AS id, DATABASE(), @@version_comment",
+        "SET @own = CONNECTION_ID()",
+        "SELECT LAST_INSERT_ID()",
+        "SELECT FOUND_ROWS(), ROW_COUNT()",
+        "SET NAMES utf8mb4",
+        "SET time_zone = '+01:00', wait_timeout = 100",
+        "SHOW WARNINGS",
+    ] {
+        connection.expect(sql).await?;
+        unleased(&proxy).await.context(sql)?;
+    }
+    let prepared = connection.prepare(b"SELECT CONNECTION_ID()").await;
+    let (id, _) = prepared.statement_id().context("not prepared")?;
+    let reply = connection.execute(id, 0, &[], true).await;
+    ensure!(reply.err().is_none(), "{:?}", reply.render());
+    unleased(&proxy).await.context("prepared")?;
+    let pins = Exposition::of(&proxy)
+        .await?
+        .sum("millrace_pins_begun_total", &[]);
+    ensure!(pins == 0.0, "{pins} pins begun");
+    Ok(())
+}
+
+/// Waits until no session has a connection.
+async fn unleased(proxy: &Proxy) -> anyhow::Result<()> {
+    let deadline = Instant::now() + FOLLOWED;
+    let leased = ["state=\"leased\""];
+    while Exposition::of(proxy)
+        .await?
+        .sum("millrace_pool_connections", &leased)
+        != 0.0
+    {
+        ensure!(Instant::now() < deadline, "a connection stays leased");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
 async fn waits(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(
         cluster,
@@ -694,6 +738,7 @@ async fn watched(family: Family) -> anyhow::Result<()> {
     checks.run("format", format(cluster)).await;
     checks.run("moves", moves(cluster)).await;
     pins(&mut checks, cluster).await;
+    checks.run("no pin", unpinned(cluster)).await;
     checks.run("waits", waits(cluster)).await;
     checks.run("http", http(cluster)).await;
     checks

@@ -19,7 +19,7 @@ use crate::kill;
 use crate::lease::{Main, Request, Types};
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
-use crate::questions::{first_found_rows, is_about_last, with_connection_id};
+use crate::questions::{asks_connection, first_found_rows, is_about_last, with_connection_id};
 use crate::route;
 use crate::session::{Session, Transaction};
 
@@ -74,6 +74,9 @@ impl Session {
         let (packet, text) = match own_number.as_ref().or(rewritten.as_ref()) {
             Some(text) => {
                 classify(text, &self.lex, &mut class);
+                if own_number.is_some() && !asks_connection(text, &self.lex) {
+                    class.flags.remove(Flags::USES_CONNECTION_ID);
+                }
                 let payload = [&[COM_STMT_PREPARE][..], text].concat();
                 packet::frame(&mut framed, 0, &payload);
                 (&*framed, &**text)

@@ -2,7 +2,7 @@
 //! connection would answer for another: the client's own connection number, and what is known of
 //! a last statement whose connection others have used since.
 
-use millrace_sql::{Family, Flags, Kind, Statement};
+use millrace_sql::{Family, Flags, Kind, LexMode, Statement, classify};
 use millrace_topology::ServerId;
 
 use crate::failure::Answer;
@@ -163,6 +163,17 @@ pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
     })
 }
 
+/// Whether a text that [`with_connection_id`] made still depends on its connection's number: it names
+/// CONNECTION_ID() beside the client's own number, for the column's type, and may ask in other ways.
+pub(crate) fn asks_connection(text: &[u8], lex: &LexMode) -> bool {
+    let bare = substitute(text, |question| {
+        (question == Question::ConnectionId).then(|| "1".to_owned())
+    });
+    let mut class = Statement::default();
+    classify(bare.as_deref().unwrap_or(text), lex, &mut class);
+    class.flags.contains(Flags::USES_CONNECTION_ID)
+}
+
 /// The text with the answers in place of the questions; none where nothing is to be replaced or
 /// not all of the text is plain to see. A column that would have been named after the question
 /// still is.
@@ -316,6 +327,21 @@ mod tests {
         };
         let text = substitute(text.as_bytes(), answer)?;
         Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    #[test]
+    fn the_connections_number_is_asked_for_no_more() {
+        let mode = LexMode::new(Family::MySql, 90_704);
+        for (text, asks) in [
+            ("SELECT CONNECTION_ID()", false),
+            ("KILL QUERY CONNECTION_ID( )", false),
+            ("SELECT CONNECTION_ID() + connection_id() FROM t", false),
+            ("SELECT CONNECTION_ID(), @@pseudo_thread_id", true),
+            ("SELECT CONNECTION_ID(), CONNECTION_ID(/* so */)", true),
+        ] {
+            let own = with_connection_id(text.as_bytes(), 7).unwrap_or_default();
+            assert_eq!(asks_connection(&own, &mode), asks, "{text}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::journal::Spoilt;
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
 use crate::obey::{demands, too_slow};
-use crate::questions::with_connection_id;
+use crate::questions::{asks_connection, with_connection_id};
 use crate::route;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
@@ -284,15 +284,17 @@ impl Session {
         let directions = self.said(&class, text, access, &self.state.database);
         self.worker.put_class(class);
         refusal(directions.as_deref())?;
-        self.substituted_query(attributes, text, directions).await
+        self.substituted_query(attributes, text, directions, false)
+            .await
     }
 
-    /// A query in which answers took the place of questions.
+    /// A query in which answers took the place of questions. `numbered`: the client's own number did.
     async fn substituted_query(
         &mut self,
         attributes: &[u8],
         text: &[u8],
         directions: Option<Rc<Directions>>,
+        numbered: bool,
     ) -> Result<(), Failure> {
         let mut payload = vec![millrace_protocol::command::COM_QUERY];
         payload.extend_from_slice(attributes);
@@ -301,6 +303,9 @@ impl Session {
         packet::frame(&mut packet, 0, &payload);
         let mut class = self.worker.take_statement();
         classify(text, &self.lex, &mut class);
+        if numbered && !asks_connection(text, &self.lex) {
+            class.flags.remove(Flags::USES_CONNECTION_ID);
+        }
         let request = Request {
             main: Main::Packet(&packet),
             access: self.access(&class, text),
@@ -330,7 +335,7 @@ impl Session {
         {
             let directions = request.directions.clone();
             return self
-                .substituted_query(query.attributes, &text, directions)
+                .substituted_query(query.attributes, &text, directions, true)
                 .await;
         }
         self.special(request, query.text, Some(query.attributes))
@@ -360,7 +365,8 @@ impl Session {
             && let Some(text) = self.with_known_answers(request, text)?
         {
             let directions = request.directions.clone();
-            return Box::pin(self.substituted_query(attributes, &text, directions)).await;
+            let answering = self.substituted_query(attributes, &text, directions, false);
+            return Box::pin(answering).await;
         }
         match request.class.kind {
             Kind::Diagnostics if self.has_lost_diagnostics(request.class) => Err(Answer::client(
