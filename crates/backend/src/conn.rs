@@ -283,6 +283,23 @@ impl Conn {
             .map_or_else(Vec::new, |rows| rows.rows))
     }
 
+    /// Several queries in one send, run by the server one after the other; each's rows.
+    pub async fn query_each<const N: usize>(
+        &mut self,
+        texts: [&str; N],
+    ) -> Result<[Vec<Row>; N], BackendError> {
+        let mut out = Vec::new();
+        for text in texts {
+            self.frame_query(&mut out, text.as_bytes());
+        }
+        self.stream.send(&out).await?;
+        let mut rows = [const { Vec::new() }; N];
+        for rows in &mut rows {
+            *rows = self.read_rows().await?;
+        }
+        Ok(rows)
+    }
+
     /// Like [`Conn::query`], with the columns; none where the statement has no result set.
     pub async fn query_named(&mut self, text: &str) -> Result<Option<Rows>, BackendError> {
         let mut out = Vec::new();

@@ -119,6 +119,10 @@ pub struct Monitor {
     origin: Instant,
 }
 
+/// A server on which nothing is written is asked how far it is after twice as long each time, up to
+/// so many times; whoever waits for the answer has it at once all the same.
+const QUIET_DOUBLINGS: u32 = 2;
+
 /// What watches has panicked: it is begun anew after this.
 const BEGUN_ANEW: Duration = Duration::from_secs(1);
 
@@ -311,6 +315,8 @@ impl Monitor {
         tls: SharedTls,
     ) {
         let mut conn = None;
+        let mut last = None;
+        let mut unchanged = 0;
         loop {
             self.positions.called(id).await;
             let (facts, incarnation) = {
@@ -327,10 +333,15 @@ impl Monitor {
                 let asking = probe::ask_position(&mut conn, &facts, &options, &tls);
                 match tokio::time::timeout(options.timeout, asking).await {
                     Ok(Ok(told)) => {
+                        let visible = Arc::new(told.visible);
+                        unchanged = match last.replace(visible.clone()) == Some(visible.clone()) {
+                            true => (unchanged + 1).min(QUIET_DOUBLINGS),
+                            false => 0,
+                        };
                         let position = Position {
                             number,
                             executed: Arc::new(told.executed),
-                            visible: Arc::new(told.visible),
+                            visible,
                             read_only: told.read_only,
                             incarnation,
                         };
@@ -341,7 +352,7 @@ impl Monitor {
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(options.position_interval) => {}
+                () = tokio::time::sleep(options.position_interval * (1 << unchanged)) => {}
                 () = self.positions.urged(id) => {}
             }
         }

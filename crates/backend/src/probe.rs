@@ -715,11 +715,13 @@ fn parsed(family: Family, answer: &str) -> Result<GtidSet, BackendError> {
 /// one is asked first, lest it be counted between the two questions. Whether it takes writes comes
 /// after both: as long as it does nobody else does.
 async fn position_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
-    let rows = conn.query("SELECT @@GLOBAL.gtid_owned").await?;
-    let owned = text(rows.first().and_then(|row| row.first()));
-    let rows = conn
-        .query("SELECT @@GLOBAL.gtid_executed, @@GLOBAL.read_only")
+    let [owners, rows] = conn
+        .query_each([
+            "SELECT @@GLOBAL.gtid_owned",
+            "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.read_only",
+        ])
         .await?;
+    let owned = text(owners.first().and_then(|row| row.first()));
     let at = |index: usize| text(rows.first().and_then(|row| row.get(index)));
     let executed = parsed(Family::MySql, &at(0))?;
     let mut visible = executed.clone();

@@ -292,7 +292,8 @@ impl Session {
         match least {
             None => Crowd::Elsewhere,
             Some(_) if own == 0 && others().all(|view| busy(view) == 0) => Crowd::Alone,
-            Some(least) if own > least + 2 + least / 4 => Crowd::Here,
+            // By more than chance makes of statements that are dealt evenly.
+            Some(least) if own > least + 3 + least / 2 => Crowd::Here,
             Some(_) => Crowd::Elsewhere,
         }
     }
@@ -306,10 +307,13 @@ impl Session {
         let positions = self.worker.shared.monitor.positions();
         if stuck == Stuck::Crowded {
             // Whether another is as far must be known as well: nobody waits for the sake of balance. A
-            // read that has to move waits on its server, where that is needed at all.
+            // read that has to move waits on its server, where that is needed at all. The primary has
+            // everything.
             self.worker.with_world(|world| {
-                let others = world.snapshot.servers.iter();
-                let others = others.filter(|view| view.id != server && view.unfit.is_none());
+                let primary = world.snapshot.primary;
+                let others = world.snapshot.servers.iter().filter(|view| {
+                    view.id != server && view.unfit.is_none() && primary != Some(view.id)
+                });
                 others.for_each(|view| positions.urge(view.id));
             });
         }

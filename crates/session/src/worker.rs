@@ -623,12 +623,15 @@ impl Worker {
         }
     }
 
-    /// Somebody will choose among the servers by how far they are.
+    /// Somebody will choose among the replicas by how far they are.
     pub(crate) fn want_positions(&self) {
-        for index in 0..self.servers.len() {
-            let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
-            self.shared.monitor.positions().want(server);
-        }
+        let positions = self.shared.monitor.positions();
+        self.with_world(|world| {
+            let primary = world.snapshot.primary;
+            let views = world.snapshot.servers.iter();
+            let replicas = views.filter(|view| primary != Some(view.id));
+            replicas.for_each(|view| positions.want(view.id));
+        });
     }
 
     /// A server was seen to have reached `position`.
