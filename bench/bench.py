@@ -223,8 +223,9 @@ class Bench:
                 spec, self.groups, self.tools, self.args.family, self.args.base_port
             ) as servers:
                 version = f"{servers.family} {servers.version}"
-                if self.results.about.setdefault("servers", version) != version:
-                    raise RuntimeError(f"the run was measured with {self.results.about['servers']}, not {version}")
+                before = self.results.about.setdefault("servers", version)
+                if before != version:
+                    raise RuntimeError(f"the run was measured with {before}, not {version}")
                 for experiment in of_spec:
                     self.run_experiment(experiment, servers)
 
@@ -309,9 +310,10 @@ class Bench:
                     yield system, {"errors": 1, "failed": str(error)}
             try:
                 found = point.load.measure_all(targets)
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:
                 found = {target.name: {"errors": 1, "failed": str(error)} for target in targets}
-            yield from ((target.running.system, found[target.name]) for target in targets)
+            missing = {"errors": 1, "failed": "the load says nothing of it"}
+            yield from ((target.running.system, found.get(target.name, missing)) for target in targets)
 
     def keep(self, experiment, number, point, system, seen, where):
         """Rivals may fail, which the results show. Millrace may not."""
