@@ -283,7 +283,8 @@ impl Conn {
             .map_or_else(Vec::new, |rows| rows.rows))
     }
 
-    /// Several queries in one send, run by the server one after the other; each's rows.
+    /// Several queries in one send, run by the server one after the other; each's rows. After an
+    /// error the connection is of no more use, as the answers to the rest are still to come.
     pub async fn query_each<const N: usize>(
         &mut self,
         texts: [&str; N],

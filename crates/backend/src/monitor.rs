@@ -352,7 +352,7 @@ impl Monitor {
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(options.position_interval * (1 << unchanged)) => {}
+                () = tokio::time::sleep(options.position_interval.saturating_mul(1 << unchanged)) => {}
                 () = self.positions.urged(id) => {}
             }
         }

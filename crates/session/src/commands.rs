@@ -19,7 +19,9 @@ use crate::kill;
 use crate::lease::{Main, Request, Types};
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::ClientStatement;
-use crate::questions::{asks_connection, first_found_rows, is_about_last, with_connection_id};
+use crate::questions::{
+    asks_connection, asks_own_number, first_found_rows, is_about_last, with_connection_id,
+};
 use crate::route;
 use crate::session::{Session, Transaction};
 
@@ -65,9 +67,7 @@ impl Session {
             self.worker.put_statement(class);
             return prepared;
         }
-        let own_number = class
-            .flags
-            .contains(Flags::USES_CONNECTION_ID)
+        let own_number = asks_own_number(&class)
             .then(|| with_connection_id(text, self.id))
             .flatten();
         let mut framed = Vec::new();

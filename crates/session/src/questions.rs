@@ -154,6 +154,12 @@ impl Session {
     }
 }
 
+/// The statement asks for the client's connection number now. What it defines, such as a view or a
+/// column's default, asks each time it is used, and must be stored as it was written.
+pub(crate) fn asks_own_number(class: &Statement) -> bool {
+    class.flags.contains(Flags::USES_CONNECTION_ID) && class.kind != Kind::Ddl
+}
+
 /// The text with the client's own connection number, which it was greeted with and may name to
 /// KILL, in place of CONNECTION_ID().
 pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {

@@ -24,7 +24,7 @@ use crate::journal::Spoilt;
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
 use crate::obey::{demands, too_slow};
-use crate::questions::{asks_connection, with_connection_id};
+use crate::questions::{asks_connection, asks_own_number, with_connection_id};
 use crate::route;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
@@ -330,7 +330,7 @@ impl Session {
 
     /// A query that may need more than a server.
     async fn odd_query(&mut self, request: &Request<'_>, query: Query<'_>) -> Result<(), Failure> {
-        if request.class.flags.contains(Flags::USES_CONNECTION_ID)
+        if asks_own_number(request.class)
             && let Some(text) = with_connection_id(query.text, self.id)
         {
             let directions = request.directions.clone();
