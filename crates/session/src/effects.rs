@@ -14,6 +14,7 @@ use millrace_sql::{
 
 use crate::failure::Failure;
 use crate::lease::Request;
+use crate::prelude::IdBefore;
 use crate::relay::Outcome;
 use crate::session::{Session, Transaction};
 use crate::variables::{self, Named};
@@ -249,9 +250,11 @@ impl Session {
             self.insert_id_at = Some((lease.server, self.seq));
         }
         self.last_server = Some(lease.server);
-        let sure = lease.last_insert_id == Some(self.last_insert_id)
-            || (holds_insert_id && self.insert_id_sure);
+        let failed = outcome.error.is_some();
+        // The rows before the one that failed have set it (observed).
+        let failed_insert = failed && matches!(class.kind, Kind::Insert | Kind::Replace);
         let may_set_insert_id = outcome.insert_id != 0
+            || failed_insert
             || class.flags.contains(Flags::SETS_LAST_INSERT_ID)
             || class.flags.contains(Flags::RETURNING)
             || !class.functions.is_empty()
@@ -265,13 +268,19 @@ impl Session {
             )
             || sets_insert_id(class, text);
         if may_set_insert_id {
-            lease.last_insert_id = None;
+            let held = lease.last_insert_id.take();
+            if held == Some(self.last_insert_id) || sets_insert_id(class, text) {
+                self.insert_id_before = IdBefore::Own;
+            } else if !holds_insert_id || held.is_some() {
+                self.insert_id_before = IdBefore::blank(held);
+            }
             lease.residue.insert_id = true;
             self.insert_id_at = Some((lease.server, self.seq));
-            self.insert_id_seen = outcome.insert_id;
-            self.insert_id_sure = sure || sets_insert_id(class, text);
+            self.insert_id_seen = match failed_insert {
+                true => self.last_insert_id,
+                false => outcome.insert_id,
+            };
         }
-        let failed = outcome.error.is_some();
         let leaves_messages = !failed && outcome.warnings == 0 && self.keeps_messages(class);
         if failed || outcome.warnings > 0 {
             lease.residue.diagnostics = true;

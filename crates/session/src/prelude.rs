@@ -11,7 +11,7 @@ use millrace_backend::state::{self, SessionState};
 use millrace_metrics::{PinReason, PositionWait, Side};
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::first_value;
-use millrace_sql::{Access, Family, Flags, Kind, Statement};
+use millrace_sql::{Access, Family, Flags, Kind, Statement, TableUse};
 use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure};
@@ -44,6 +44,36 @@ pub(crate) struct Prelude {
     pub(crate) proofs: Vec<u64>,
 }
 
+/// What a connection's LAST_INSERT_ID() was before the statement that may have changed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdBefore {
+    /// The session's own, or the statement set it for certain: what is there now is the session's.
+    Own,
+    /// A number that no table generates: where it is still there, the session's is what it was.
+    Blank(u64),
+    /// Anything.
+    Unknown,
+}
+
+/// LAST_INSERT_ID() of a connection that nobody's was left on: no table generates it. InnoDB
+/// refuses with error 1467 (observed), and an explicit value leaves LAST_INSERT_ID() alone.
+const BLANK_ID: u64 = u64::MAX;
+
+/// Asks for the numbers of the session before, and takes its LAST_INSERT_ID() off the connection:
+/// the parts of a select list are worked out in their order.
+const SAVE_NUMBERS: &[u8] = b"SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS(),\
+    LAST_INSERT_ID(18446744073709551615)";
+
+impl IdBefore {
+    /// What a connection says where nothing of the session's is to be told from it.
+    pub(crate) fn blank(held: Option<u64>) -> IdBefore {
+        match held {
+            Some(id @ (0 | BLANK_ID)) => IdBefore::Blank(id),
+            _ => IdBefore::Unknown,
+        }
+    }
+}
+
 impl Session {
     /// Everything that must be said to the connection before the statement.
     pub(crate) async fn prelude(
@@ -72,7 +102,7 @@ impl Session {
         }
         let target = self.state.clone();
         self.replay(lease, &target, &mut prelude);
-        if self.needs_insert_id(request) {
+        if self.needs_insert_id(request) && !self.keeps_insert_id(lease, request) {
             Box::pin(self.restore_insert_id(lease, &mut prelude)).await?;
         }
         let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
@@ -161,10 +191,8 @@ impl Session {
                     .steps
                     .push(Step::SaveWarnings(owner.clone(), lease.last_seq));
             }
-            lease.frame_query(
-                &mut prelude.bytes,
-                b"SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS()",
-            );
+            lease.frame_query(&mut prelude.bytes, SAVE_NUMBERS);
+            lease.last_insert_id = Some(BLANK_ID);
             prelude.steps.push(Step::SaveNumbers(owner, lease.last_seq));
         }
         if lease.residue.diagnostics {
@@ -253,6 +281,37 @@ impl Session {
                 && self.worker.catalogue().triggers().last_insert_id)
     }
 
+    /// The statement may set LAST_INSERT_ID() but does not use it, and what it makes of it can be
+    /// told from what the connection holds now: nothing has to be set before it.
+    fn keeps_insert_id(&mut self, lease: &Lease, request: &Request<'_>) -> bool {
+        let class = request.class;
+        let uses = Flags::USES_LAST_INSERT_ID
+            | Flags::SETS_LAST_INSERT_ID
+            | Flags::RETURNING
+            | Flags::TRUNCATED;
+        let plain = matches!(class.kind, Kind::Insert | Kind::Replace)
+            && !class.flags.intersects(uses)
+            && class.functions.is_empty()
+            && class
+                .tables
+                .iter()
+                .all(|table| table.usage == TableUse::Write)
+            && !self.settings.names_last_row
+            && !self.worker.catalogue().triggers().last_insert_id;
+        if !plain {
+            return false;
+        }
+        self.collect_saved();
+        match self.insert_id_at {
+            Some(at) => {
+                at == (lease.server, lease.last_seq)
+                    && lease.last_user == self.handle.uid
+                    && self.insert_id_before != IdBefore::Unknown
+            }
+            None => IdBefore::blank(lease.last_insert_id) != IdBefore::Unknown,
+        }
+    }
+
     /// Makes FOUND_ROWS() and ROW_COUNT() on another connection what they are for the session,
     /// as far as a statement without effect can.
     fn restore_counts(&mut self, lease: &Lease, class: &Statement, prelude: &mut Prelude) {
@@ -293,7 +352,7 @@ impl Session {
         self.collect_saved();
         if let Some((server, seq)) = self.insert_id_at {
             if lease.server == server && lease.last_user == uid && lease.last_seq == seq {
-                if self.insert_id_sure {
+                if self.insert_id_before == IdBefore::Own {
                     return Ok(());
                 }
                 if !prelude.bytes.is_empty() {

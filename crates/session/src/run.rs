@@ -24,6 +24,7 @@ use crate::journal::Spoilt;
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
 use crate::obey::{demands, too_slow};
+use crate::prelude::IdBefore;
 use crate::questions::{asks_connection, asks_own_number, with_connection_id};
 use crate::route;
 use crate::session::{Session, Transaction};
@@ -613,7 +614,9 @@ impl Session {
             (self.last_server?, self.seq)
         } else if class.flags.contains(Flags::USES_FOUND_ROWS) {
             self.found_rows_at?
-        } else if class.flags.contains(Flags::USES_LAST_INSERT_ID) && self.insert_id_sure {
+        } else if class.flags.contains(Flags::USES_LAST_INSERT_ID)
+            && self.insert_id_before != IdBefore::Unknown
+        {
             self.insert_id_at?
         } else {
             return None;

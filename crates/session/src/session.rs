@@ -19,6 +19,7 @@ use crate::consistency::Seen;
 use crate::journal::Journal;
 use crate::obey::Obeying;
 use crate::pins::Pins;
+use crate::prelude::IdBefore;
 use crate::prepared::Statements;
 use crate::questions::first_found_rows;
 use crate::relay::Outcome;
@@ -212,8 +213,8 @@ pub(crate) struct Session {
     /// What that statement's OK said; LAST_INSERT_ID() is this or what it was before, because an
     /// explicit value for the column is reported and does not count.
     pub(crate) insert_id_seen: u64,
-    /// The connection had the session's LAST_INSERT_ID() before, so what it has now is right.
-    pub(crate) insert_id_sure: bool,
+    /// What the connection had before that statement.
+    pub(crate) insert_id_before: IdBefore,
     /// LAST_INSERT_ID(), where no connection holds it.
     pub(crate) last_insert_id: u64,
     /// ROW_COUNT() after the last statement.
@@ -325,7 +326,7 @@ impl Session {
             last_server: None,
             insert_id_at: None,
             insert_id_seen: 0,
-            insert_id_sure: false,
+            insert_id_before: IdBefore::Unknown,
             last_insert_id: 0,
             row_count: 0,
             found_rows: first_found_rows(family),
@@ -507,7 +508,12 @@ impl Session {
 
     /// LAST_INSERT_ID() as read from the connection that holds it.
     pub(crate) fn settle_insert_id(&mut self, read: u64) {
-        if self.insert_id_sure || read == self.insert_id_seen {
+        let changed = match self.insert_id_before {
+            IdBefore::Own => true,
+            IdBefore::Blank(blank) => read != blank,
+            IdBefore::Unknown => read == self.insert_id_seen,
+        };
+        if changed {
             self.last_insert_id = read;
         }
         self.insert_id_at = None;
