@@ -408,7 +408,7 @@ impl Conn {
         self.frame_query(out, Self::tracking_statement(self.family, track).as_bytes());
         self.frame_query(
             out,
-            b"SELECT @@character_set_client,@@character_set_results,@@collation_connection",
+            b"SELECT @@character_set_client,@@character_set_results,@@collation_connection LIMIT 1",
         );
     }
 
@@ -481,7 +481,7 @@ impl Conn {
             keeper.keep(self.last_seq).warnings = Some(warnings);
         }
         let rows = self
-            .query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS()")
+            .query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS() LIMIT 1")
             .await?;
         let mut saved = keeper.keep(self.last_seq);
         saved.last_insert_id = number(&rows, 0);

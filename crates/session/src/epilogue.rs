@@ -119,7 +119,7 @@ impl Session {
         }
         if lease.residue.found_rows
             && self.found_rows_at == Some((lease.server, seq))
-            && let Ok(rows) = lease.query("SELECT FOUND_ROWS()").await
+            && let Ok(rows) = lease.query("SELECT FOUND_ROWS() LIMIT 1").await
         {
             self.found_rows = number(&rows, 0).unwrap_or(self.found_rows);
             self.found_rows_known = true;
@@ -178,6 +178,7 @@ impl Session {
                 query.push(b')');
             }
         }
+        query.extend_from_slice(b" LIMIT 1");
         let Ok(query) = String::from_utf8(query) else {
             return false;
         };
@@ -213,11 +214,11 @@ impl Session {
         let query = match lease.family {
             Family::MySql => {
                 "SELECT @@session_track_schema,@@session_track_state_change,\
-                 @@session_track_system_variables,@@session_track_gtids"
+                 @@session_track_system_variables,@@session_track_gtids LIMIT 1"
             }
             Family::MariaDb => {
                 "SELECT @@session_track_schema,@@session_track_state_change,\
-                 @@session_track_system_variables,'OFF'"
+                 @@session_track_system_variables,'OFF' LIMIT 1"
             }
         };
         let Ok(Some(rows)) = lease.ask(query).await else {
@@ -242,8 +243,8 @@ impl Session {
 
     async fn read_position(&mut self, lease: &mut Lease) {
         let query = match lease.family {
-            Family::MySql => "SELECT @@GLOBAL.gtid_executed",
-            Family::MariaDb => "SELECT @@GLOBAL.gtid_binlog_pos",
+            Family::MySql => "SELECT @@GLOBAL.gtid_executed LIMIT 1",
+            Family::MariaDb => "SELECT @@GLOBAL.gtid_binlog_pos LIMIT 1",
         };
         let rows = lease.ask(query).await.ok().flatten();
         let position = rows.and_then(|rows| rows.rows.into_iter().next()?.into_iter().next()?);
@@ -267,7 +268,9 @@ impl Session {
             .iter()
             .map(|name| format!("@@session.{name}"))
             .collect();
-        let rows = lease.ask(&format!("SELECT {}", columns.join(","))).await;
+        let rows = lease
+            .ask(&format!("SELECT {} LIMIT 1", columns.join(",")))
+            .await;
         let row = rows.ok().flatten();
         let Some(row) = row.and_then(|rows| rows.rows.into_iter().next()) else {
             self.pin(PinReason::SessionState);
@@ -300,6 +303,7 @@ impl Session {
             }
             query.push_str(&format!("IS_USED_LOCK({name})<=>CONNECTION_ID()"));
         }
+        query.push_str(" LIMIT 1");
         let Ok(Some(rows)) = lease.ask(&query).await else {
             return;
         };

@@ -177,7 +177,7 @@ impl Session {
         let prepared = self.prepare_connection(&mut lease, request).await;
         let mut rows = Err(BackendError::Protocol("not asked"));
         if prepared.is_ok() {
-            rows = lease.query(&format!("SELECT ({expression})")).await;
+            rows = lease.query(&format!("SELECT ({expression}) LIMIT 1")).await;
         }
         self.seq += 1;
         self.last_server = None;

@@ -226,7 +226,10 @@ impl Session {
         let mut column = ColumnDef::integer(name);
         column.flags = flags::UNSIGNED | flags::BINARY;
         let mut result = TextResult::new(vec![column]);
-        result.row(&[Cell::UInt(count)]);
+        let limit = self.state.variable("sql_select_limit");
+        if !matches!(limit, Some(Value::Reported(limit)) if **limit == *b"0") {
+            result.row(&[Cell::UInt(count)]);
+        }
         (self.row_count, self.last_server) = (-1, None);
         self.show(&result, 0).await?;
         Ok(true)

@@ -60,9 +60,10 @@ pub(crate) enum IdBefore {
 const BLANK_ID: u64 = u64::MAX;
 
 /// Asks for the numbers of the session before, and takes its LAST_INSERT_ID() off the connection:
-/// the parts of a select list are worked out in their order.
+/// the parts of a select list are worked out in their order. Without LIMIT, `sql_select_limit=0`
+/// would keep the server from working out anything (observed).
 const SAVE_NUMBERS: &[u8] = b"SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS(),\
-    LAST_INSERT_ID(18446744073709551615)";
+    LAST_INSERT_ID(18446744073709551615) LIMIT 1";
 
 impl IdBefore {
     /// What a connection says where nothing of the session's is to be told from it.
@@ -128,7 +129,10 @@ impl Session {
         };
         // The connection's collation may still be another session's: with utf16 a bare literal
         // would be an empty set, which every server has.
-        let text = format!("SELECT {function}(_utf8mb4'{}',{seconds})", self.required());
+        let text = format!(
+            "SELECT {function}(_utf8mb4'{}',{seconds}) LIMIT 1",
+            self.required()
+        );
         lease.frame_query(&mut prelude.bytes, text.as_bytes());
         prelude.steps.push(Step::Wait);
     }
@@ -332,8 +336,11 @@ impl Session {
             let mut text = b"SELECT 1".to_vec();
             match self.found_rows {
                 0 => text.extend_from_slice(b" LIMIT 0"),
-                rows => (1..rows.min(ROWS_MAX))
-                    .for_each(|_| text.extend_from_slice(b" UNION ALL SELECT 1")),
+                rows => {
+                    let rows = rows.min(ROWS_MAX);
+                    (1..rows).for_each(|_| text.extend_from_slice(b" UNION ALL SELECT 1"));
+                    text.extend_from_slice(format!(" LIMIT {rows}").as_bytes());
+                }
             }
             prelude.query(lease, &text);
         }
@@ -380,7 +387,9 @@ impl Session {
     }
 
     async fn read_insert_id(&mut self, own: &mut Lease) {
-        let rows = own.query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED)").await;
+        let rows = own
+            .query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED) LIMIT 1")
+            .await;
         let id = rows.ok().and_then(|rows| number(&rows, 0));
         match id {
             Some(id) => {

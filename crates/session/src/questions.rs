@@ -307,7 +307,7 @@ fn is_column(before: &[u8], after: &[u8]) -> bool {
     let ends = after.is_empty()
         || after.starts_with(b",")
         || after.starts_with(b";")
-        || after.to_ascii_lowercase().starts_with(b"from");
+        || starts_clause(after);
     let in_parentheses = before.iter().filter(|byte| **byte == b'(').count()
         > before.iter().filter(|byte| **byte == b')').count();
     let is_select = before
@@ -315,6 +315,30 @@ fn is_column(before: &[u8], after: &[u8]) -> bool {
         .to_ascii_lowercase()
         .starts_with(b"select");
     starts && ends && is_select && !in_parentheses
+}
+
+/// Whether the text begins with a word that ends a select list, and so is not a column's name.
+fn starts_clause(text: &[u8]) -> bool {
+    const WORDS: [&str; 12] = [
+        "except",
+        "for",
+        "from",
+        "group",
+        "having",
+        "intersect",
+        "into",
+        "limit",
+        "order",
+        "procedure",
+        "union",
+        "where",
+    ];
+    let word = |byte: &u8| byte.is_ascii_alphanumeric() || b"_$".contains(byte) || *byte >= 0x80;
+    let length = text.iter().take_while(|byte| word(byte)).count();
+    let first = &text[..length];
+    WORDS
+        .iter()
+        .any(|word| first.eq_ignore_ascii_case(word.as_bytes()))
 }
 
 #[cfg(test)]
@@ -358,6 +382,15 @@ mod tests {
                 Some("SELECT 7 AS `CONNECTION_ID()`"),
             ),
             ("select connection_id( ) x", Some("select 7 x")),
+            ("select connection_id() limits", Some("select 7 limits")),
+            (
+                "select connection_id() LIMIT 1",
+                Some("select 7 AS `connection_id()` LIMIT 1"),
+            ),
+            (
+                "SELECT CONNECTION_ID()INTO @a",
+                Some("SELECT 7 AS `CONNECTION_ID()`INTO @a"),
+            ),
             ("KILL CONNECTION_ID()", Some("KILL 7")),
             ("SELECT 'connection_id()'", None),
             ("SELECT x.connection_id()", None),

@@ -537,7 +537,7 @@ impl Session {
         if !prelude.bytes.is_empty() {
             self.run_steps(lease, prelude).await?;
         }
-        let question = "SELECT CAST(LAST_INSERT_ID() AS UNSIGNED)";
+        let question = "SELECT CAST(LAST_INSERT_ID() AS UNSIGNED) LIMIT 1";
         let rows = lease.query(question).await?;
         if number(&rows, 0) != Some(UNKNOWN_ID) {
             return Ok(());

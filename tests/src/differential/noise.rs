@@ -45,6 +45,12 @@ const MENU: &[&[&str]] = &[
         "SET foreign_key_checks=0, unique_checks=0, auto_increment_increment=7",
         "INSERT INTO n (v) VALUES (1)",
     ],
+    &[
+        "SET sql_select_limit=0",
+        "SELECT 1",
+        "INSERT INTO n (v) VALUES (4)",
+        "INSERT INTO n VALUES (1, 1)",
+    ],
     &["SET last_insert_id=987654321", "SELECT LAST_INSERT_ID()"],
     &[
         "INSERT INTO n (v) VALUES (2),(3)",
