@@ -1,12 +1,11 @@
 //! What the checks share: a proxy with an admin listener, and listings as tables.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use millrace_sandbox::Cluster;
-use millrace_tests::harness::{Launch, Proxy};
+use millrace_tests::harness::{Launch, Proxy, free_port};
 use millrace_tests::wire::{Connection, Login, Target};
 
 use crate::serving::{READY, running_replicas, toml, wait_fit};
@@ -21,10 +20,6 @@ pub(crate) struct Ground {
 
 /// One row of a listing, by its columns.
 pub(crate) type Row = BTreeMap<String, Option<String>>;
-
-pub(crate) fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
 
 impl Ground {
     /// In front of the cluster; `section` are further lines of `[admin]`, `more` further sections.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use millrace_sandbox::{APP, Cluster, MONITOR, ServerInfo};
 use millrace_tests::cutter::{Cutter, Mode};
-use millrace_tests::harness::{Launch, Proxy};
+use millrace_tests::harness::{Launch, Proxy, free_port};
 use millrace_tests::wire::{Connection, Login, Reply, Target};
 
 const READY: Duration = Duration::from_secs(30);
@@ -63,11 +63,6 @@ pub(crate) async fn proxy_with_operator(
     let target = Target::Tcp(format!("127.0.0.1:{port}"));
     let operator = Connection::open(&Login::new(target, "admin", OPERATOR)).await?;
     Ok((proxy, operator))
-}
-
-/// A port that nobody listens on.
-pub(crate) fn free_port() -> anyhow::Result<u16> {
-    Ok(Launch::new()?.port)
 }
 
 async fn proxy_for(ports: &[u16], workers: u32, more: &str) -> anyhow::Result<Proxy> {

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use millrace_sandbox::Cluster;
+use millrace_tests::harness::free_port;
 use millrace_tests::wire::{Connection, Target};
 
 use crate::ground::{
-    app, ask, both, client, ensure_error, free_port, kill, proxy, proxy_of_one, scalar, table,
-    wait_held,
+    app, ask, both, client, ensure_error, kill, proxy, proxy_of_one, scalar, table, wait_held,
 };
 
 /// They go out in the order in which they came.
