@@ -41,9 +41,12 @@ def load(script, events, *options, **fields):
 LOADS = {
     "point selects": load("oltp_point_select", 20_000),
     "point selects, prepared": load("oltp_point_select", 20_000, prepared=True),
+    "more clients than connections": load("oltp_point_select", 20_000, clients=384),
+    "more clients than connections, prepared": load("oltp_point_select", 10_000, clients=384, prepared=True),
     "ranges, prepared": load("oltp_read_only", 2_000, NO_TRANSACTIONS, "--point-selects=0", prepared=True),
     "results of many rows": load("rows", 1_000, ROWS, clients=16),
     "read-write": load("read_write", 600, NO_TRANSACTIONS, writes=True),
+    "read-write, more clients than connections": load("read_write", 600, NO_TRANSACTIONS, clients=384, writes=True),
     "read-write, prepared": load("read_write", 600, NO_TRANSACTIONS, prepared=True, writes=True),
     "transactions": load("oltp_read_write", 600, writes=True),
     "transactions, prepared": load("oltp_read_write", 600, prepared=True, writes=True),

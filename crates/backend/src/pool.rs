@@ -9,12 +9,13 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use millrace_metrics::{Metrics, PoolWait, WorkerMetrics};
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
+use tokio::time::Instant;
 
 use crate::account::Account;
 use crate::conn::{Conn, Permit, SessionUid};
@@ -90,6 +91,9 @@ pub struct ServerFacts {
 /// How long a connection that is to be closed may take to say what its last user might ask about.
 const SAVING: Duration = Duration::from_secs(10);
 
+/// As good as for ever, and no time that a clock cannot tell.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Connections that are interchangeable but for their session state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PoolKey {
@@ -120,7 +124,10 @@ pub struct ServerPool {
     nudge: Nudge,
     metrics: Arc<Metrics>,
     pools: RefCell<HashMap<PoolKey, Rc<Pool>>>,
+    /// In the order in which their time runs out.
     waiters: RefCell<VecDeque<Rc<Waiter>>>,
+    /// A task watches over their deadlines.
+    watched: Cell<bool>,
     open_here: Cell<usize>,
     leased: Cell<u32>,
     response_us: Cell<u32>,
@@ -198,6 +205,10 @@ impl<'a> Wish<'a> {
 
 struct Waiter {
     pool: Rc<Pool>,
+    /// When it has waited for too long.
+    deadline: Instant,
+    /// It is in the queue.
+    queued: Cell<bool>,
     outcome: RefCell<Option<Result<Box<Conn>, BackendError>>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -233,6 +244,7 @@ impl ServerPool {
             metrics,
             pools: RefCell::default(),
             waiters: RefCell::default(),
+            watched: Cell::new(false),
             open_here: Cell::new(0),
             leased: Cell::new(0),
             response_us: Cell::new(0),
@@ -444,9 +456,52 @@ impl ServerPool {
         }
     }
 
+    /// Sees to it that nobody waits for longer than `wait_timeout`. One timer for all of them, set anew
+    /// when it has run out: most who wait are served soon, and a timer for each costs more than the rest.
+    fn watch(&self) {
+        if self.watched.replace(true) {
+            return;
+        }
+        let me = self.me.clone();
+        tokio::task::spawn_local(async move {
+            while let Some(next) = me.upgrade().and_then(|server| server.expire()) {
+                tokio::time::sleep_until(next).await;
+            }
+        });
+    }
+
+    /// Sends away those who have waited for too long. When the next will have; none: nobody waits.
+    fn expire(&self) -> Option<Instant> {
+        let now = Instant::now();
+        loop {
+            let first = self.waiters.borrow().front().cloned();
+            let Some(first) = first else {
+                self.watched.set(false);
+                return None;
+            };
+            if first.deadline > now {
+                return Some(first.deadline);
+            }
+            self.waiters.borrow_mut().pop_front();
+            let waited = self.options.wait_timeout;
+            let (metrics, index) = self.metrics();
+            metrics.pool_wait(index, PoolWait::TimedOut, waited);
+            first.finish(Err(BackendError::Limit(format!(
+                "no connection to {} came free within pool.wait_timeout ({waited:?}); \
+                 pool.max_connections is {}",
+                self.facts.borrow().address,
+                self.options.max_connections
+            ))));
+        }
+    }
+
     /// The kind of connection that the first waits for, for whom none is being opened.
     fn uncovered(&self) -> Option<Rc<Pool>> {
         let waiters = self.waiters.borrow();
+        let first = waiters.front()?;
+        if first.pool.opening.get() == 0 {
+            return Some(first.pool.clone());
+        }
         let mut seen: Vec<(*const Pool, usize)> = Vec::new();
         for waiter in waiters.iter() {
             let kind = Rc::as_ptr(&waiter.pool);
@@ -739,7 +794,9 @@ impl ServerPool {
 }
 
 impl Waiter {
+    /// It is out of the queue, with what it waited for or an error.
     fn finish(&self, outcome: Result<Box<Conn>, BackendError>) {
+        self.queued.set(false);
         *self.outcome.borrow_mut() = Some(outcome);
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
@@ -867,11 +924,14 @@ impl Pool {
         }
         let waiter = Rc::new(Waiter {
             pool: self.clone(),
+            deadline: begun + server.options.wait_timeout.min(NEVER),
+            queued: Cell::new(true),
             outcome: RefCell::new(None),
             waker: RefCell::new(None),
         });
         server.waiters.borrow_mut().push_back(waiter.clone());
         server.pump();
+        server.watch();
         let guard = Leaving {
             server: server.clone(),
             waiter: waiter.clone(),
@@ -883,25 +943,11 @@ impl Pool {
                 Poll::Pending
             }
         });
-        let outcome = tokio::time::timeout(server.options.wait_timeout, outcome).await;
+        let outcome = outcome.await;
         drop(guard);
-        match outcome {
-            Ok(Ok(conn)) => {
-                metrics.pool_wait(index, PoolWait::Served, begun.elapsed());
-                Ok(server.lease(conn, self))
-            }
-            Ok(Err(error)) => Err(error),
-            Err(_) => {
-                metrics.pool_wait(index, PoolWait::TimedOut, begun.elapsed());
-                Err(BackendError::Limit(format!(
-                    "no connection to {} came free within pool.wait_timeout ({:?}); \
-                     pool.max_connections is {}",
-                    server.facts.borrow().address,
-                    server.options.wait_timeout,
-                    server.options.max_connections
-                )))
-            }
-        }
+        let conn = outcome?;
+        metrics.pool_wait(index, PoolWait::Served, begun.elapsed());
+        Ok(server.lease(conn, self))
     }
 }
 
@@ -936,7 +982,9 @@ impl Drop for Leaving {
     fn drop(&mut self) {
         self.server.count.waiting.fetch_sub(1, Ordering::AcqRel);
         let mut waiters = self.server.waiters.borrow_mut();
-        waiters.retain(|waiter| !Rc::ptr_eq(waiter, &self.waiter));
+        if self.waiter.queued.get() {
+            waiters.retain(|waiter| !Rc::ptr_eq(waiter, &self.waiter));
+        }
         let empty = waiters.is_empty();
         drop(waiters);
         if empty {
