@@ -103,6 +103,52 @@ pub(crate) async fn pool_exhausted(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Everybody who waits in vain is told so when his own time is over, also those who come when all before
+/// them are gone.
+pub(crate) async fn each_in_his_time(cluster: &Cluster) -> anyhow::Result<()> {
+    const LIMIT: Duration = Duration::from_millis(900);
+    let more = "[pool]\nmax_connections = 1\nwait_timeout = \"900ms\"\n";
+    let launch = Launch::new()?;
+    let text = toml(&launch, cluster, more).replace("workers = 2", "workers = 1");
+    let mut proxy = launch.config(&text).spawn()?;
+    proxy.wait_ready(READY).await?;
+    let login = app(proxy.address());
+    let mut holder = Connection::open(&login).await?;
+    holder.expect(WAITING).await?;
+    for sql in ["BEGIN", "DELETE FROM waiting"] {
+        holder.expect(sql).await?;
+    }
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(Connection::open(&login).await?);
+    }
+    for _ in 0..2 {
+        let mut begun = Vec::new();
+        for client in &mut clients {
+            begun.push(Instant::now());
+            let sql = "INSERT INTO waiting (n) VALUES (1)";
+            client.send(com::QUERY, sql.as_bytes()).await?;
+            tokio::time::sleep(LIMIT / 3).await;
+        }
+        for (client, begun) in clients.iter_mut().zip(begun) {
+            let expect = Expect::Results { binary: false };
+            let reply = client.read_reply(expect).await;
+            let waited = begun.elapsed();
+            let err = reply.err().context("there was a connection")?;
+            ensure!(err.message.contains("pool.wait_timeout (900ms)"), "{err}");
+            ensure!(waited >= LIMIT, "told after {waited:?}");
+        }
+    }
+    holder.expect("COMMIT").await?;
+    for client in &mut clients {
+        client
+            .expect("INSERT INTO waiting (n) VALUES (2)")
+            .await
+            .context("goes on")?;
+    }
+    Ok(())
+}
+
 /// Those who wait are served in the order in which they came.
 pub(crate) async fn served_in_order(cluster: &Cluster) -> anyhow::Result<()> {
     // Who waits at one worker waits in order; workers do not wait for each other.

@@ -19,7 +19,8 @@ use crate::faults::{
 };
 use crate::ground::{QUICK, SLOW, mark};
 use crate::limits::{
-    between_workers, clients_per_address, most_clients, pool_exhausted, queue_full, served_in_order,
+    between_workers, clients_per_address, each_in_his_time, most_clients, pool_exhausted,
+    queue_full, served_in_order,
 };
 use crate::placing::{listener_tls, reads_on_all, targets, writes_nothing};
 use crate::start::{
@@ -58,6 +59,9 @@ async fn serving(family: Family) -> anyhow::Result<()> {
         .run("clients_per_address", clients_per_address(cluster))
         .await;
     checks.run("pool exhausted", pool_exhausted(cluster)).await;
+    checks
+        .run("each in his time", each_in_his_time(cluster))
+        .await;
     checks
         .run("served in order", served_in_order(cluster))
         .await;
