@@ -1,7 +1,8 @@
 """CPU caps and CPU accounts by control groups, of either version.
 
-Each server and each system gets a group. Where groups cannot be had, nothing is capped, which
-the results must say (`Cgroups.missing`), and accounts come from /proc instead.
+Each server and each system gets a group. Counting must not change who runs when, so only a group that
+is capped has a share of the CPU of its own. Where groups cannot be had, nothing is capped,
+which the results must say (`Cgroups.missing`), and accounts come from /proc instead.
 """
 
 import contextlib
@@ -19,13 +20,18 @@ class Cgroups:
     """All groups of one run, gone when the block ends."""
 
     def __init__(self):
-        self.version, self._roots, self.missing = None, [], None
+        self.version, self.missing = None, None
+        #: Where groups are counted, and where they are capped; of version 2 the same.
+        self._accounts = self._caps = None
         self._groups = []
+        self._capped = set()
         try:
-            self.version, parents = _find()
-            self._roots = [self._make_root(parent) for parent in parents]
+            self.version, accounts, caps = _find()
+            self._accounts = self._make_root(accounts)
+            self._caps = self._accounts if caps == accounts else self._make_root(caps)
         except OSError as error:
             self.missing = str(error)
+            self._remove_roots()
 
     def __enter__(self):
         return self
@@ -33,11 +39,13 @@ class Cgroups:
     def __exit__(self, *_):
         for group in self._groups:
             group.remove()
-        for root in self._roots:
-            _remove(root)
+        self._remove_roots()
 
     def group(self, name):
-        group = Group(self.version, [root / name for root in self._roots])
+        if self._accounts is None:
+            group = Group(self, None, None)
+        else:
+            group = Group(self, self._accounts / name, self._caps / name)
         self._groups.append(group)
         return group
 
@@ -45,18 +53,29 @@ class Cgroups:
         group.remove()
         self._groups.remove(group)
 
+    def will_cap(self, group, capped):
+        """Version 2 gives all groups of a run shares of their own, or none."""
+        before = bool(self._capped)
+        (self._capped.add if capped else self._capped.discard)(group)
+        if self.version == 2 and before != bool(self._capped):
+            sign = "+" if self._capped else "-"
+            (self._accounts / "cgroup.subtree_control").write_text(f"{sign}cpu")
+
+    def _remove_roots(self):
+        for root in {self._accounts, self._caps} - {None}:
+            _remove(root)
+        self._accounts = self._caps = None
+
     def _make_root(self, parent):
         root = parent / f"millrace-bench-{os.getpid()}"
         if self.version == 2:
             (parent / "cgroup.subtree_control").write_text("+cpu")
         root.mkdir()
-        if self.version == 2:
-            (root / "cgroup.subtree_control").write_text("+cpu")
         return root
 
 
 def _find():
-    """(version, parents): version 1 has a tree for caps and one, maybe the same, for accounts."""
+    """(version, accounts, caps): version 1 has a tree for each, maybe the same one."""
     trees = {}
     for line in pathlib.Path("/proc/mounts").read_text().splitlines():
         _, mount, kind, options, *_ = line.split()
@@ -66,57 +85,85 @@ def _find():
                 if controller in options.split(","):
                     trees[controller] = mount
         elif kind == "cgroup2" and "cpu" in (mount / "cgroup.controllers").read_text().split():
-            return 2, [mount]
+            return 2, mount, mount
     if len(trees) < 2:
         raise OSError("no control groups for CPU are mounted")
-    return 1, sorted(set(trees.values()))
+    return 1, trees["cpuacct"], trees["cpu"]
 
 
 class Group:
     """Processes whose CPU is counted, and capped when asked."""
 
-    def __init__(self, version, folders):
-        self._version = version
-        self._folders = folders
+    def __init__(self, groups, accounts, caps):
+        self._groups = groups
+        self._accounts = accounts
+        self._caps = caps
         self._pids = []
-        for folder in folders:
-            folder.mkdir()
+        if accounts is not None:
+            accounts.mkdir()
 
     def add(self, pid):
         """The process and what it starts from now on."""
         self._pids.append(pid)
-        for folder in self._folders:
-            (folder / "cgroup.procs").write_text(str(pid))
+        if self._accounts is not None:
+            _move(pid, self._accounts)
+            if self._caps.exists():
+                _move(pid, self._caps)
 
     def cap(self, cores):
         """At most so many cores; None for no cap."""
-        quota = int(cores * PERIOD_US) if cores else None
-        for folder in self._folders:
-            if self._version == 2:
-                (folder / "cpu.max").write_text(f"{quota or 'max'} {PERIOD_US}")
-            elif (folder / "cpu.cfs_quota_us").exists():
-                (folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                (folder / "cpu.cfs_quota_us").write_text(str(quota or -1))
+        if self._accounts is None:
+            return
+        if cores is None:
+            self._uncap()
+            return
+        self._groups.will_cap(self, True)
+        quota = int(cores * PERIOD_US)
+        if self._groups.version == 2:
+            (self._caps / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+            return
+        self._caps.mkdir(exist_ok=True)
+        (self._caps / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (self._caps / "cpu.cfs_quota_us").write_text(str(quota))
+        for pid in (self._accounts / "cgroup.procs").read_text().split():
+            _move(pid, self._caps)
+
+    def _uncap(self):
+        if self._caps != self._accounts:
+            if self._caps.exists():
+                _remove(self._caps)
+        elif self._groups.version == 1:
+            (self._caps / "cpu.cfs_quota_us").write_text("-1")
+        elif (self._caps / "cpu.max").exists():
+            (self._caps / "cpu.max").write_text(f"max {PERIOD_US}")
+        self._groups.will_cap(self, False)
 
     def cpu(self):
         """What they have used since the group was made."""
-        if not self._folders:
+        if self._accounts is None:
             return procs.cpu_of(child for pid in self._pids for child in procs.children_of(pid))
-        if self._version == 2:
-            used = _table(self._folders[0] / "cpu.stat")
+        if self._groups.version == 2:
+            used = _table(self._accounts / "cpu.stat")
             return procs.Cpu(*(used[f"{key}_usec"] / 1e6 for key in ("usage", "user", "system")))
-        folder = next(folder for folder in self._folders if (folder / "cpuacct.usage").exists())
-        modes = _table(folder / "cpuacct.stat")
+        modes = _table(self._accounts / "cpuacct.stat")
         return procs.Cpu(
-            int((folder / "cpuacct.usage").read_text()) / 1e9,
+            int((self._accounts / "cpuacct.usage").read_text()) / 1e9,
             modes["user"] / procs.TICKS_PER_SECOND,
             modes["system"] / procs.TICKS_PER_SECOND,
         )
 
     def remove(self):
-        for folder in self._folders:
-            _remove(folder)
-        self._folders = []
+        if self._accounts is None:
+            return
+        self._uncap()
+        _remove(self._accounts)
+        self._accounts = None
+
+
+def _move(pid, folder):
+    """A process that has ended meanwhile is none."""
+    with contextlib.suppress(ProcessLookupError):
+        (folder / "cgroup.procs").write_text(str(pid))
 
 
 def _table(path):
