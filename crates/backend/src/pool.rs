@@ -897,7 +897,7 @@ impl Pool {
     }
 
     /// A connection: an idle one, a new one, or the next that comes free, in order, within
-    /// `wait`.
+    /// `wait_timeout`.
     pub async fn take(
         self: &Rc<Self>,
         uid: SessionUid,
@@ -942,8 +942,8 @@ impl Pool {
                 *waiter.waker.borrow_mut() = Some(cx.waker().clone());
                 Poll::Pending
             }
-        });
-        let outcome = outcome.await;
+        })
+        .await;
         drop(guard);
         let conn = outcome?;
         metrics.pool_wait(index, PoolWait::Served, begun.elapsed());
