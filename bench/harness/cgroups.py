@@ -1,8 +1,9 @@
 """CPU caps and CPU accounts by control groups, of either version.
 
 Each server and each system gets a group. Counting must not change who runs when, so only a group that
-is capped has a share of the CPU of its own. Where groups cannot be had, nothing is capped,
-which the results must say (`Cgroups.missing`), and accounts come from /proc instead.
+is capped has a share of the CPU of its own; but version 1 may count and cap in one tree, where the one
+brings the other. Where groups cannot be had, nothing is capped, which the results must say
+(`Cgroups.missing`), and accounts come from /proc instead.
 """
 
 import contextlib
