@@ -210,6 +210,10 @@ pub struct Conn {
     permit: Option<Permit>,
 }
 
+/// Bytes that a read from a server has room for. A result of 10,000 rows takes an eighth more CPU
+/// with 8 KiB and a twelfth more with 64; between 16 and 32 rounds differ by more than sizes do.
+const ROOM: usize = 24 * 1024;
+
 /// A row of a control query: the columns' text, none for NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
 
@@ -257,8 +261,11 @@ impl Conn {
 
     /// Polls for more bytes from the server.
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.buffer.capacity() - self.buffer.len() < 1024 {
-            self.buffer.reserve(8192);
+        let (len, capacity) = (self.buffer.len(), self.buffer.capacity());
+        if capacity < ROOM {
+            self.buffer.reserve_exact(ROOM - len);
+        } else if capacity - len < 1024 {
+            self.buffer.reserve(ROOM);
         }
         let polled = self.stream.poll_read_into(cx, &mut self.buffer);
         if polled.is_pending() && self.down.get() {

@@ -59,8 +59,8 @@ pub(crate) enum Stuck {
 /// Where asking was not worth it, that is looked at again after so many reads.
 const TURNS: u32 = 16;
 
-/// A worker's sessions ask for the sake of balance once in this time at most.
-const ASK_INTERVAL: Duration = Duration::from_millis(10);
+/// A server that lacks no more transactions than this has them within moments.
+const NEAR: u64 = 32;
 
 /// An answer that takes longer is of no use: for balance, or beside a primary that answers at once.
 const ASK_LIMIT: Duration = Duration::from_millis(100);
@@ -270,7 +270,7 @@ impl Session {
             let worth_it = !self.worker.is_deaf()
                 && match crowd {
                     Crowd::Alone => true,
-                    Crowd::Here => self.worker.may_ask(ASK_INTERVAL),
+                    Crowd::Here => self.worker.may_ask(),
                     Crowd::Elsewhere => false,
                 };
             worth_it.then_some(Stuck::Crowded)
@@ -318,10 +318,32 @@ impl Session {
             });
         }
         let found = positions.ask(server, mark, ASK_LIMIT).await;
-        if found.is_none() && stuck == Stuck::Crowded {
-            // The session stays where it is, and nobody asks for a while.
-            self.worker.set_deaf();
+        if stuck != Stuck::Crowded {
+            return;
         }
+        match found {
+            Some(found) => self.worker.asked(self.could_move(server, &found)),
+            // The session stays where it is, and nobody asks for a while.
+            None => self.worker.set_deaf(),
+        }
+    }
+
+    /// Whether another server that is read has what may be visible here, or nearly.
+    fn could_move(&self, server: ServerId, found: &Position) -> bool {
+        self.worker.take_positions();
+        let all = self.worker.options().routing.reads == Reads::All;
+        self.worker.with_known(|known| {
+            self.worker.with_world(|world| {
+                let others = world.snapshot.servers.iter();
+                let mut others = others.filter(|view| view.id != server && view.unfit.is_none());
+                others.any(|view| match world.snapshot.primary == Some(view.id) {
+                    true => all,
+                    false => known
+                        .get(view.id.index())
+                        .is_some_and(|known| known.lacks(&found.visible) <= NEAR),
+                })
+            })
+        })
     }
 
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.

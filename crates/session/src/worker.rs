@@ -243,6 +243,10 @@ impl Handle {
     }
 }
 
+/// A worker's sessions ask for the sake of balance once in this time at most: the least, and the most
+/// where it was in vain.
+const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
+
 /// How long sessions do not ask a server how far it is after one has not answered.
 const DEAF: Duration = Duration::from_secs(1);
 
@@ -272,6 +276,7 @@ pub struct Worker {
     epoch: Cell<u64>,
     /// See [`Worker::may_ask`].
     asked: Cell<Instant>,
+    ask_interval: Cell<Duration>,
     deaf_until: Cell<Instant>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
@@ -352,6 +357,7 @@ impl Worker {
             found: Cell::new(0),
             epoch: Cell::new(0),
             asked: Cell::new(Instant::now()),
+            ask_interval: Cell::new(ASK_INTERVALS.0),
             deaf_until: Cell::new(Instant::now()),
             remembered: Remembered::default(),
             mirrors: Rc::default(),
@@ -712,14 +718,24 @@ impl Worker {
         Instant::now() < self.deaf_until.get()
     }
 
-    /// Whether `interval` has passed since this last said so.
-    pub(crate) fn may_ask(&self, interval: Duration) -> bool {
+    /// Whether a session may ask, for the sake of balance, how far servers are: once in a while one may.
+    pub(crate) fn may_ask(&self) -> bool {
         let now = Instant::now();
-        let may = now.duration_since(self.asked.get()) >= interval;
+        let may = now.duration_since(self.asked.get()) >= self.ask_interval.get();
         if may {
             self.asked.set(now);
         }
         may
+    }
+
+    /// A session has asked; `gained`: it could move. The longer nobody can, as replicas are far behind,
+    /// the less often it is tried.
+    pub(crate) fn asked(&self, gained: bool) {
+        let (least, most) = ASK_INTERVALS;
+        self.ask_interval.set(match gained {
+            true => least,
+            false => most.min(self.ask_interval.get() * 2),
+        });
     }
 
     /// An empty one.
