@@ -98,6 +98,7 @@ impl Config {
             section.finish();
         }
         root.read("workers", &mut self.workers, workers);
+        root.read("coalesce_limit", &mut self.coalesce_limit, coalesce_limit);
         let one = |key, read: &mut dyn FnMut(&Section<'_>)| {
             let section = root.table(key)?;
             read(&section);
@@ -132,6 +133,15 @@ fn workers(value: &DeValue<'_>) -> Result<Option<usize>, Wrong> {
     match number(1, 1024)(value) {
         Ok(workers) => Ok(Some(workers as usize)),
         Err(_) => Err(Wrong::new("must be \"auto\" or a number from 1 to 1024")),
+    }
+}
+
+/// Beyond some milliseconds nothing is gained and much lost.
+fn coalesce_limit(value: &DeValue<'_>) -> Result<Duration, Wrong> {
+    let most = Duration::from_millis(10);
+    match duration(Duration::ZERO)(value)? {
+        limit if limit <= most => Ok(limit),
+        _ => Err(Wrong::new("must be from 0 (never) to \"10ms\"")),
     }
 }
 

@@ -53,6 +53,9 @@ pub struct Config {
     /// `workers`: threads that serve clients. None (`"auto"`, the default): as many as the CPUs
     /// that the process may use, and no more than [`Pool::max_connections`].
     pub workers: Option<usize>,
+    /// `coalesce_limit`: the longest that a worker waits for more to do before it sleeps, where CPU is
+    /// scarce. Default 250 µs; 0: never.
+    pub coalesce_limit: Duration,
     /// What is allowed but probably not meant, for the log.
     pub warnings: Vec<String>,
 }
@@ -79,6 +82,7 @@ impl Default for Config {
             log: Log::default(),
             drain_timeout: Duration::from_secs(30),
             workers: None,
+            coalesce_limit: Duration::from_micros(250),
             warnings: Vec::new(),
         }
     }

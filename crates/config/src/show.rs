@@ -76,11 +76,13 @@ impl Config {
             log,
             drain_timeout,
             workers,
+            coalesce_limit,
             warnings: _,
         } = self;
         let mut lines = Lines::default();
         let workers = workers.map_or_else(|| "auto".to_owned(), |count| count.to_string());
         lines.put("workers", workers);
+        lines.put("coalesce_limit", time(*coalesce_limit));
         for (number, listener) in (1..).zip(listeners) {
             lines.listener(number, listener);
         }
@@ -550,20 +552,21 @@ fn listener_tls(tls: ListenerTls) -> &'static str {
 
 /// In the largest unit that needs no fraction.
 fn time(time: Duration) -> String {
-    let ms = time.as_millis();
+    let us = time.as_micros();
     let units = [
-        (86_400_000, "d"),
-        (3_600_000, "h"),
-        (60_000, "m"),
-        (1_000, "s"),
+        (86_400_000_000, "d"),
+        (3_600_000_000, "h"),
+        (60_000_000, "m"),
+        (1_000_000, "s"),
+        (1_000, "ms"),
     ];
     match units
         .iter()
-        .find(|(unit, _)| ms >= *unit && ms.is_multiple_of(*unit))
+        .find(|(unit, _)| us >= *unit && us.is_multiple_of(*unit))
     {
-        _ if ms == 0 => "0s".to_owned(),
-        Some((unit, name)) => format!("{}{name}", ms / unit),
-        None => format!("{ms}ms"),
+        _ if us == 0 => "0s".to_owned(),
+        Some((unit, name)) => format!("{}{name}", us / unit),
+        None => format!("{us}us"),
     }
 }
 

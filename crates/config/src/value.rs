@@ -109,16 +109,17 @@ fn split_unit(text: &str) -> Option<(u64, &str)> {
 
 fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split_unit(text)?;
-    let ms = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
+    let us = match unit {
+        "us" | "µs" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "m" | "min" => 60_000_000,
+        "h" => 3_600_000_000,
+        "d" => 86_400_000_000,
         "" if number == 0 => 0,
         _ => return None,
     };
-    number.checked_mul(ms).map(Duration::from_millis)
+    number.checked_mul(us).map(Duration::from_micros)
 }
 
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
@@ -202,6 +203,8 @@ mod tests {
     fn durations() {
         let table = [
             ("500ms", Some(500)),
+            ("3000us", Some(3)),
+            ("3000 µs", Some(3)),
             ("10s", Some(10_000)),
             ("10 s", Some(10_000)),
             ("5m", Some(300_000)),

@@ -1,5 +1,7 @@
 //! Reads all workers' counters as samples, metric by metric. Formats nothing.
 
+use std::time::Duration;
+
 use crate::HistogramSum;
 use crate::labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
@@ -50,6 +52,7 @@ pub(crate) struct World<'a> {
     pub(crate) rules: &'a [String],
     pub(crate) states: &'a [ServerState],
     pub(crate) primary: &'a PrimaryState,
+    pub(crate) coalescing: Duration,
 }
 
 fn sample<'a>(labels: &[&'a str], value: Value) -> Sample<'a> {
@@ -139,6 +142,8 @@ impl World<'_> {
             })
             .collect();
         to.metric(table::REPLAY_FAILURES, &failures)?;
+        let coalescing = Value::Number(self.coalescing.as_secs_f64());
+        to.metric(table::COALESCING, &[sample(&[], coalescing)])?;
         let pins: Vec<_> = PinReason::ALL
             .iter()
             .map(|r| count(&[r.as_str()], sum.gauge(|w| &w.pins[r.index()])))

@@ -62,6 +62,32 @@ impl HistogramSum {
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
+
+    /// What was observed after `before`, an earlier sum of the same histograms.
+    #[must_use]
+    pub fn since(&self, before: &HistogramSum) -> HistogramSum {
+        let mut since = self.clone();
+        for (count, before) in since.counts.iter_mut().zip(&before.counts) {
+            *count = count.saturating_sub(*before);
+        }
+        since.sum_us = self.sum_us.wrapping_sub(before.sum_us);
+        since
+    }
+
+    /// A percentile in microseconds, as if observations were spread evenly within their bucket; 0
+    /// where there are none.
+    pub fn percentile_us(&self, percent: u64) -> u64 {
+        let mut below = self.count() * percent / 100;
+        for (bucket, count) in (0_u32..).zip(self.counts) {
+            if below < count {
+                let bound = 1 << (bucket + FIRST_POWER);
+                let floor = if bucket == 0 { 0 } else { bound / 2 };
+                return floor + (bound - floor) * below / count;
+            }
+            below -= count;
+        }
+        0
+    }
 }
 
 #[cfg(test)]
@@ -105,5 +131,26 @@ mod tests {
             (sum.counts[0], sum.counts[1], sum.counts[BUCKETS]),
             (1, 1, 1)
         );
+    }
+
+    #[test]
+    fn percentiles_lie_within_their_bucket() {
+        let histogram = Histogram::default();
+        let sum = || {
+            let mut sum = HistogramSum::default();
+            sum.add(&histogram);
+            sum
+        };
+        assert_eq!(sum().percentile_us(25), 0);
+        for us in [10, 100, 1000, 1000] {
+            histogram.observe(Duration::from_micros(us));
+        }
+        let before = sum();
+        let found = [0, 24, 25, 50, 99].map(|percent| before.percentile_us(percent));
+        assert_eq!(found, [0, 0, 64, 512, 768]);
+        histogram.observe(Duration::from_micros(5000));
+        let since = sum().since(&before);
+        assert_eq!((since.count(), since.sum_us), (1, 5000));
+        assert_eq!(since.percentile_us(25), 4096);
     }
 }

@@ -1,7 +1,10 @@
 //! All workers' counters together, and the few values that are set from outside. Bumps nothing.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use crate::HistogramSum;
 use crate::collect::{Visitor, World};
 use crate::labels::StatementKind;
 use crate::worker::{Sum, WorkerMetrics};
@@ -48,6 +51,7 @@ pub struct Metrics {
     rules: Vec<String>,
     states: Mutex<Vec<ServerState>>,
     primary: Mutex<PrimaryState>,
+    coalescing_ns: AtomicU64,
 }
 
 impl Metrics {
@@ -67,6 +71,7 @@ impl Metrics {
             rules,
             states: Mutex::default(),
             primary: Mutex::default(),
+            coalescing_ns: AtomicU64::new(0),
         }
     }
 
@@ -85,6 +90,17 @@ impl Metrics {
     /// A server's connections on loan now, over all workers.
     pub fn leased(&self, server: usize) -> u64 {
         Sum(&self.workers).gauge_of(server, |server| &server.leases)
+    }
+
+    /// All statements that one worker has ended so far.
+    pub fn statements_of(&self, worker: usize) -> HistogramSum {
+        self.worker(worker).statements()
+    }
+
+    /// Workers wait for so long now for more to do, before they sleep.
+    pub fn set_coalescing(&self, delay: Duration) {
+        let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+        self.coalescing_ns.store(nanos, Relaxed);
     }
 
     /// Takes over what is known of the primary, and of how it has changed.
@@ -128,6 +144,7 @@ impl Metrics {
             rules: &self.rules,
             states: &states,
             primary: &primary,
+            coalescing: Duration::from_nanos(self.coalescing_ns.load(Relaxed)),
         };
         world.visit(visitor)
     }

@@ -40,6 +40,14 @@ impl<T: Default> PerServer<T> {
     }
 }
 
+impl<T> PerServer<T> {
+    /// Every value that was ever asked for, and those of the first servers.
+    pub fn each(&self) -> impl Iterator<Item = &T> {
+        let later = self.later.iter().filter_map(OnceLock::get);
+        self.first.iter().chain(later.map(|value| &**value))
+    }
+}
+
 impl<T: fmt::Debug> fmt::Debug for PerServer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let later = self.later.iter().filter_map(OnceLock::get);

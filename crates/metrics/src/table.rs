@@ -79,6 +79,8 @@ table! {
         "Statements that wait for a server that can run them";
     REPLAY_FAILURES = Counter "millrace_replay_failures" ["reason"]
         "Transactions that lost their server and were not run again on another";
+    COALESCING = Gauge "millrace_coalesce_delay_seconds" []
+        "How long workers wait for more to do before they sleep: 0 where CPU is not scarce";
     PINS = Gauge "millrace_pins" ["reason"] "Sessions that keep a server connection";
     PINS_BEGUN = Counter "millrace_pins_begun" ["reason"] "Pins begun";
     POOL_CONNECTIONS = Gauge "millrace_pool_connections" ["server", "state"]

@@ -117,6 +117,16 @@ impl WorkerMetrics {
         list[kind.index()].observe(elapsed);
     }
 
+    /// All statements so far.
+    pub(crate) fn statements(&self) -> HistogramSum {
+        let mut sum = HistogramSum::default();
+        self.local.iter().for_each(|one| sum.add(one));
+        for server in self.servers.each() {
+            server.statements.iter().for_each(|one| sum.add(one));
+        }
+        sum
+    }
+
     /// A login ended.
     pub fn login(&self, outcome: LoginOutcome) {
         bump(&self.logins[outcome.index()], 1);

@@ -2,6 +2,8 @@
 
 mod admin;
 mod check;
+mod coalesce;
+mod cpu;
 mod demo;
 mod drain;
 mod explain;

@@ -26,6 +26,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
+use crate::coalesce::{Coalescer, Rest};
 use crate::drain::{Signals, drain};
 use crate::reload::{Drained, hangups};
 use crate::{admin, check, listen, logging, tls};
@@ -223,8 +224,9 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
             drop(accepting);
         }
     };
-    let threads = start_workers(&shared, receivers, accept)?;
-    tokio::spawn(tell_time(mailboxes.clone()));
+    let coalescer = Coalescer::new(config.coalesce_limit, workers, metrics.clone());
+    let threads = start_workers(&shared, receivers, coalescer.rests().collect(), accept)?;
+    tokio::spawn(tell_time(mailboxes.clone(), coalescer));
     tokio::spawn(drained.follow_file(file, hangups, monitor.clone()));
     tokio::spawn(publish_servers(monitor.clone(), metrics.clone()));
     if let Some(http) = &config.http {
@@ -253,13 +255,18 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells the workers that a second has passed. A timer of their own would be set and cancelled by
-/// the system each time they sleep, which is for every statement where clients are few.
-async fn tell_time(mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>) {
-    let mut second = tokio::time::interval(Duration::from_secs(1));
-    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        second.tick().await;
+/// Tells the workers that a second has passed, and four times in it how long to rest. A timer of their
+/// own would be set and cancelled by the system each time they sleep, which is for every statement where
+/// clients are few.
+async fn tell_time(mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>, mut coalescer: Coalescer) {
+    let mut quarter = tokio::time::interval(Duration::from_millis(250));
+    quarter.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for number in 0_u64.. {
+        quarter.tick().await;
+        coalescer.adjust();
+        if !number.is_multiple_of(4) {
+            continue;
+        }
         for mailbox in mailboxes.iter() {
             // A closed mailbox is a worker that ends.
             let _ = mailbox.send(Message::Second);
@@ -359,21 +366,25 @@ fn start_monitor(
 fn start_workers(
     shared: &Shared,
     receivers: Vec<mpsc::UnboundedReceiver<Message>>,
+    rests: Vec<Arc<Rest>>,
     accept: impl AsyncFnOnce() + Send + 'static,
 ) -> anyhow::Result<Vec<JoinHandle<()>>> {
     // On the first worker's thread.
     let mut accept = Some(accept);
     receivers
         .into_iter()
+        .zip(rests)
         .enumerate()
-        .map(|(index, mailbox)| {
+        .map(|(index, (mailbox, rest))| {
             let shared = shared.clone();
             let accept = accept.take();
             std::thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
+                    rest.prepare_thread();
                     let runtime = Builder::new_current_thread()
                         .enable_all()
+                        .on_thread_park(move || rest.take())
                         .build_local(LocalOptions::default());
                     match runtime {
                         Ok(runtime) => {

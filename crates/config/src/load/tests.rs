@@ -274,6 +274,7 @@ fn servers_are_checked_against_each_other_and_the_listeners() {
 fn every_key_is_read() {
     let text = r#"
 workers = 3
+coalesce_limit = "70us"
 [[listen]]
 address = "[::1]:3306"
 target = "replicas"
@@ -518,6 +519,7 @@ timeout = "17s"
         },
         drain_timeout: s(17),
         workers: Some(3),
+        coalesce_limit: Duration::from_micros(70),
         warnings: Vec::new(),
     };
     assert_eq!(config, expected);
