@@ -7,6 +7,7 @@ mod faults;
 mod ground;
 mod limits;
 mod placing;
+mod resting;
 mod start;
 
 use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
@@ -23,6 +24,7 @@ use crate::limits::{
     queue_full, served_in_order,
 };
 use crate::placing::{listener_tls, reads_on_all, targets, writes_nothing};
+use crate::resting::rests;
 use crate::start::{
     by_flags, cannot_listen, monitor_is_missing, monitor_password_file, socket_left_behind,
     without_monitor,
@@ -54,6 +56,9 @@ async fn serving(family: Family) -> anyhow::Result<()> {
     checks.run("targets", targets(cluster)).await;
     checks.run("reads on all", reads_on_all(cluster)).await;
     checks.run("listener's TLS", listener_tls(cluster)).await;
+    checks
+        .run("rests where CPU is scarce", rests(cluster))
+        .await;
     checks.run("max_clients", most_clients(cluster)).await;
     checks
         .run("clients_per_address", clients_per_address(cluster))
