@@ -142,8 +142,10 @@ def begin(args, now):
     known = {one["id"]: one for one in before["experiments"]}
     known.update((one["id"], one) for one in now["experiments"])
     before["experiments"] = [known[one.id] for one in ALL if one.id in known]
-    before["systems"] = now["systems"]
-    before["labels"], before["families"] = now["labels"], now["families"]
+    # Also those that are not asked for this time.
+    for what in ("labels", "families"):
+        before[what] = before[what] | now[what]
+    before["systems"] = [name for name in before["families"] if name in {*before["systems"], *now["systems"]}]
     before["failures"] = [text for text in before["failures"] if not text.startswith(ENDED_EARLY)]
     return results
 
