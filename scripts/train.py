@@ -128,10 +128,10 @@ def train(args, family):
     tools = {"millrace": args.millrace, "client": args.client}
     # The same program starts the servers; what it did for that is no part of what it learns from.
     write_profile_to(args.out / f"sandbox-{family}.profraw")
-    with cluster.sandbox(cluster.Spec(tls=True), Uncounted(), tools, family, 0) as servers:
+    with cluster.sandbox(cluster.Spec(tls=True), cgroups.Uncounted(), tools, family, 0) as servers:
         profile = args.out / f"proxy-{family}.profraw"
         write_profile_to(profile)
-        launcher = systems.Launcher(servers, Uncounted(), BASE_PORT)
+        launcher = systems.Launcher(servers, cgroups.Uncounted(), BASE_PORT)
         with trusting(servers), launcher.start(systems.System(PROXY, tools), servers.servers) as proxy:
             target = Target(proxy, servers.servers, servers, SECONDS_MAX)
             statements = sum(run(family, name, load, target) for name, load in LOADS.items())
@@ -175,16 +175,6 @@ def trusting(servers):
             yield
         finally:
             os.chdir(before)
-
-
-class Uncounted:
-    """In place of control groups: nobody asks what this costs."""
-
-    def group(self, _name):
-        return cgroups.Group(None, None, None)
-
-    def drop(self, _group):
-        pass
 
 
 def say(text):
