@@ -141,7 +141,9 @@ fn coalesce_limit(value: &DeValue<'_>) -> Result<Duration, Wrong> {
     let most = Duration::from_millis(10);
     match duration(Duration::ZERO)(value)? {
         limit if limit <= most => Ok(limit),
-        _ => Err(Wrong::new("must be from 0 (never) to \"10ms\"")),
+        limit => Err(Wrong::new(format!(
+            "must be from 0 (never) to \"10ms\", not {limit:?}"
+        ))),
     }
 }
 

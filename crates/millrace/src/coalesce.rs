@@ -32,17 +32,12 @@ pub(crate) struct Rest(AtomicU64);
 impl Rest {
     /// To be called on the worker's thread first: by default the system lets each rest last up to
     /// 50 µs longer than asked for (prctl(2), PR_SET_TIMERSLACK).
-    #[cfg(target_os = "linux")]
     pub(crate) fn prepare_thread(&self) {
         let slack = NonZeroU64::new(1_000);
         if let Err(error) = rustix::thread::set_current_timer_slack(slack) {
             warn!(%error, "rests of workers last longer than they should");
         }
     }
-
-    /// There is nothing to say to the system.
-    #[cfg(not(target_os = "linux"))]
-    pub(crate) fn prepare_thread(&self) {}
 
     /// To be called by the worker when it has nothing to do, before it sleeps.
     pub(crate) fn take(&self) {

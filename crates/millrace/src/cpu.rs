@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// CPU is scarce on a machine where less than this percentage of it is free,
 const FREE_PERCENT: u64 = 5;
 
-/// or less than one CPU by this: tasks that wait for each other leave some free on the busiest machine.
+/// or less than this part of one CPU: tasks that wait for each other leave some free on the busiest machine.
 const FREE_PART: u64 = 3;
 
 /// Milliseconds in a tick of /proc/stat: USER_HZ, which Linux fixes at 100 (proc(5)).

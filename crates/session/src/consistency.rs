@@ -322,7 +322,7 @@ impl Session {
             return;
         }
         match found {
-            Some(found) => self.worker.asked(self.could_move(server, &found)),
+            Some(found) => self.worker.note_asking(self.could_move(server, &found)),
             // The session stays where it is, and nobody asks for a while.
             None => self.worker.set_deaf(),
         }

@@ -730,7 +730,7 @@ impl Worker {
 
     /// A session has asked; `gained`: it could move. The longer nobody can, as replicas are far behind,
     /// the less often it is tried.
-    pub(crate) fn asked(&self, gained: bool) {
+    pub(crate) fn note_asking(&self, gained: bool) {
         let (least, most) = ASK_INTERVALS;
         self.ask_interval.set(match gained {
             true => least,

@@ -939,3 +939,15 @@ fn more_workers_than_connections_are_warned_about() {
     };
     assert_eq!(["\"auto\"", "2", "3"].map(warnings), [0, 0, 1]);
 }
+
+#[test]
+fn workers_wait_for_milliseconds_at_most() {
+    let told = |limit: &str| errors(&format!("coalesce_limit = \"{limit}\"\n{SMALL}"));
+    assert_eq!(told("10ms"), "");
+    assert_eq!(told("0s"), "");
+    let wrong = told("11ms");
+    assert!(
+        wrong.contains("must be from 0 (never) to \"10ms\", not 11ms"),
+        "{wrong}"
+    );
+}
