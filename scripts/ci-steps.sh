@@ -13,7 +13,7 @@
 # A step is skipped when it exits with status 3: something that it needs cannot be
 # had on this machine. A test that lacks a server or tool prints "SKIPPED: what and
 # why" past the test runner's capture; it then counts as skipped, not as passed, and
-# the summary repeats the line.
+# the summary repeats the line, and what the step that failed says of it.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -179,7 +179,16 @@ count_tests() {
 }
 
 passed=0 failed=0 skipped=0 interrupted=no
-summary=() skips=''
+summary=() skips='' failures=''
+
+# The lines that say what failed: of the client suites, of cargo's tests and compiler, of the
+# scripts; and how the step ended. Often a run's end is all that anybody gets to see of it.
+failures_in() {
+    grep -E -A 2 '^[^ ]+: FAIL|^FAIL|FAILED|panicked at|^error|^Error' "$1" | grep -v -e '^--$' |
+        cut -c 1-240 | head -n 16
+    printf '%s\n' '  ... and at its end:'
+    tail -n 8 "$1" | cut -c 1-240
+}
 
 finish_step() {
     local name=$1 status=$2 seconds=$3 log=$4 p f s word
@@ -191,6 +200,7 @@ finish_step() {
         130) word=interrupted; f=$((f + 1)) ;;
         *) word=FAILED; [ "$f" -gt 0 ] || f=1 ;;
     esac
+    case $status in 0 | 3) ;; *) failures+=$(failures_in "$log") ;; esac
     skips+=$(sed -n "s/.*SKIPPED: /$name: /p" "$log")
     [ -z "$skips" ] || skips=${skips%$'\n'}$'\n'
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
@@ -226,6 +236,7 @@ print_summary() {
     if [ -n "$skips" ]; then
         printf '\n!!! Tests that could not run here:\n%s' "$skips"
     fi
+    if [ -n "$failures" ]; then printf '\n!!! What failed:\n%s\n' "$failures"; fi
     printf '\n%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 }
 

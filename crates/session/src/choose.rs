@@ -2,7 +2,7 @@
 
 use millrace_routing::{
     Balance, Candidates, Consistency, Decision, Load, Options as RoutingOptions, SessionView,
-    Transaction as TxView, decide,
+    Target, Transaction as TxView, decide,
 };
 use millrace_sql::{Access, Kind, Statement};
 use millrace_topology::{ServerId, Snapshot};
@@ -36,7 +36,7 @@ impl Session {
     /// on it; answers where the session has read last, if that still binds it.
     pub(crate) fn look_around(&mut self, request: &Request<'_>) -> Option<ServerId> {
         let level = self.level_for(request);
-        if request.access != Access::Read || level == Consistency::Eventual {
+        if request.access != Access::Read || level == Consistency::Eventual || !self.has_choice() {
             return None;
         }
         self.worker.take_positions();
@@ -50,6 +50,16 @@ impl Session {
             self.worker.shared.written.add_to(&mut self.position);
         }
         seen
+    }
+
+    /// Whether a read of the session could run anywhere but on the primary: where it could not,
+    /// nobody is asked how far he is.
+    fn has_choice(&self) -> bool {
+        self.target != Target::PrimaryOnly
+            && self.worker.with_world(|world| {
+                let snapshot = &world.snapshot;
+                snapshot.primary.is_none() || snapshot.servers.len() > 1
+            })
     }
 
     /// Looks at all that the decision depends on.
