@@ -260,8 +260,6 @@ impl Monitor {
     /// on a current-thread runtime that allows local tasks.
     pub async fn run(self: Arc<Self>, options: Arc<MonitorOptions>, tls: SharedTls) {
         let clock = std::rc::Rc::new(Clock::new(Instant::now()));
-        let beating = clock.clone();
-        tokio::task::spawn_local(async move { beating.run().await });
         let (reader, how, with) = (self.clone(), options.clone(), tls.clone());
         let read = move || reader.clone().watch_catalogue(how.clone(), with.clone());
         tokio::task::spawn_local(keep("stored routines and views", read));

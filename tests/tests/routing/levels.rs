@@ -186,6 +186,51 @@ async fn late_reads(proxy: &Proxy, cluster: &Cluster) -> anyhow::Result<Seen> {
     Ok(seen)
 }
 
+/// Begins to `log` what servers are asked, or answers how often they were asked since how far they
+/// are.
+async fn questions(cluster: &Cluster, log: bool) -> anyhow::Result<u64> {
+    let mut asked = 0;
+    for server in cluster.servers() {
+        let mut control = cluster.control(&server.name).await?;
+        if log {
+            control.run("SET GLOBAL log_output = 'TABLE'").await?;
+            control.run("TRUNCATE TABLE mysql.general_log").await?;
+            control.run("SET GLOBAL general_log = ON").await?;
+        } else {
+            control.run("SET GLOBAL general_log = OFF").await?;
+            let sql = "SELECT COUNT(*) AS n FROM mysql.general_log \
+                       WHERE argument LIKE 'SELECT @@GLOBAL.gtid_executed, @@GLOBAL.read_only' \
+                       OR argument LIKE 'SELECT @@GLOBAL.gtid_current_pos, @@GLOBAL.gtid_binlog_pos%'";
+            let row = control.row(sql).await?.context("no row")?;
+            asked += row.get("n").context("no number")?.parse::<u64>()?;
+        }
+        control.close().await;
+    }
+    Ok(asked)
+}
+
+/// Where a session reads from the primary alone, no server is asked how far it is; where it may
+/// read from replicas, they are.
+pub(crate) async fn asked(cluster: &Cluster) -> anyhow::Result<()> {
+    turns_table(cluster).await?;
+    let only = Launch::new()?;
+    let more = format!(
+        "[[listen]]\naddress = \"127.0.0.1:{}\"\ntarget = \"primary\"\n",
+        only.port
+    );
+    let proxy = proxy(cluster, &more).await?;
+    for (target, asks) in [(tcp(only.port), false), (proxy.address(), true)] {
+        questions(cluster, true).await?;
+        write_and_read(&app(target), 100).await?;
+        let asked = questions(cluster, false).await?;
+        ensure!(
+            (asked > 0) == asks,
+            "servers were asked {asked} times; splitting: {asks}"
+        );
+    }
+    Ok(())
+}
+
 /// No stale row, no error, and the replica that is on time keeps serving.
 pub(crate) async fn one_late(cluster: &Cluster) -> anyhow::Result<()> {
     turns_table(cluster).await?;

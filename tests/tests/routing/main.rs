@@ -30,6 +30,9 @@ async fn routing(family: Family) -> anyhow::Result<()> {
         .run("sequential reads spread", levels::spread(cluster))
         .await;
     checks
+        .run("who is asked how far he is", levels::asked(cluster))
+        .await;
+    checks
         .run("one replica late", levels::one_late(cluster))
         .await;
     checks

@@ -120,7 +120,7 @@ impl Eye {
         loop {
             self.until_known().await;
             let started = Instant::now();
-            let outcome = self.ask(&mut track).await;
+            let outcome = self.clock.beside(self.ask(&mut track)).await;
             let second_look = match outcome {
                 Ok(probed) => {
                     self.answered(&mut track, probed, started);
