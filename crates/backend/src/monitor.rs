@@ -120,8 +120,8 @@ pub struct Monitor {
 }
 
 /// A server on which nothing is written is asked how far it is after twice as long each time, up to
-/// so many times; whoever waits for the answer has it at once all the same.
-const QUIET_DOUBLINGS: u32 = 2;
+/// so many times, until something is written; whoever waits for the answer has it at once all the same.
+const QUIET_DOUBLINGS: u32 = 4;
 
 /// What watches has panicked: it is begun anew after this.
 const BEGUN_ANEW: Duration = Duration::from_secs(1);
@@ -352,6 +352,7 @@ impl Monitor {
             tokio::select! {
                 () = tokio::time::sleep(options.position_interval.saturating_mul(1 << unchanged)) => {}
                 () = self.positions.urged(id) => {}
+                () = self.positions.stirred(id), if unchanged > 0 => unchanged = 0,
             }
         }
     }

@@ -15,6 +15,8 @@ pub struct Positions {
     servers: PerServer<Server>,
     /// All answers so far.
     answers: AtomicU64,
+    /// Some server is asked less often, because nothing was written for a while.
+    calm: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +30,8 @@ struct Server {
     call: Notify,
     /// Somebody waits for the next answer.
     urgent: Notify,
+    /// Something was written, after a while without.
+    stir: Notify,
     answers: Notify,
 }
 
@@ -53,6 +57,7 @@ impl Positions {
         Positions {
             servers: PerServer::new(servers),
             answers: AtomicU64::new(0),
+            calm: AtomicBool::new(false),
         }
     }
 
@@ -140,6 +145,25 @@ impl Positions {
     pub(crate) async fn urged(&self, server: ServerId) {
         match self.server(server) {
             Some(server) => server.urgent.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Something was written: how far servers are is soon no longer what it was.
+    pub fn stir(&self) {
+        if self.calm.load(Ordering::Relaxed) && self.calm.swap(false, Ordering::AcqRel) {
+            // Who is asking at this moment finds it afterwards.
+            self.servers
+                .each()
+                .for_each(|server| server.stir.notify_one());
+        }
+    }
+
+    /// Waits until something is written; for who asks a server less often until then.
+    pub(crate) async fn stirred(&self, server: ServerId) {
+        self.calm.store(true, Ordering::Release);
+        match self.server(server) {
+            Some(server) => server.stir.notified().await,
             None => std::future::pending().await,
         }
     }
@@ -251,6 +275,24 @@ mod tests {
         positions.called(A).await;
         let again = tokio::time::timeout(std::time::Duration::from_millis(20), positions.called(A));
         assert!(again.await.is_err(), "nobody has asked again");
+    }
+
+    #[tokio::test]
+    async fn what_is_written_ends_the_calm_of_every_server_once() {
+        const B: ServerId = ServerId(1);
+        let positions = Positions::new(2);
+        let at_once = Duration::from_millis(20);
+        positions.stir();
+        let unasked = tokio::time::timeout(at_once, positions.stirred(A)).await;
+        assert!(unasked.is_err(), "written before the calm");
+        // That was given up, as by a server that is being asked; B waits.
+        let written = async { positions.stir() };
+        tokio::join!(positions.stirred(B), written);
+        positions.stirred(A).await;
+        for server in [A, B] {
+            let again = tokio::time::timeout(at_once, positions.stirred(server)).await;
+            assert!(again.is_err(), "nothing was written since");
+        }
     }
 
     #[test]

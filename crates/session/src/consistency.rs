@@ -36,6 +36,10 @@ pub(crate) struct Seen {
 /// up to the second.
 const READS: (u32, u32) = (4, 64);
 
+/// Where all servers are idle, a session that moves only evens out their shares, and it waits for the
+/// answer: no more is asked for that than once in this time.
+const AT_LEISURE: Duration = Duration::from_millis(50);
+
 /// Where others read, as far as a session can do better.
 enum Crowd {
     /// Nobody else does.
@@ -269,8 +273,8 @@ impl Session {
             }
             let worth_it = !self.worker.is_deaf()
                 && match crowd {
-                    Crowd::Alone => true,
-                    Crowd::Here => self.worker.may_ask(),
+                    Crowd::Alone => self.worker.may_ask(AT_LEISURE),
+                    Crowd::Here => self.worker.may_ask(Duration::ZERO),
                     Crowd::Elsewhere => false,
                 };
             worth_it.then_some(Stuck::Crowded)

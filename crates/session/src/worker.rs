@@ -675,6 +675,7 @@ impl Worker {
     /// Something was written at `position`.
     pub(crate) fn wrote(&self, position: &GtidSet) {
         self.shared.written.note(self.index, position);
+        self.shared.monitor.positions().stir();
     }
 
     /// Whether something was written, nobody knows where, since the primary was asked last how far it
@@ -718,10 +719,12 @@ impl Worker {
         Instant::now() < self.deaf_until.get()
     }
 
-    /// Whether a session may ask, for the sake of balance, how far servers are: once in a while one may.
-    pub(crate) fn may_ask(&self) -> bool {
+    /// Whether a session may ask, for the sake of balance, how far servers are: once in a while one
+    /// may, after `least` at the soonest.
+    pub(crate) fn may_ask(&self, least: Duration) -> bool {
         let now = Instant::now();
-        let may = now.duration_since(self.asked.get()) >= self.ask_interval.get();
+        let interval = self.ask_interval.get().max(least);
+        let may = now.duration_since(self.asked.get()) >= interval;
         if may {
             self.asked.set(now);
         }
