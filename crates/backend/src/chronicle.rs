@@ -1,7 +1,8 @@
 //! Tells what changed: lines for the log, timelines for the record of failovers. Changes nothing.
 
 use millrace_topology::{
-    ChangeEvent, Evidence, NoPrimary, ObservationKind, ServerId, Snapshot, Topology, Unfit,
+    ChangeEvent, Evidence, Millis, NoPrimary, ObservationKind, ServerId, ServerView, Snapshot,
+    Topology, Unfit,
 };
 use tracing::{debug, info, warn};
 
@@ -64,6 +65,13 @@ pub(crate) fn note(
 ) {
     let now = &*topology.snapshot();
     if before.primary == now.primary {
+        if let Some((old, since)) = failovers.provisional()
+            && now.without == Some(NoPrimary::Conflict)
+            && server == old
+            && was_asked_since(now, server, since)
+        {
+            failovers.settle(MoveKind::Conflict);
+        }
         let kind = |snapshot: &Snapshot| snapshot.without.map(move_kind);
         if let (Some(from), Some(to)) = (kind(before), kind(now))
             && from != to
@@ -90,6 +98,8 @@ pub(crate) fn note(
         );
         failovers.lost(Loss {
             kind,
+            // The other may have been promoted after the old one answered last.
+            provisional: now.without == Some(NoPrimary::Conflict) && server != old,
             old: Some(named(old)),
             last_good: evidence.last_good,
             suspected: evidence.suspicion,
@@ -104,8 +114,24 @@ pub(crate) fn note(
                 "the new primary lacks transactions that the old one had executed"
             );
         }
+        if let Some((old, _)) = failovers.provisional() {
+            failovers.settle(match old == new {
+                true => MoveKind::Conflict,
+                false => succession(now, old),
+            });
+        }
         failovers.found(named(new));
     }
+}
+
+/// Its last answer is to a question that was asked at this time or later.
+fn was_asked_since(now: &Snapshot, server: ServerId, since: Millis) -> bool {
+    let asked = |view: &ServerView| {
+        let took = u64::from(view.report.as_ref()?.round_trip_us).div_ceil(1000);
+        Some(view.probed_at?.0.saturating_sub(took))
+    };
+    let asked = now.server(server).and_then(asked);
+    asked.is_some_and(|asked| asked >= since.0)
 }
 
 /// One primary followed the other without a break between them.
@@ -169,5 +195,98 @@ pub(crate) fn log(event: &ChangeEvent, snapshot: &Snapshot) {
             let names: Vec<_> = servers.iter().map(|id| name(*id)).collect();
             warn!(servers = names.join(", "), "{event}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_topology::{Cause, Family, Observation, Options, ProbeReport, ServerSpec};
+
+    const A: ServerId = ServerId(0);
+    const B: ServerId = ServerId(1);
+    /// After whatever the test takes: milliseconds since the process started.
+    const LATER: u64 = 1_000_000;
+
+    fn report(read_only: bool, round_trip_us: u32) -> ObservationKind {
+        ObservationKind::ProbeOk(Box::new(ProbeReport {
+            read_only,
+            round_trip_us,
+            ..ProbeReport::new(Family::MySql)
+        }))
+    }
+
+    /// A is the primary, B is read only, and then found writable before A is asked again.
+    struct Story(Topology, Failovers);
+
+    impl Story {
+        fn new() -> Story {
+            let servers = vec![ServerSpec::new("a:3306"), ServerSpec::new("b:3306")];
+            let origin = std::time::Instant::now() - std::time::Duration::from_secs(1);
+            let failovers = Failovers::new(origin);
+            let mut story = Story(Topology::new(Options::default(), servers), failovers);
+            story.see(A, 0, report(false, 0));
+            story.see(B, 0, report(true, 0));
+            story.see(B, 0, report(false, 0));
+            assert_eq!(story.0.snapshot().without, Some(NoPrimary::Conflict));
+            assert_eq!(story.made(), [0; 4], "not before A was asked");
+            story
+        }
+
+        fn see(&mut self, server: ServerId, at: u64, kind: ObservationKind) {
+            let before = self.0.snapshot();
+            self.0.fold(Observation {
+                server,
+                at: Millis(at),
+                kind,
+            });
+            note(&self.1, &before, &self.0, server, at, "its answer");
+        }
+
+        fn made(&self) -> [u64; 4] {
+            MoveKind::ALL.map(|kind| self.1.made(kind))
+        }
+    }
+
+    #[test]
+    fn a_switchover_whose_second_half_is_seen_first_is_planned() {
+        let mut story = Story::new();
+        story.see(A, LATER, report(true, 0));
+        assert_eq!(story.0.snapshot().primary, Some(B));
+        assert_eq!(story.made(), [0, 1, 0, 0]);
+        assert_eq!(story.1.list()[0].kind, MoveKind::Planned);
+    }
+
+    #[test]
+    fn a_second_writable_server_is_a_conflict_when_the_first_says_that_it_is_writable_still() {
+        let mut story = Story::new();
+        let asked_before = u32::try_from(LATER * 1000).unwrap();
+        story.see(A, LATER, report(false, asked_before));
+        assert_eq!(story.made(), [0; 4]);
+        story.see(A, LATER, report(false, 0));
+        assert_eq!(story.made(), [0, 0, 0, 1]);
+        story.see(A, LATER + 1, report(true, 0));
+        assert_eq!(story.0.snapshot().primary, Some(B));
+        assert_eq!(story.made(), [0, 0, 0, 1], "it ends as what it was");
+    }
+
+    #[test]
+    fn a_primary_that_does_not_answer_beside_a_new_one_is_lost() {
+        let mut story = Story::new();
+        let failed = ObservationKind::ProbeFailed {
+            cause: Cause::Refused,
+            text: "refused".into(),
+        };
+        story.see(A, LATER, failed);
+        assert_eq!(story.0.snapshot().primary, Some(B));
+        assert_eq!(story.made(), [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_second_writable_server_that_is_none_any_more_was_a_conflict() {
+        let mut story = Story::new();
+        story.see(B, LATER, report(true, 0));
+        assert_eq!(story.0.snapshot().primary, Some(A));
+        assert_eq!(story.made(), [0, 0, 0, 1]);
     }
 }

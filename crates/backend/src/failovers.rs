@@ -154,6 +154,8 @@ impl Timeline {
 #[derive(Debug, Clone)]
 pub(crate) struct Loss {
     pub(crate) kind: MoveKind,
+    /// The kind is not certain: what was judged from may be old, and is asked for again.
+    pub(crate) provisional: bool,
     pub(crate) old: Option<Named>,
     pub(crate) last_good: Option<Millis>,
     pub(crate) suspected: Option<(Millis, Box<str>)>,
@@ -176,6 +178,8 @@ struct Kept {
     /// The time now by both clocks, as the monitor last saw it.
     origin: Option<std::time::Instant>,
     by_kind: [u64; 4],
+    /// The last timeline's kind is provisional, and not counted yet.
+    provisional: bool,
 }
 
 impl Failovers {
@@ -239,8 +243,8 @@ impl Failovers {
             at,
             wall: now.wall - Duration::from_millis(now.at.since(at)),
         };
+        kept.settle(None);
         kept.made += 1;
-        kept.by_kind[loss.kind as usize] += 1;
         let (suspected, suspicion) = match loss.suspected {
             Some((at, why)) => (Some(moment(at)), why),
             None => (None, "".into()),
@@ -263,12 +267,29 @@ impl Failovers {
             kept.timelines.pop_front();
         }
         kept.timelines.push_back(timeline);
+        kept.provisional = true;
+        if !loss.provisional {
+            kept.settle(None);
+        }
     }
 
-    /// More is known while there is no primary. The kind stays (a server that was demoted may be stopped
-    /// then), unless several servers claim to be the primary.
+    /// The old primary, and since when the kind of its loss is provisional; none where that is certain.
+    pub(crate) fn provisional(&self) -> Option<(ServerId, Millis)> {
+        let kept = self.lock();
+        let last = kept.timelines.back().filter(|_| kept.provisional)?;
+        Some((last.old.as_ref()?.id, last.judged.at))
+    }
+
+    /// The kind of the last change is certain now, where it was not.
+    pub(crate) fn settle(&self, kind: MoveKind) {
+        self.lock().settle(Some(kind));
+    }
+
+    /// More is known while there is no primary. A kind that is certain stays (a server that was demoted may
+    /// be stopped then), unless several servers claim to be the primary.
     pub(crate) fn rejudged(&self, kind: MoveKind, evidence: &str) {
         let mut kept = self.lock();
+        kept.settle(Some(kind));
         let Some(last) = kept.timelines.back_mut().filter(|last| last.new.is_none()) else {
             return;
         };
@@ -298,6 +319,17 @@ impl Failovers {
 }
 
 impl Kept {
+    /// Counts the last timeline, once, by this kind or the one it has.
+    fn settle(&mut self, kind: Option<MoveKind>) {
+        if !std::mem::take(&mut self.provisional) {
+            return;
+        }
+        if let Some(last) = self.timelines.back_mut() {
+            last.kind = kind.unwrap_or(last.kind);
+            self.by_kind[last.kind as usize] += 1;
+        }
+    }
+
     fn now(&self) -> Moment {
         let elapsed = self
             .origin
@@ -323,6 +355,7 @@ mod tests {
     fn loss(kind: MoveKind) -> Loss {
         Loss {
             kind,
+            provisional: false,
             old: Some(named(0)),
             last_good: Some(Millis(0)),
             suspected: Some((Millis(0), "no answer".into())),
@@ -374,5 +407,31 @@ mod tests {
         );
         failovers.rejudged(MoveKind::Conflict, "two are writable");
         assert_eq!(failovers.list()[0].kind, MoveKind::Conflict);
+    }
+
+    #[test]
+    fn a_change_is_counted_once_when_its_kind_is_certain() {
+        let failovers = Failovers::new(std::time::Instant::now());
+        let made = || MoveKind::ALL.map(|kind| failovers.made(kind));
+        let provisional = || {
+            failovers.lost(Loss {
+                provisional: true,
+                ..loss(MoveKind::Conflict)
+            });
+        };
+        provisional();
+        assert!(failovers.provisional().is_some());
+        assert_eq!(made(), [0; 4]);
+        failovers.settle(MoveKind::Planned);
+        failovers.settle(MoveKind::Lost);
+        assert_eq!(failovers.list()[0].kind, MoveKind::Planned);
+        assert_eq!((made(), failovers.provisional()), ([0, 1, 0, 0], None));
+        provisional();
+        failovers.rejudged(MoveKind::Lost, "refused");
+        assert_eq!(made(), [1, 1, 0, 0]);
+        // Another follows before anything is certain.
+        provisional();
+        failovers.lost(loss(MoveKind::Drained));
+        assert_eq!(made(), [1, 1, 1, 1]);
     }
 }

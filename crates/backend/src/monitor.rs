@@ -475,10 +475,12 @@ fn add_facts(facts: &mut Vec<Arc<ServerFacts>>, snapshot: &Snapshot) {
     }
 }
 
-/// A primary that may be lost, and a server that comes back: what the others see is needed now.
+/// A primary that may be lost, a server that comes back, a second one that is writable: what the others
+/// see is needed now.
 fn calls_for_all(event: &ChangeEvent, before: &Snapshot) -> bool {
     let ChangeEvent::Health { server, from, to } = event else {
-        return false;
+        // The first may have been made read only since it was asked: a switchover.
+        return matches!(event, ChangeEvent::Conflict { .. });
     };
     match to {
         Health::Up => matches!(from, Health::Down { .. }),
