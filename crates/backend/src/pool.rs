@@ -3,12 +3,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use millrace_metrics::{Metrics, PoolWait, WorkerMetrics};
@@ -205,6 +205,7 @@ impl<'a> Wish<'a> {
 
 struct Waiter {
     pool: Rc<Pool>,
+    begun: Instant,
     /// When it has waited for too long.
     deadline: Instant,
     /// It is in the queue.
@@ -615,6 +616,23 @@ impl ServerPool {
         }
     }
 
+    /// Sessions wait here, and there was no room for one more connection.
+    fn is_starving(&self) -> bool {
+        let bit = 1u64 << (self.worker % 64);
+        self.count.starving.load(Ordering::Relaxed) & bit != 0
+    }
+
+    #[cold]
+    fn too_many_wait(&self) -> BackendError {
+        let (metrics, index) = self.metrics();
+        metrics.pool_wait(index, PoolWait::Refused, Duration::ZERO);
+        BackendError::Limit(format!(
+            "pool.max_waiting ({}) statements already wait for a connection to {}",
+            self.options.max_waiting,
+            self.facts.borrow().address
+        ))
+    }
+
     fn starving_elsewhere(&self) -> u64 {
         let bit = 1u64 << (self.worker % 64);
         self.count.starving.load(Ordering::Relaxed) & !bit
@@ -767,6 +785,8 @@ impl ServerPool {
             None if self.uncovered().is_none() => {
                 conn.used = self.tick.get();
                 pool.idle.borrow_mut().push(conn);
+                // Whoever comes next may have the place of this one.
+                self.mark_starving(false);
             }
             None => self.retire(conn),
         }
@@ -898,6 +918,9 @@ impl Pool {
 
     /// A connection: an idle one, a new one, or the next that comes free, in order, within
     /// `wait_timeout`.
+    ///
+    /// # Errors
+    /// As for connecting; [`BackendError::Limit`] where too many wait already, or for too long.
     pub async fn take(
         self: &Rc<Self>,
         uid: SessionUid,
@@ -911,43 +934,38 @@ impl Pool {
         {
             return Ok(lease);
         }
+        self.queue()?.await
+    }
+
+    /// A place among those who wait for a connection, for who has found none idle. A small future, to be
+    /// held where a statement waits.
+    ///
+    /// # Errors
+    /// [`BackendError::Limit`] where too many wait already.
+    pub fn queue(self: &Rc<Self>) -> Result<Waiting, BackendError> {
+        let Some(server) = self.server.upgrade() else {
+            return Err(BackendError::Protocol("the server was removed"));
+        };
         let begun = Instant::now();
-        let (metrics, index) = server.metrics();
         if server.count.waiting.fetch_add(1, Ordering::AcqRel) >= server.options.max_waiting {
             server.count.waiting.fetch_sub(1, Ordering::AcqRel);
-            metrics.pool_wait(index, PoolWait::Refused, Duration::ZERO);
-            return Err(BackendError::Limit(format!(
-                "pool.max_waiting ({}) statements already wait for a connection to {}",
-                server.options.max_waiting,
-                server.facts.borrow().address
-            )));
+            return Err(server.too_many_wait());
         }
         let waiter = Rc::new(Waiter {
             pool: self.clone(),
+            begun,
             deadline: begun + server.options.wait_timeout.min(NEVER),
             queued: Cell::new(true),
             outcome: RefCell::new(None),
             waker: RefCell::new(None),
         });
         server.waiters.borrow_mut().push_back(waiter.clone());
-        server.pump();
+        // Who starves is told when there is room.
+        if !server.is_starving() {
+            server.pump();
+        }
         server.watch();
-        let guard = Leaving {
-            server: server.clone(),
-            waiter: waiter.clone(),
-        };
-        let outcome = poll_fn(|cx| match waiter.outcome.borrow_mut().take() {
-            Some(outcome) => Poll::Ready(outcome),
-            None => {
-                *waiter.waker.borrow_mut() = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        })
-        .await;
-        drop(guard);
-        let conn = outcome?;
-        metrics.pool_wait(index, PoolWait::Served, begun.elapsed());
-        Ok(server.lease(conn, self))
+        Ok(Waiting { server, waiter })
     }
 }
 
@@ -971,14 +989,39 @@ fn best(idle: &[Box<Conn>], wish: &Wish<'_>) -> Option<usize> {
     found
 }
 
-/// Takes a waiter out of the queue when its session stops waiting, for whatever reason, and
-/// hands on what may have been given to it at the last moment.
-struct Leaving {
+/// Waits for a connection, in order. Dropping it gives the place up, for whatever reason, and hands on
+/// what may have been given to it at the last moment.
+pub struct Waiting {
     server: Rc<ServerPool>,
     waiter: Rc<Waiter>,
 }
 
-impl Drop for Leaving {
+impl Future for Waiting {
+    type Output = Result<Lease, BackendError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let waiter = &*self.waiter;
+        let outcome = waiter.outcome.borrow_mut().take();
+        match outcome {
+            Some(Ok(conn)) => {
+                let (metrics, index) = self.server.metrics();
+                metrics.pool_wait(index, PoolWait::Served, waiter.begun.elapsed());
+                Poll::Ready(Ok(self.server.lease(conn, &waiter.pool)))
+            }
+            Some(Err(error)) => Poll::Ready(Err(error)),
+            None => {
+                let mut waker = waiter.waker.borrow_mut();
+                match &mut *waker {
+                    Some(waker) => waker.clone_from(cx.waker()),
+                    none => *none = Some(cx.waker().clone()),
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.server.count.waiting.fetch_sub(1, Ordering::AcqRel);
         let mut waiters = self.server.waiters.borrow_mut();

@@ -59,7 +59,17 @@ impl Session {
     ) -> Result<Lease, Failure> {
         let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
         let before = is_primary();
-        match self.take_anew(pool, state).await {
+        let taken = match pool.queue() {
+            Ok(waiting) => self.unless_killed(waiting).await,
+            Err(refused) => Err(refused),
+        };
+        let taken = match taken {
+            Err(error) if is_at_account_limit(&error) => {
+                Box::pin(self.take_from_own(pool, state)).await
+            }
+            taken => taken,
+        };
+        match taken {
             Ok(lease) if before && !is_primary() => {
                 lease.give_back();
                 Err(Answer::no_server(NoServer::NoPrimary).into())
@@ -70,22 +80,15 @@ impl Session {
         }
     }
 
-    /// A connection that is not there yet. Where the account may have no more of them, those that
-    /// it has and does not use are closed first.
-    pub(crate) async fn take_anew(
+    /// The account may have no more connections: those that it has and does not use are closed first.
+    async fn take_from_own(
         &self,
         pool: &Rc<Pool>,
         state: &Rc<SessionState>,
     ) -> Result<Lease, BackendError> {
-        let taken = self.unless_killed(pool.take(self.handle.uid, state)).await;
-        match taken {
-            Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226) => {
-                self.worker.make_room_for(&self.identity.account.user).await;
-                let taking = pool.take(self.handle.uid, state);
-                self.unless_killed(taking).await
-            }
-            taken => taken,
-        }
+        self.worker.make_room_for(&self.identity.account.user).await;
+        let taking = pool.take(self.handle.uid, state);
+        self.unless_killed(taking).await
     }
 
     /// Waits for a connection until a KILL names the session.
@@ -123,4 +126,9 @@ impl Session {
         lease.broken |= self.handle.tainted.take() | lease.in_transaction();
         lease.give_back();
     }
+}
+
+/// The server allows the account, or the user, no more connections.
+fn is_at_account_limit(error: &BackendError) -> bool {
+    matches!(error, BackendError::Server(error) if matches!(error.code, 1203 | 1226))
 }

@@ -509,7 +509,7 @@ impl Session {
             // In one expression: what has a name of its own takes room until the statement ends.
             let mut lease = match self.take_idle(&pool, &state, request) {
                 Some(lease) => lease,
-                None => match Box::pin(self.take_lease(candidate.server, &pool, &state)).await {
+                None => match self.take_lease(candidate.server, &pool, &state).await {
                     Ok(lease) => lease,
                     Err(Failure::Answer(why)) if !self.was_killed() => {
                         refusal = Some(why);
