@@ -200,7 +200,7 @@ finish_step() {
         130) word=interrupted; f=$((f + 1)) ;;
         *) word=FAILED; [ "$f" -gt 0 ] || f=1 ;;
     esac
-    case $status in 0 | 3) ;; *) failures+=$(failures_in "$log") ;; esac
+    case $status in 0 | 3) ;; *) failures+="$name:"$'\n'"$(failures_in "$log")"$'\n' ;; esac
     skips+=$(sed -n "s/.*SKIPPED: /$name: /p" "$log")
     [ -z "$skips" ] || skips=${skips%$'\n'}$'\n'
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))

@@ -66,9 +66,7 @@ pub(crate) fn note(
     let now = &*topology.snapshot();
     if before.primary == now.primary {
         if let Some((old, since)) = failovers.provisional()
-            && now.without == Some(NoPrimary::Conflict)
-            && server == old
-            && was_asked_since(now, server, since)
+            && is_conflict_without_doubt(now, old, since)
         {
             failovers.settle(MoveKind::Conflict);
         }
@@ -99,7 +97,9 @@ pub(crate) fn note(
         failovers.lost(Loss {
             kind,
             // The other may have been promoted after the old one answered last.
-            provisional: now.without == Some(NoPrimary::Conflict) && server != old,
+            provisional: now.without == Some(NoPrimary::Conflict)
+                && server != old
+                && now.conflict.contains(&old),
             old: Some(named(old)),
             last_good: evidence.last_good,
             suspected: evidence.suspicion,
@@ -115,12 +115,26 @@ pub(crate) fn note(
             );
         }
         if let Some((old, _)) = failovers.provisional() {
-            failovers.settle(match old == new {
+            let kind = match old == new {
                 true => MoveKind::Conflict,
                 false => succession(now, old),
-            });
+            };
+            info!(kind = %kind, "what looked like a conflict is over");
+            failovers.settle(kind);
         }
         failovers.found(named(new));
+    }
+}
+
+/// What began as a conflict with the old primary is one: it has claimed its role again when it was asked
+/// since, or others claim it without it.
+fn is_conflict_without_doubt(now: &Snapshot, old: ServerId, since: Millis) -> bool {
+    match now.without {
+        Some(NoPrimary::Conflict) => {
+            !now.conflict.contains(&old) || was_asked_since(now, old, since)
+        }
+        Some(NoPrimary::Doubtful(_)) => true,
+        _ => false,
     }
 }
 
@@ -205,6 +219,7 @@ mod tests {
 
     const A: ServerId = ServerId(0);
     const B: ServerId = ServerId(1);
+    const C: ServerId = ServerId(2);
     /// After whatever the test takes: milliseconds since the process started.
     const LATER: u64 = 1_000_000;
 
@@ -216,17 +231,25 @@ mod tests {
         }))
     }
 
-    /// A is the primary, B is read only, and then found writable before A is asked again.
+    fn refused() -> ObservationKind {
+        ObservationKind::ProbeFailed {
+            cause: Cause::Refused,
+            text: "refused".into(),
+        }
+    }
+
+    /// A is the primary, B and C are read only, and then B is found writable before A is asked again.
     struct Story(Topology, Failovers);
 
     impl Story {
         fn new() -> Story {
-            let servers = vec![ServerSpec::new("a:3306"), ServerSpec::new("b:3306")];
+            let servers = ["a:3306", "b:3306", "c:3306"].map(ServerSpec::new).into();
             let origin = std::time::Instant::now() - std::time::Duration::from_secs(1);
             let failovers = Failovers::new(origin);
             let mut story = Story(Topology::new(Options::default(), servers), failovers);
             story.see(A, 0, report(false, 0));
             story.see(B, 0, report(true, 0));
+            story.see(C, 0, report(true, 0));
             story.see(B, 0, report(false, 0));
             assert_eq!(story.0.snapshot().without, Some(NoPrimary::Conflict));
             assert_eq!(story.made(), [0; 4], "not before A was asked");
@@ -273,13 +296,19 @@ mod tests {
     #[test]
     fn a_primary_that_does_not_answer_beside_a_new_one_is_lost() {
         let mut story = Story::new();
-        let failed = ObservationKind::ProbeFailed {
-            cause: Cause::Refused,
-            text: "refused".into(),
-        };
-        story.see(A, LATER, failed);
+        story.see(A, LATER, refused());
         assert_eq!(story.0.snapshot().primary, Some(B));
         assert_eq!(story.made(), [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn two_others_beside_a_primary_that_is_gone_are_a_conflict() {
+        let mut story = Story::new();
+        story.see(C, LATER, report(false, 0));
+        assert_eq!(story.made(), [0; 4]);
+        story.see(A, LATER, refused());
+        assert_eq!(story.0.snapshot().without, Some(NoPrimary::Conflict));
+        assert_eq!(story.made(), [0, 0, 0, 1]);
     }
 
     #[test]

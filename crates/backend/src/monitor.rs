@@ -120,7 +120,7 @@ pub struct Monitor {
 }
 
 /// A server on which nothing is written is asked how far it is after twice as long each time, up to
-/// so many times, until something is written; whoever waits for the answer has it at once all the same.
+/// so many times, until something is written through Millrace; whoever waits for the answer has it at once all the same.
 const QUIET_DOUBLINGS: u32 = 4;
 
 /// What watches has panicked: it is begun anew after this.
@@ -349,10 +349,17 @@ impl Monitor {
                     _ => conn = None,
                 }
             }
+            let least = options.position_interval;
+            let next = tokio::time::Instant::now() + least;
+            let stirred = async {
+                self.positions.stirred(id).await;
+                // A server that makes no progress is not asked for every write.
+                tokio::time::sleep_until(next).await;
+            };
             tokio::select! {
-                () = tokio::time::sleep(options.position_interval.saturating_mul(1 << unchanged)) => {}
+                () = tokio::time::sleep(least.saturating_mul(1 << unchanged)) => {}
                 () = self.positions.urged(id) => {}
-                () = self.positions.stirred(id), if unchanged > 0 => unchanged = 0,
+                () = stirred, if unchanged > 0 => unchanged = 0,
             }
         }
     }

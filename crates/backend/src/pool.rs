@@ -133,6 +133,9 @@ pub struct ServerPool {
     response_us: Cell<u32>,
     tick: Cell<u64>,
     me: Weak<ServerPool>,
+    /// Those who wait found neither room for a connection nor one to close for it, and are told when there
+    /// is: who comes after them need not look.
+    futile: Cell<bool>,
     /// Places go round, it has left one to another worker, and has not been told of one since.
     yielded: Cell<bool>,
     /// Pools made so far.
@@ -251,6 +254,7 @@ impl ServerPool {
             response_us: Cell::new(0),
             tick: Cell::new(0),
             me: me.clone(),
+            futile: Cell::new(false),
             yielded: Cell::new(false),
             made: Cell::new(0),
             connects: Cell::new(0),
@@ -445,10 +449,12 @@ impl ServerPool {
     pub fn pump(&self) {
         loop {
             let Some(pool) = self.uncovered() else {
+                self.futile.set(false);
                 self.mark_starving(false);
                 return;
             };
             let Some(permit) = self.permit() else {
+                self.futile.set(self.idle_here() == 0);
                 self.mark_starving(true);
                 return;
             };
@@ -616,12 +622,6 @@ impl ServerPool {
         }
     }
 
-    /// Sessions wait here, and there was no room for one more connection.
-    fn is_starving(&self) -> bool {
-        let bit = 1u64 << (self.worker % 64);
-        self.count.starving.load(Ordering::Relaxed) & bit != 0
-    }
-
     #[cold]
     fn too_many_wait(&self) -> BackendError {
         let (metrics, index) = self.metrics();
@@ -786,7 +786,7 @@ impl ServerPool {
                 conn.used = self.tick.get();
                 pool.idle.borrow_mut().push(conn);
                 // Whoever comes next may have the place of this one.
-                self.mark_starving(false);
+                self.futile.set(false);
             }
             None => self.retire(conn),
         }
@@ -959,9 +959,9 @@ impl Pool {
             outcome: RefCell::new(None),
             waker: RefCell::new(None),
         });
+        let is_first = server.waiters.borrow().is_empty();
         server.waiters.borrow_mut().push_back(waiter.clone());
-        // Who starves is told when there is room.
-        if !server.is_starving() {
+        if is_first || !server.futile.get() {
             server.pump();
         }
         server.watch();

@@ -174,7 +174,8 @@ pub struct Monitor {
     /// `connect_timeout` of the probe's connection, login included. Default 1 s.
     pub connect_timeout: Duration,
     /// `position_interval`: the least time between two questions to a server how far it is, while
-    /// sessions need to know; up to sixteen times as long until something is written. Default 50 ms.
+    /// sessions need to know; up to sixteen times as long until something is written
+    /// through Millrace. Default 50 ms.
     pub position_interval: Duration,
     /// `commit_stall`: commits that take longer keep further writes from the primary until they end.
     /// Whole seconds, default 2 s; 0: never.

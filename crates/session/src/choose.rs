@@ -53,7 +53,7 @@ impl Session {
     }
 
     /// Whether a read of the session could run anywhere but on the primary: where it could not,
-    /// nobody is asked how far he is.
+    /// nobody is asked how far he is, but at level `global` the primary what it has.
     fn has_choice(&self) -> bool {
         self.target != Target::PrimaryOnly
             && self.worker.with_world(|world| {

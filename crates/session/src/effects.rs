@@ -123,6 +123,9 @@ impl Session {
         let hidden = self.hides_position(&outcome, request)
             || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
         self.position_stale |= hidden;
+        if hidden {
+            self.worker.shared.monitor.positions().stir();
+        }
         match self.concealing.take() {
             Some(concealing) if !hidden && !self.position_unknown => concealing.told(),
             Some(_) => {}
