@@ -34,6 +34,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         tls: without_tls()?,
         timeout: PoolOptions::default().connect_timeout,
         states: Rc::default(),
+        rooms: Rc::default(),
     };
     let server = ServerPool::new(
         Arc::new(facts),

@@ -119,8 +119,8 @@ impl AsyncRead for Compressed {
                     continue;
                 }
             }
-            this.packed.reserve(CHUNK);
-            if ready!(this.inner.poll_read_into(cx, &mut this.packed))? == 0 {
+            let room = |packed: &mut Vec<u8>| packed.reserve(CHUNK);
+            if ready!(this.inner.poll_read_into(cx, &mut this.packed, room))? == 0 {
                 return Poll::Ready(Ok(()));
             }
         }

@@ -7,20 +7,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::handshake::ChangeUser;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::resultset::{Reply, Rows, parse_text_rows};
-use millrace_protocol::{Capabilities, Status};
+use millrace_protocol::{Capabilities, Status, packet};
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
 use crate::connect::{Opened, finish, server_error};
 use crate::error::{BackendError, ServerError};
 use crate::prepared::Prepared;
+use crate::rooms::{ROOM, Rooms};
 use crate::secret::Secret;
 use crate::state::{self, SessionState, Value, frame_query};
 use crate::stream::Stream;
@@ -165,6 +166,8 @@ pub struct Conn {
     pub stream: Stream,
     /// Bytes read and not yet consumed.
     pub buffer: Vec<u8>,
+    /// Where the room for them comes from.
+    pub rooms: Rc<Rooms>,
     /// The server.
     pub server: ServerId,
     /// The server's number for it, as in its process list.
@@ -210,10 +213,6 @@ pub struct Conn {
     permit: Option<Permit>,
 }
 
-/// Bytes that a read from a server has room for. A result of 10,000 rows takes an eighth more CPU
-/// with 8 KiB and a twelfth more with 64; between 16 and 32 rounds differ by more than sizes do.
-const ROOM: usize = 24 * 1024;
-
 /// A row of a control query: the columns' text, none for NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
 
@@ -223,6 +222,7 @@ impl Conn {
         Conn {
             stream: opened.stream,
             buffer: opened.buffer,
+            rooms: Rc::default(),
             server,
             thread_id: opened.greeting.thread_id,
             capabilities: opened.capabilities,
@@ -261,17 +261,29 @@ impl Conn {
 
     /// Polls for more bytes from the server.
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let (len, capacity) = (self.buffer.len(), self.buffer.capacity());
-        if capacity < ROOM {
-            self.buffer.reserve_exact(ROOM - len);
-        } else if capacity - len < 1024 {
-            self.buffer.reserve(ROOM);
-        }
-        let polled = self.stream.poll_read_into(cx, &mut self.buffer);
-        if polled.is_pending() && self.down.get() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        let rooms = &self.rooms;
+        let make_room = |buffer: &mut Vec<u8>| {
+            if buffer.is_empty() && buffer.capacity() < ROOM {
+                *buffer = rooms.take();
+            } else if buffer.capacity() - buffer.len() < 1024 {
+                buffer.reserve(ROOM);
+            }
+        };
+        let polled = self.stream.poll_read_into(cx, &mut self.buffer, make_room);
+        if polled.is_pending() {
+            self.leave_room();
+            if self.down.get() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
         }
         polled
+    }
+
+    /// Gives back the room that it reads into, if there is nothing in it: after an answer.
+    pub fn leave_room(&mut self) {
+        if self.buffer.is_empty() && self.buffer.capacity() != 0 {
+            self.rooms.give(std::mem::take(&mut self.buffer));
+        }
     }
 
     /// Waits for more bytes from the server; its end of stream is an error.
@@ -381,11 +393,35 @@ impl Conn {
                     self.broken = true;
                     return Err(BackendError::Protocol("malformed packet"));
                 }
-                Event::Done => return Ok(answer),
+                Event::Done => {
+                    self.leave_room();
+                    return Ok(answer);
+                }
             };
             answer.extend_from_slice(&self.buffer[..taken]);
             self.buffer.drain(..taken);
         }
+    }
+
+    /// What a server says that closes on a packet longer than its `max_allowed_packet` (1153,
+    /// ER_NET_PACKET_TOO_LARGE), as far as it can still be read: it does so before it has been sent the
+    /// whole. For a connection that could not be written to; it is of no use afterwards.
+    pub async fn refused_length(&mut self) -> Option<ServerError> {
+        const LIMIT: Duration = Duration::from_secs(1);
+        let reading = async {
+            loop {
+                while let Some(len) = packet::whole(&self.buffer) {
+                    if let Ok(error) = ErrPacket::parse(&self.buffer[packet::HEADER..len])
+                        && error.code == 1153
+                    {
+                        return Some(server_error(&error));
+                    }
+                    self.buffer.drain(..len);
+                }
+                self.fill().await.ok()?;
+            }
+        };
+        tokio::time::timeout(LIMIT, reading).await.ok()?
     }
 
     /// The SET that makes the server report what Millrace follows.

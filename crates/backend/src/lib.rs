@@ -16,6 +16,7 @@ pub mod pool;
 pub mod positions;
 pub mod prepared;
 mod probe;
+pub mod rooms;
 pub mod secret;
 pub mod state;
 pub mod stream;

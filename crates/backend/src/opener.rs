@@ -8,6 +8,7 @@ use crate::conn::{Conn, Permit};
 use crate::connect::{Login, SharedTls, open};
 use crate::error::BackendError;
 use crate::pool::{PoolKey, ServerFacts};
+use crate::rooms::Rooms;
 use crate::state::States;
 
 /// A connection under way.
@@ -34,6 +35,8 @@ pub struct Logins {
     pub timeout: Duration,
     /// The states that the worker's connections share.
     pub states: Rc<States>,
+    /// The room that they read into.
+    pub rooms: Rc<Rooms>,
 }
 
 impl Opener for Logins {
@@ -54,6 +57,7 @@ impl Opener for Logins {
             };
             let opened = open(&facts.address, &login, &self.tls, self.timeout).await?;
             let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
+            conn.rooms = self.rooms.clone();
             let state = tokio::time::timeout(self.timeout, conn.set_up(&facts.track))
                 .await
                 .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;

@@ -35,8 +35,8 @@ pub async fn read_packet(
                 "packet longer than allowed here",
             ));
         }
-        buf.reserve(4096);
-        let read = std::future::poll_fn(|cx| stream.poll_read_into(cx, buf)).await?;
+        let room = |buf: &mut Vec<u8>| buf.reserve(4096);
+        let read = std::future::poll_fn(|cx| stream.poll_read_into(cx, buf, room)).await?;
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

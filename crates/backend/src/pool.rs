@@ -1056,12 +1056,15 @@ impl ServerPool {
 impl Lease {
     /// Puts the connection back for others; a broken one is closed.
     pub fn give_back(mut self) {
-        let Some(conn) = self.conn.take() else { return };
+        let Some(mut conn) = self.conn.take() else {
+            return;
+        };
         let server = self.server.clone();
         if conn.broken {
             drop(conn);
             server.closed(1);
         } else {
+            conn.leave_room();
             let has_database = !conn.state.database.is_empty();
             if has_database == self.pool.key.has_database || !has_database {
                 server.take_back(conn, &self.pool);

@@ -52,16 +52,21 @@ impl Plain {
         }
     }
 
-    /// Reads what there is into `buf`'s spare room, which must not be empty. The system call is
-    /// made here: on its way through the C library and tokio's readers it costs three times as
-    /// much.
-    fn poll_read_into(&self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        let room = buf.capacity() - buf.len();
+    /// [`Stream::poll_read_into`]. The system call is made here: on its way through the C library and
+    /// tokio's readers it costs three times as much.
+    fn poll_read_into(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut Vec<u8>,
+        make_room: impl Fn(&mut Vec<u8>),
+    ) -> Poll<io::Result<usize>> {
         loop {
             match self {
                 Plain::Tcp(stream) => ready!(stream.poll_read_ready(cx))?,
                 Plain::Unix(stream) => ready!(stream.poll_read_ready(cx))?,
             }
+            make_room(buf);
+            let room = buf.capacity() - buf.len();
             let read = self.try_io(Interest::READABLE, |socket| {
                 let (read, _) = net::recv(socket, spare_capacity(buf), RecvFlags::empty())?;
                 Ok(read)
@@ -181,16 +186,19 @@ impl AsyncWrite for Stream {
 }
 
 impl Stream {
-    /// Reads what there is into `buf`'s spare room (which must not be empty). `Ok(0)` is the
-    /// peer's end of stream.
+    /// Reads what there is into `buf`'s spare room. `make_room` sees to it that there is some: it is
+    /// called before a read; on a bare socket, only where there may be something to read. `Ok(0)` is the peer's end of
+    /// stream.
     pub fn poll_read_into(
         &mut self,
         cx: &mut Context<'_>,
         buf: &mut Vec<u8>,
+        make_room: impl Fn(&mut Vec<u8>),
     ) -> Poll<io::Result<usize>> {
         if let Stream::Plain(plain) = self {
-            return plain.poll_read_into(cx, buf);
+            return plain.poll_read_into(cx, buf, make_room);
         }
+        make_room(buf);
         // The future of `read_buf` holds nothing between polls, so it can be made anew each time.
         pin!(self.read_buf(buf)).poll(cx)
     }

@@ -191,6 +191,11 @@ impl Session {
         };
         if let Err(error) = sent {
             // Its last byte did not go out.
+            if let Some(refused) = Box::pin(lease.refused_length()).await {
+                lease.broken = true;
+                // As without Millrace: the error, and the end.
+                return Err(Failure::Fatal(Answer::server(refused)));
+            }
             return self.broken(request, lease, BackendError::Io(error), false);
         }
         // Every command was sent, so every answer must be read, whatever one of them says.
@@ -474,12 +479,14 @@ impl Session {
             return Err(Failure::Answer(why));
         }
         self.route.lost += 1;
-        if request.access == Access::Write {
+        // Who only prepares a write has written nothing.
+        let writes = request.access == Access::Write && request.expect != Expect::Prepare;
+        if writes {
             self.route.ended = Some(Answer::unknown_outcome());
         }
-        self.count_retry(match request.access {
-            Access::Write => RetryKind::Write,
-            _ => RetryKind::Read,
+        self.count_retry(match writes {
+            true => RetryKind::Write,
+            false => RetryKind::Read,
         });
         Ok(Attempt::Elsewhere(why))
     }

@@ -279,6 +279,7 @@ impl Session {
             }
         }
         lease.buffer.drain(..at);
+        lease.leave_room();
         if self.outcome.has_status {
             lease.status = self.outcome.status;
         }

@@ -225,6 +225,8 @@ pub(crate) async fn exchange(
     }
     let mut upward = Vec::with_capacity(16 * 1024);
     let mut downward = Vec::with_capacity(16 * 1024);
+    // It is there already: what is in them is sent before the next read.
+    let room = |_: &mut Vec<u8>| ();
     loop {
         enum Said {
             Client,
@@ -236,10 +238,10 @@ pub(crate) async fn exchange(
             if handle.ended.get() {
                 return std::task::Poll::Ready(Ok(Said::Nobody));
             }
-            if let std::task::Poll::Ready(read) = client.poll_read_into(cx, &mut upward) {
+            if let std::task::Poll::Ready(read) = client.poll_read_into(cx, &mut upward, room) {
                 return std::task::Poll::Ready(read.map(|_| Said::Client));
             }
-            if let std::task::Poll::Ready(read) = server.poll_read_into(cx, &mut downward) {
+            if let std::task::Poll::Ready(read) = server.poll_read_into(cx, &mut downward, room) {
                 return std::task::Poll::Ready(read.map(|_| Said::Server));
             }
             std::task::Poll::Pending

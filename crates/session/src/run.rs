@@ -42,8 +42,7 @@ impl Session {
                     break;
                 }
             };
-            let rest = self.inbuf.split_off(length);
-            let command = std::mem::replace(&mut self.inbuf, rest);
+            let command = self.take_command(length);
             self.handle.busy_since.set(self.worker.tick());
             self.handle.counts.command();
             self.handle.interrupted.set(false);
@@ -113,6 +112,20 @@ impl Session {
         }
     }
 
+    /// The command that is at hand, out of the buffer that it was read into. Most are short and come
+    /// alone: those are copied, so that the buffer, which the processor has at hand, is the next
+    /// client's, and such a statement holds little while it waits.
+    fn take_command(&mut self, length: usize) -> Vec<u8> {
+        if length == self.inbuf.len()
+            && let Some(command) = self.worker.copy_of(&self.inbuf)
+        {
+            self.worker.put_buffer(std::mem::take(&mut self.inbuf));
+            return command;
+        }
+        let rest = self.inbuf.split_off(length);
+        std::mem::replace(&mut self.inbuf, rest)
+    }
+
     /// Answers a command that is too long. The client reads only when it has sent all of it, so
     /// the rest is read as well, for a moment.
     async fn refuse_long(&mut self, answer: &Answer) {
@@ -153,14 +166,17 @@ impl Session {
             {
                 return Poll::Ready(Err(Failure::Ended));
             }
-            if self.inbuf.capacity() == 0 {
-                self.inbuf = self.worker.take_buffer();
-            } else if self.inbuf.capacity() - self.inbuf.len() < 4096 {
-                let wanted = packet::header(&self.inbuf).map_or(0, |header| header.len as usize);
-                self.inbuf.reserve((wanted + 8).clamp(16 * 1024, 1 << 20));
-            }
-            let read = self.client.poll_read_into(cx, &mut self.inbuf);
-            if read.is_pending() && self.inbuf.is_empty() {
+            let worker = &self.worker;
+            let make_room = |inbuf: &mut Vec<u8>| {
+                if inbuf.capacity() == 0 {
+                    *inbuf = worker.take_buffer();
+                } else if inbuf.capacity() - inbuf.len() < 4096 {
+                    let wanted = packet::header(inbuf).map_or(0, |header| header.len as usize);
+                    inbuf.reserve((wanted + 8).clamp(16 * 1024, 1 << 20));
+                }
+            };
+            let read = (self.client).poll_read_into(cx, &mut self.inbuf, make_room);
+            if read.is_pending() && self.inbuf.is_empty() && self.inbuf.capacity() != 0 {
                 self.worker.put_buffer(std::mem::take(&mut self.inbuf));
             }
             if let Poll::Ready(Ok(read)) = read {

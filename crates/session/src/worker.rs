@@ -14,6 +14,7 @@ use millrace_backend::connect::SharedTls;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::opener::Logins;
 use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
+use millrace_backend::rooms::Rooms;
 use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
 use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
@@ -291,7 +292,10 @@ pub struct Worker {
     shapes: RefCell<Shapes>,
     /// At most one, for the next statement to conclude.
     outcome: Cell<Option<Box<Outcome>>>,
-    buffers: RefCell<Vec<Vec<u8>>>,
+    /// What clients' commands are read into.
+    buffers: Rooms,
+    /// What those that are short are copied to while they are under way.
+    small_buffers: Rooms,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
     journals: RefCell<Vec<Box<Journal>>>,
     journals_kept: Kept,
@@ -310,6 +314,14 @@ const SHARED_STATEMENTS_MAX: usize = 10_000;
 
 /// The size of the buffers that sessions borrow; bytes.
 const BUFFER: usize = 16 * 1024;
+
+/// Commands up to this length are copied out of them; bytes.
+const SMALL: usize = 512;
+
+/// How many buffers of either size are kept for the next: a MiB, and half a one of a worker that had as
+/// many short commands under way.
+const BUFFERS_KEPT: usize = 64;
+const SMALL_KEPT: usize = 1024;
 
 impl Worker {
     /// Makes the worker with number `index` of `shared.mailboxes`.
@@ -330,6 +342,7 @@ impl Worker {
             tls: shared.server_tls.clone(),
             timeout: shared.pool.connect_timeout,
             states: states.clone(),
+            rooms: Rc::default(),
         });
         let shared_pools = shared.clone();
         let make = move |facts: &Arc<ServerFacts>| {
@@ -377,7 +390,8 @@ impl Worker {
             statements: RefCell::default(),
             shapes: RefCell::default(),
             outcome: Cell::default(),
-            buffers: RefCell::default(),
+            buffers: Rooms::new(BUFFER, BUFFERS_KEPT),
+            small_buffers: Rooms::new(SMALL, SMALL_KEPT),
             journals: RefCell::default(),
             journals_kept: Kept::default(),
             next_statement: Cell::new(1),
@@ -912,17 +926,25 @@ impl Worker {
 
     /// An empty buffer; give it back with [`Worker::put_buffer`].
     pub(crate) fn take_buffer(&self) -> Vec<u8> {
-        self.buffers
-            .borrow_mut()
-            .pop()
-            .unwrap_or_else(|| Vec::with_capacity(BUFFER))
+        self.buffers.take()
     }
 
-    pub(crate) fn put_buffer(&self, mut buffer: Vec<u8>) {
-        let mut buffers = self.buffers.borrow_mut();
-        if buffer.capacity() >= BUFFER && buffer.capacity() <= 4 * BUFFER && buffers.len() < 64 {
-            buffer.clear();
-            buffers.push(buffer);
+    /// A copy of a short command; give it back with [`Worker::put_buffer`]. None of a longer one.
+    pub(crate) fn copy_of(&self, command: &[u8]) -> Option<Vec<u8>> {
+        if command.len() > SMALL {
+            return None;
+        }
+        let mut small = self.small_buffers.take();
+        small.extend_from_slice(command);
+        Some(small)
+    }
+
+    /// Takes back a buffer of either kind, or frees what is neither.
+    pub(crate) fn put_buffer(&self, buffer: Vec<u8>) {
+        if buffer.capacity() < BUFFER {
+            self.small_buffers.give(buffer);
+        } else {
+            self.buffers.give(buffer);
         }
     }
 }

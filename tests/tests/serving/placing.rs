@@ -78,8 +78,15 @@ pub(crate) async fn targets(cluster: &Cluster) -> anyhow::Result<()> {
 pub(crate) async fn reads_on_all(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "[routing]\nreads = \"all\"\n").await?;
     let mut connection = Connection::open(&app(proxy.address())).await?;
-    let seen = ports_of(&mut connection, 40).await?;
     let all: BTreeSet<u16> = cluster.servers().iter().map(|s| s.port).collect();
+    // Where all servers are idle, a session that reads alone moves now and then only.
+    let mut seen = BTreeSet::new();
+    for _ in 0..50 {
+        seen.extend(ports_of(&mut connection, 20).await?);
+        if seen == all {
+            break;
+        }
+    }
     ensure!(seen == all, "{seen:?}");
     Ok(())
 }
