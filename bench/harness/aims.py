@@ -223,9 +223,10 @@ def _wescale():
     # Two runs of the same thing differ by that much here.
     yield Aim("W1", "QPS to direct's, least from 16 threads on (level: within 3 %)", "at least", 0.97,
               worst(min, [ratio("W1", point, "qps", "millrace-primary", "direct") for point in from_16]),
-              needs_caps=True)  # fmt: skip
+              needs_caps=True, floor=("bare relay", worst(min, [ratio("W1", point, "qps", "relay", "direct") for point in from_16])))  # fmt: skip
     yield Aim("W1", "CPU per query to HAProxy's, most at any count", "at most", 1,
-              worst(max, [ratio("W1", point, "proxy_us", "millrace-primary", "haproxy") for point in mixed]))  # fmt: skip
+              worst(max, [ratio("W1", point, "proxy_us", "millrace-primary", "haproxy") for point in mixed]),
+              floor=("bare relay", worst(max, [ratio("W1", point, "proxy_us", "relay", "haproxy") for point in mixed])))  # fmt: skip
     reads = {1: "reads, 1 server", 3: "reads, 3 servers"}
     yield Aim("W2", "reads on three servers to direct's on one, corrected for the servers' CPU", "at least", 2.7,
               scaled(line("W2", "millrace-all", reads, corrected=True, base="direct"), 3), needs_caps=True)  # fmt: skip
@@ -271,22 +272,28 @@ def _proxies_compared():
     def at(cores):
         return [point.name for point in proxies_compared.T1.points if point.proxy_cores == cores]
 
-    def every(pick, experiment, metric, cores):
-        return worst(pick, [ratio(experiment, point, metric, "millrace", "haproxy") for point in at(cores)])
+    def every(pick, experiment, metric, cores, system="millrace"):
+        return worst(pick, [ratio(experiment, point, metric, system, "haproxy") for point in at(cores)])
+
+    def floor(*of):
+        return ("bare relay", every(*of, system="relay"))
 
     for experiment in ("T1", "T2"):
         yield Aim(experiment, "errors with 4,096 threads on one core", "at most", 0,
                   errors(experiment, at(1.0)[-1:], "millrace"), "", 0, needs_caps=True)  # fmt: skip
         for cores in proxies_compared.CAPS:
             yield Aim(experiment, f"CPU per read to HAProxy's, most at any count, {cores:g} core", "less than", 1,
-                      every(max, experiment, "proxy_us", cores), needs_caps=True)  # fmt: skip
+                      every(max, experiment, "proxy_us", cores), needs_caps=True,
+                      floor=floor(max, experiment, "proxy_us", cores))  # fmt: skip
     # As many as the rate allows is all that there are.
     for cores in proxies_compared.CAPS:
         yield Aim("T1", f"reads per second to HAProxy's, least at any count, {cores:g} core (level: within 3 %)",
-                  "at least", 0.97, every(min, "T1", "reads_per_s", cores), needs_caps=True)  # fmt: skip
+                  "at least", 0.97, every(min, "T1", "reads_per_s", cores), needs_caps=True,
+                  floor=floor(min, "T1", "reads_per_s", cores))  # fmt: skip
     for cores in proxies_compared.CAPS:
         yield Aim("T2", f"reads per second to HAProxy's, least at any count, {cores:g} core", "more than", 1,
-                  every(min, "T2", "reads_per_s", cores), needs_caps=True)  # fmt: skip
+                  every(min, "T2", "reads_per_s", cores), needs_caps=True,
+                  floor=floor(min, "T2", "reads_per_s", cores))  # fmt: skip
 
 
 def _udb():
