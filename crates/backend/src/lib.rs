@@ -9,6 +9,7 @@ pub mod conn;
 pub mod connect;
 pub mod error;
 pub mod failovers;
+mod idle;
 pub mod monitor;
 pub mod opener;
 pub mod packet_io;

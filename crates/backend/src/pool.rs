@@ -21,8 +21,9 @@ use crate::account::Account;
 use crate::conn::{Conn, Permit, SessionUid};
 use crate::connect::Address;
 use crate::error::BackendError;
+pub use crate::idle::Wish;
+use crate::idle::{Found, Idle};
 use crate::opener::Opener;
-use crate::prepared::StatementUid;
 use crate::state::SessionState;
 
 /// The limits of the pools, per server and for all workers together.
@@ -91,6 +92,9 @@ pub struct ServerFacts {
 /// How long a connection that is to be closed may take to say what its last user might ask about.
 const SAVING: Duration = Duration::from_secs(10);
 
+/// Seconds for which no connection is opened that nobody waits for, after the server refused one.
+const SPARE_AFTER: u64 = 60;
+
 /// As good as for ever, and no time that a clock cannot tell.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -141,6 +145,8 @@ pub struct ServerPool {
     /// Pools made so far.
     made: Cell<u64>,
     connects: Cell<u64>,
+    /// No connection is opened that nobody waits for before this tick: the server refused one.
+    spare_from: Cell<u64>,
     /// Shared with its connections.
     down: Rc<Cell<bool>>,
 }
@@ -148,9 +154,7 @@ pub struct ServerPool {
 /// The idle connections of one key.
 pub struct Pool {
     key: PoolKey,
-    // In boxes: they are handed from place to place with every statement.
-    #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
-    idle: RefCell<Vec<Box<Conn>>>,
+    idle: RefCell<Idle>,
     /// Connections of this kind that are being opened.
     opening: Cell<usize>,
     /// Opened so far.
@@ -161,49 +165,6 @@ pub struct Pool {
     /// Which of its server's it is, in the order in which they were made.
     serial: u64,
     server: Weak<ServerPool>,
-}
-
-/// What a session looks for in an idle connection.
-pub struct Wish<'a> {
-    /// The session.
-    pub uid: SessionUid,
-    /// What must be set on the connection.
-    pub state: &'a Rc<SessionState>,
-    /// The session has left something on a connection that it may need again: worth a longer look.
-    pub own: bool,
-    /// The prepared statement to execute.
-    pub prepared: Option<StatementUid>,
-}
-
-/// The rank of a session's own last connection, and of one that is as good as new to it.
-const OWN: u8 = 0;
-const CLEAN: u8 = 1;
-
-impl<'a> Wish<'a> {
-    /// For statements out of the ordinary.
-    pub fn new(uid: SessionUid, state: &'a Rc<SessionState>) -> Self {
-        Wish {
-            uid,
-            state,
-            own: true,
-            prepared: None,
-        }
-    }
-
-    /// The less, the less has to go ahead of the statement there. Preparing a statement is the
-    /// most: it takes a round trip of its own.
-    fn rank(&self, conn: &Conn) -> u8 {
-        let lacks_statement = self.prepared.is_some_and(|uid| !conn.prepared.has(uid));
-        let rank = if conn.last_user == self.uid {
-            OWN
-        } else {
-            CLEAN
-                + u8::from(!Rc::ptr_eq(&conn.state, self.state))
-                + 2 * u8::from(conn.private_of != 0 && conn.private_of != self.uid)
-                + 4 * u8::from(!conn.residue.is_empty())
-        };
-        rank + 8 * u8::from(lacks_statement)
-    }
 }
 
 struct Waiter {
@@ -258,6 +219,7 @@ impl ServerPool {
             yielded: Cell::new(false),
             made: Cell::new(0),
             connects: Cell::new(0),
+            spare_from: Cell::new(0),
             down: Rc::default(),
         })
     }
@@ -382,15 +344,16 @@ impl ServerPool {
                 tick.saturating_sub(conn.used) >= idle_max
                     || conn.opened.elapsed() >= self.options.max_lifetime
             };
-            let (gone, kept) = std::mem::take(&mut *idle)
-                .into_iter()
-                .partition(|conn| aged(conn));
-            *idle = kept;
-            old.extend::<Vec<Box<Conn>>>(gone);
-            let before = idle.len();
-            idle.retain_mut(|conn| conn.stream.is_quiet());
-            lost += before - idle.len();
-            !idle.is_empty() || Rc::strong_count(pool) > 1
+            for mut conn in idle.take_all() {
+                if aged(&conn) {
+                    old.push(conn);
+                } else if conn.stream.is_quiet() {
+                    idle.push(conn);
+                } else {
+                    lost += 1;
+                }
+            }
+            idle.len() > 0 || Rc::strong_count(pool) > 1
         });
         self.closed(lost);
         old.into_iter().for_each(|conn| self.retire(conn));
@@ -438,7 +401,7 @@ impl ServerPool {
         let mut gone = Vec::new();
         for pool in self.pools.borrow().values() {
             if chosen(&pool.key) {
-                gone.append(&mut pool.idle.borrow_mut());
+                gone.append(&mut pool.idle.borrow_mut().take_all());
             }
         }
         gone.into_iter().for_each(|conn| self.retire(conn));
@@ -553,7 +516,7 @@ impl ServerPool {
         let pools = self.pools.borrow();
         let firsts = pools
             .values()
-            .filter_map(|pool| Some(pool.idle.borrow().first()?.used));
+            .filter_map(|pool| pool.idle.borrow().oldest());
         firsts.min()
     }
 
@@ -579,8 +542,7 @@ impl ServerPool {
             let mut oldest: Option<((u64, u64), Rc<Pool>)> = None;
             for pool in pools.values() {
                 // Of those equally old, the same whatever the map's order.
-                let age = |conn: &Conn| (conn.used, pool.serial);
-                if let Some(age) = pool.idle.borrow().first().map(|conn| age(conn))
+                if let Some(age) = pool.idle.borrow().oldest().map(|used| (used, pool.serial))
                     && oldest.as_ref().is_none_or(|(oldest, _)| age < *oldest)
                 {
                     oldest = Some((age, pool.clone()));
@@ -588,10 +550,10 @@ impl ServerPool {
             }
             oldest
         };
-        let Some((_, pool)) = victim else {
+        let victim = victim.and_then(|(_, pool)| pool.idle.borrow_mut().take_oldest());
+        let Some(conn) = victim else {
             return false;
         };
-        let conn = pool.idle.borrow_mut().remove(0);
         if !conn.residue.is_empty() {
             self.retire(conn);
             return false;
@@ -687,6 +649,24 @@ impl ServerPool {
         });
     }
 
+    /// A session has to do with a connection that another has left something on, and was here with a
+    /// moment ago: both will be back, so that each is to have its own if there is room for one more.
+    fn spare(&self, conn: &Conn, pool: &Rc<Pool>) {
+        let tick = self.tick.get();
+        let has_room = pool.opening.get() == 0
+            && self.open_here.get() < self.share()
+            && self.waiters.borrow().is_empty()
+            && self.starving_elsewhere() == 0
+            && tick >= self.spare_from.get();
+        if !has_room || tick.saturating_sub(conn.used) > 1 {
+            return;
+        }
+        if let Some(permit) = Permit::take(&self.count.open, self.options.max_connections) {
+            pool.opening.set(pool.opening.get() + 1);
+            self.spawn_open(pool.clone(), permit);
+        }
+    }
+
     async fn open_one(
         &self,
         pool: &Pool,
@@ -703,6 +683,7 @@ impl ServerPool {
         let (metrics, server) = self.metrics();
         metrics.connection_failed(server);
         self.open_here.set(self.open_here.get().saturating_sub(1));
+        self.spare_from.set(self.tick.get() + SPARE_AFTER);
         // A server that is too busy to let one more in may serve those who are in: as long as one of
         // these will come free, nobody is told.
         let slow = matches!(error, BackendError::Timeout(_)) && self.leased.get() > 0;
@@ -861,14 +842,14 @@ impl Pool {
     pub fn try_take(self: &Rc<Self>, wish: &Wish<'_>) -> Option<Lease> {
         let server = self.server.upgrade()?;
         loop {
-            let mut conn = {
-                let mut idle = self.idle.borrow_mut();
-                let at = best(&idle, wish)?;
-                idle.swap_remove(at)
-            };
+            let Found {
+                mut conn,
+                was_bound,
+            } = self.idle.borrow_mut().take(wish)?;
             if conn.stream.is_quiet() {
-                if conn.last_user != wish.uid {
+                if was_bound {
                     conn.leave_owner();
+                    server.spare(&conn, self);
                 }
                 return Some(server.lease(conn, self));
             }
@@ -889,13 +870,7 @@ impl Pool {
     /// The idle connection that ran statement `seq` of `uid`, if nothing was run on it since.
     pub fn try_take_own(self: &Rc<Self>, uid: SessionUid, seq: u64) -> Option<Lease> {
         let server = self.server.upgrade()?;
-        let mut conn = {
-            let mut idle = self.idle.borrow_mut();
-            let at = idle
-                .iter()
-                .rposition(|conn| conn.last_user == uid && conn.last_seq == seq)?;
-            idle.swap_remove(at)
-        };
+        let mut conn = self.idle.borrow_mut().take_own(uid, seq)?;
         if conn.stream.is_quiet() {
             return Some(server.lease(conn, self));
         }
@@ -967,26 +942,6 @@ impl Pool {
         server.watch();
         Ok(Waiting { server, waiter })
     }
-}
-
-/// Which idle connection suits best; looks at the newest few only, and no further than it must:
-/// each look is at memory that was last used a while ago.
-fn best(idle: &[Box<Conn>], wish: &Wish<'_>) -> Option<usize> {
-    const LOOK: usize = 16;
-    let enough = if wish.own { OWN } else { CLEAN };
-    let mut found = None;
-    let mut found_rank = u8::MAX;
-    for (at, conn) in idle.iter().enumerate().rev().take(LOOK) {
-        let rank = wish.rank(conn);
-        if rank < found_rank {
-            found = Some(at);
-            found_rank = rank;
-            if rank <= enough {
-                break;
-            }
-        }
-    }
-    found
 }
 
 /// Waits for a connection, in order. Dropping it gives the place up, for whatever reason, and hands on
