@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use millrace_protocol::auth::{self, Plugin};
+use millrace_protocol::command::COM_STMT_CLOSE;
 use millrace_protocol::handshake::ChangeUser;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
 use millrace_protocol::response::{Event, Expect, Tracker};
@@ -534,6 +535,13 @@ impl Conn {
         Ok(())
     }
 
+    /// Closes a prepared statement by the server's number for it, which has no answer.
+    pub async fn close_statement(&mut self, id: u32) {
+        let mut out = Vec::with_capacity(CLOSE);
+        frame_close(&mut out, id);
+        self.broken |= self.stream.send(&out).await.is_err();
+    }
+
     /// It goes to another session than the one that used it last.
     pub fn leave_owner(&mut self) {
         if self.last_user != 0 && !self.residue.is_empty() {
@@ -608,6 +616,14 @@ impl Conn {
     pub fn release_permit(&mut self) {
         self.permit = None;
     }
+}
+
+/// The length of [`frame_close`]'s packet; bytes.
+const CLOSE: usize = packet::HEADER + 5;
+
+fn frame_close(out: &mut Vec<u8>, id: u32) {
+    out.extend_from_slice(&[5, 0, 0, 0, COM_STMT_CLOSE]);
+    out.extend_from_slice(&id.to_le_bytes());
 }
 
 /// The rows of SHOW WARNINGS.

@@ -173,6 +173,8 @@ pub struct Wish<'a> {
     pub own: bool,
     /// The prepared statement to execute.
     pub prepared: Option<StatementUid>,
+    /// Another identity under which a connection may have it.
+    pub unused: Option<StatementUid>,
 }
 
 /// The rank of a session's own last connection, and of one that is as good as new to it.
@@ -187,13 +189,16 @@ impl<'a> Wish<'a> {
             state,
             own: true,
             prepared: None,
+            unused: None,
         }
     }
 
     /// The less, the less has to go ahead of the statement there. Preparing a statement is the
     /// most: it takes a round trip of its own.
     fn rank(&self, conn: &Conn) -> u8 {
-        let lacks_statement = self.prepared.is_some_and(|uid| !conn.prepared.has(uid));
+        let has = |uid| conn.prepared.has(uid);
+        let lacks_statement =
+            self.prepared.is_some_and(|uid| !has(uid)) && !self.unused.is_some_and(has);
         let rank = if conn.last_user == self.uid {
             OWN
         } else {

@@ -9,8 +9,7 @@ use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
 use millrace_metrics::{PinReason, RetryKind};
 use millrace_protocol::command::{
-    COM_STMT_CLOSE, COM_STMT_EXECUTE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA, Command,
-    execute_with_types,
+    COM_STMT_EXECUTE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA, Command, execute_with_types,
 };
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
@@ -110,7 +109,15 @@ impl Session {
         if let Main::Execute { id, .. } = request.main
             && let Some(statement) = self.statements.get(id)
         {
-            lease.prepared.remove(statement.uid);
+            // 1243 says that the server has it no more, 1615 does not; closing it has no answer.
+            for uid in [Some(statement.uid), statement.unused]
+                .into_iter()
+                .flatten()
+            {
+                if let Some(old) = lease.prepared.remove(uid) {
+                    lease.close_statement(old).await;
+                }
+            }
         }
         self.attempt_once(lease, request, wait, false).await
     }
@@ -512,8 +519,7 @@ impl Session {
         match self.relay(lease, request.expect, &plan).await {
             Ok(Ended::Whole) => {
                 if let Some((id, ..)) = self.outcome.prepared {
-                    let close = close_statement(id);
-                    lease.broken |= lease.stream.send(&close).await.is_err();
+                    lease.close_statement(id).await;
                 }
             }
             _ => lease.broken = true,
@@ -522,13 +528,13 @@ impl Session {
 
     /// The connection's number for a prepared statement that it holds.
     /// And the version of the parameter types that it was told.
-    pub(crate) fn held_prepared(&mut self, lease: &mut Lease, id: u32) -> Option<(u32, u32)> {
-        let statement = self.statements.get_mut(id)?;
+    pub(crate) fn held_prepared(&self, lease: &mut Lease, id: u32) -> Option<(u32, u32)> {
+        let statement = self.statements.get(id)?;
         if let Some(held) = lease.prepared.get(statement.uid) {
             return Some(held);
         }
-        let unused = statement.unused.take_if(|uid| lease.prepared.has(*uid))?;
-        let server_id = lease.prepared.rename(unused, statement.uid)?;
+        // Whoever prepared it: those that were not executed are alike.
+        let server_id = lease.prepared.rename(statement.unused?, statement.uid)?;
         Some((server_id, 0))
     }
 
@@ -644,12 +650,34 @@ impl Session {
         Ok(u32::from_le_bytes(id))
     }
 
+    /// Notes a statement that a client has just prepared, or closes it: the connection may have one
+    /// that does as well.
+    pub(crate) async fn hold_new(
+        &mut self,
+        lease: &mut Lease,
+        statement: &ClientStatement,
+        server_id: u32,
+    ) {
+        let Some(unused) = statement.unused else {
+            return self.hold_prepared(lease, statement.uid, server_id).await;
+        };
+        let executed = self.worker.last_executed_as(unused);
+        let alike = [executed, Some(unused)].into_iter().flatten();
+        // The other one may have been executed, which is more than this one was.
+        if alike
+            .into_iter()
+            .any(|uid| lease.prepared.get(uid).is_some())
+        {
+            return lease.close_statement(server_id).await;
+        }
+        self.hold_prepared(lease, unused, server_id).await;
+    }
+
     /// Notes a statement that the connection now holds and closes the one it has too many.
     pub(crate) async fn hold_prepared(&mut self, lease: &mut Lease, uid: u64, server_id: u32) {
         let limit = self.worker.shared.pool.max_prepared_statements;
         if let Some(old) = lease.prepared.add(uid, server_id, limit) {
-            let sent = lease.stream.send(&close_statement(old)).await;
-            lease.broken |= sent.is_err();
+            lease.close_statement(old).await;
         }
     }
 
@@ -703,9 +731,4 @@ fn is_change(request: &Request<'_>) -> bool {
 /// Whether an execution's packet is COM_STMT_EXECUTE.
 pub(crate) fn is_plain_execution(packet: &[u8]) -> bool {
     packet.get(packet::HEADER) == Some(&COM_STMT_EXECUTE)
-}
-
-fn close_statement(id: u32) -> [u8; 9] {
-    let id = id.to_le_bytes();
-    [5, 0, 0, 0, COM_STMT_CLOSE, id[0], id[1], id[2], id[3]]
 }

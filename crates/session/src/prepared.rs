@@ -14,7 +14,8 @@ pub(crate) struct ClientStatement {
     /// Whether clients that prepared the same share it. It is then another statement for other
     /// parameter types: MySQL derives a result's types from those of the first execution.
     pub(crate) shared: bool,
-    /// What it was prepared as; where a connection has that, it was not executed yet.
+    /// Of a shared one: what all that were prepared alike are until they are executed. A connection that
+    /// has that need not prepare it anew.
     pub(crate) unused: Option<StatementUid>,
     pub(crate) text: Rc<[u8]>,
     pub(crate) class: Rc<Statement>,
@@ -39,7 +40,7 @@ pub(crate) struct ClientStatement {
 pub(crate) struct Likeness {
     pub(crate) text: Rc<[u8]>,
     pub(crate) context: Rc<SessionState>,
-    /// The parameters' types as sent.
+    /// The parameters' types as sent; empty where there are none, or before the first execution.
     pub(crate) types: Box<[u8]>,
 }
 
