@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -540,6 +541,25 @@ impl Conn {
         let mut out = Vec::with_capacity(CLOSE);
         frame_close(&mut out, id);
         self.broken |= self.stream.send(&out).await.is_err();
+    }
+
+    /// Closes prepared statements until there are no more than `most`. Does not wait: for a connection in
+    /// no use, whose socket has room. One that does not take it is cut.
+    pub fn hold_at_most(&mut self, most: usize) {
+        let mut out = Vec::new();
+        while let Some(id) = self.prepared.pop_beyond(most, |_| true) {
+            frame_close(&mut out, id);
+        }
+        if out.is_empty() {
+            return;
+        }
+        // Without regard to how long the task has run already: that would look like a full socket.
+        let sent = pin!(tokio::task::unconstrained(self.stream.send(&out)))
+            .poll(&mut Context::from_waker(Waker::noop()));
+        if !matches!(sent, Poll::Ready(Ok(()))) {
+            self.broken = true;
+            self.stream = Stream::Gone;
+        }
     }
 
     /// It goes to another session than the one that used it last.

@@ -16,13 +16,14 @@ use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 use tokio::time::Instant;
+use tracing::info;
 
 use crate::account::Account;
 use crate::conn::{Conn, Permit, SessionUid};
 use crate::connect::Address;
 use crate::error::BackendError;
 use crate::opener::Opener;
-use crate::prepared::StatementUid;
+use crate::prepared::{Allowance, StatementUid};
 use crate::state::SessionState;
 
 /// The limits of the pools, per server and for all workers together.
@@ -66,6 +67,8 @@ pub struct ServerCount {
     waiting: AtomicUsize,
     /// A bit for each worker that has sessions waiting and cannot open a connection.
     starving: AtomicU64,
+    /// How many prepared statements each may hold.
+    statements: Allowance,
 }
 
 impl ServerCount {
@@ -399,6 +402,11 @@ impl ServerPool {
         });
         self.closed(lost);
         old.into_iter().for_each(|conn| self.retire(conn));
+        let option = self.options.max_prepared_statements;
+        self.count
+            .statements
+            .grow(option, std::time::Instant::now());
+        self.trim_idle();
         // Within its share a worker keeps what it does not use for the moment, but not for long while
         // another's sessions wait.
         if tick.saturating_sub(self.oldest().unwrap_or(tick)) > 1 {
@@ -408,6 +416,49 @@ impl ServerPool {
         self.yielded.set(false);
         if !self.waiters.borrow().is_empty() {
             self.pump();
+        }
+    }
+
+    /// How many prepared statements one connection may hold.
+    pub fn statements_max(&self) -> usize {
+        let option = self.options.max_prepared_statements;
+        self.count.statements.most(option)
+    }
+
+    /// A connection has come to hold so many prepared statements.
+    pub fn note_statements(&self, held: usize) {
+        self.count.statements.note(held);
+    }
+
+    /// The server takes no more prepared statements (1461): connections are to hold fewer from now on.
+    /// Idle ones give up the rest at once, others when they come back. False where no connection holds
+    /// any.
+    pub fn hold_fewer_statements(&self) -> bool {
+        let (before, option) = (self.statements_max(), self.options.max_prepared_statements);
+        let now = std::time::Instant::now();
+        let Some(most) = self.count.statements.reduce(option, now) else {
+            return false;
+        };
+        if most != before {
+            let server = &self.facts.borrow().address;
+            info!(%server, most, "the server takes no more prepared statements: connections hold fewer");
+            // Other workers look after their own.
+            (self.nudge)(!(1 << (self.worker % 64)), self.facts.borrow().id);
+        }
+        self.trim_idle();
+        true
+    }
+
+    /// Has idle connections close the prepared statements that they have too many.
+    pub fn trim_idle(&self) {
+        let most = self.statements_max();
+        if most >= self.options.max_prepared_statements {
+            return;
+        }
+        for pool in self.pools.borrow().values() {
+            for conn in pool.idle.borrow_mut().iter_mut() {
+                conn.hold_at_most(most);
+            }
         }
     }
 
@@ -1065,6 +1116,9 @@ impl Lease {
             return;
         };
         let server = self.server.clone();
+        if !conn.broken && conn.prepared.len() > server.statements_max() {
+            conn.hold_at_most(server.statements_max());
+        }
         if conn.broken {
             drop(conn);
             server.closed(1);

@@ -81,7 +81,13 @@ impl Statements {
 
     /// Whether any has an open cursor.
     pub(crate) fn has_cursor(&self) -> bool {
-        self.held.values().any(|statement| statement.cursor)
+        self.with_cursor().next().is_some()
+    }
+
+    /// The identities of those that have an open cursor: they live on the kept connection only.
+    pub(crate) fn with_cursor(&self) -> impl Iterator<Item = StatementUid> {
+        let open = self.held.values().filter(|statement| statement.cursor);
+        open.map(|statement| statement.uid)
     }
 
     /// The number that the next statement will get.

@@ -449,6 +449,7 @@ impl Worker {
                     let pool = self.servers.of(server);
                     pool.give_room();
                     pool.pump();
+                    pool.trim_idle();
                 }
             }
             Message::Ask { uid, query, reply } => {
