@@ -41,7 +41,7 @@ pub struct PoolOptions {
     pub wait_timeout: Duration,
     /// Most statements that wait for one server's connections.
     pub max_waiting: usize,
-    /// Most prepared statements held on one connection.
+    /// Most prepared statements held on one connection; fewer where the server has refused one.
     pub max_prepared_statements: usize,
 }
 

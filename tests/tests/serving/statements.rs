@@ -209,6 +209,20 @@ pub(crate) async fn at_the_servers_limit(cluster: &Cluster) -> anyhow::Result<()
                 execute(&mut client, id, round == 0).await?;
             }
         }
+        // One more place, for one that must stay as it is: it has a cursor.
+        let place = others.pop().context("no place")?;
+        other.send(com::STMT_CLOSE, &place.to_le_bytes()).await?;
+        other.expect("DO 1").await?;
+        let sql = b"SELECT id FROM app.counted WHERE id < ? ORDER BY id";
+        let reply = client.prepare(sql).await;
+        let (reading, _) = reply.statement_id().context("no place for it")?;
+        let opened = client.execute(reading, 1, &[Param::int(20)], true).await;
+        ensure!(opened.err().is_none(), "{:?}", opened.render());
+        for id in ids {
+            execute(&mut client, id, false).await?;
+        }
+        let fetched = client.fetch(reading, 20).await;
+        ensure!(fetched.rows().len() == 20, "{:?}", fetched.render());
         anyhow::Ok(())
     };
     let told = told.await;
