@@ -678,3 +678,71 @@ pub fn reported_variables(ok: &OkPacket<'_>, mut each: impl FnMut(&[u8], &[u8]))
 pub fn lost_connection() -> ServerError {
     ServerError::new(1158, b"08S01", "Got an error reading communication packets")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use millrace_protocol::handshake::Greeting;
+
+    use super::*;
+    use crate::stream::Plain;
+
+    async fn conn() -> io::Result<(Conn, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let ours = tokio::net::UnixStream::from_std(ours)?;
+        ours.writable().await?;
+        let opened = Opened {
+            stream: Stream::Plain(Plain::Unix(ours)),
+            greeting: Greeting {
+                server_version: "9.7.4".into(),
+                thread_id: 1,
+                nonce: [1; 20],
+                capabilities: Capabilities::default(),
+                collation: 255,
+                status: Status::default(),
+                auth_plugin: "caching_sha2_password".into(),
+            },
+            capabilities: Capabilities::default(),
+            status: Status::default(),
+            buffer: Vec::new(),
+        };
+        let mut conn = Conn::new(opened, ServerId(0), Family::MySql, None);
+        for id in 1..=3 {
+            conn.prepared.add(id, 10 + id as u32);
+        }
+        Ok((conn, theirs))
+    }
+
+    #[tokio::test]
+    async fn what_it_has_too_many_is_closed_without_a_wait() -> io::Result<()> {
+        let (mut conn, mut server) = conn().await?;
+        conn.hold_at_most(3);
+        conn.hold_at_most(1);
+        assert!(!conn.broken && conn.stream.is_quiet());
+        assert_eq!(conn.prepared.len(), 1);
+        let mut closed = [0; 2 * CLOSE];
+        server.read_exact(&mut closed)?;
+        let expected = [
+            [5, 0, 0, 0, 0x19, 11, 0, 0, 0],
+            [5, 0, 0, 0, 0x19, 12, 0, 0, 0],
+        ];
+        assert_eq!(closed[..], expected.concat());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn one_that_takes_nothing_is_cut() -> io::Result<()> {
+        let (mut conn, _server) = conn().await?;
+        let Stream::Plain(plain) = &conn.stream else {
+            return Ok(());
+        };
+        while plain.try_write(&[0; 4096])? > 0 {}
+        while plain.try_write(&[0])? > 0 {}
+        conn.hold_at_most(1);
+        assert!(conn.broken && !conn.stream.is_quiet());
+        Ok(())
+    }
+}

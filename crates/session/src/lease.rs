@@ -702,12 +702,9 @@ impl Session {
             return self.hold_prepared(lease, statement.uid, server_id).await;
         };
         let executed = self.worker.last_executed_as(unused);
-        let alike = [executed, Some(unused)].into_iter().flatten();
+        let mut alike = [executed, Some(unused)].into_iter().flatten();
         // The other one may have been executed, which is more than this one was.
-        if alike
-            .into_iter()
-            .any(|uid| lease.prepared.get(uid).is_some())
-        {
+        if alike.any(|uid| lease.prepared.get(uid).is_some()) {
             return lease.close_statement(server_id).await;
         }
         self.hold_prepared(lease, unused, server_id).await;
@@ -726,8 +723,11 @@ impl Session {
     /// Closes the statements that the connection holds beyond `most`, but not `new`, and none that has
     /// an open cursor.
     async fn close_beyond(&self, lease: &mut Lease, most: usize, new: Option<StatementUid>) {
-        let may_go =
-            |uid| Some(uid) != new && self.statements.with_cursor().all(|open| open != uid);
+        let open: Vec<StatementUid> = match self.pins.has(PinReason::Cursor) {
+            true => self.statements.with_cursor().collect(),
+            false => Vec::new(),
+        };
+        let may_go = |uid| Some(uid) != new && !open.contains(&uid);
         while let Some(old) = lease.prepared.pop_beyond(most, may_go) {
             lease.close_statement(old).await;
         }
