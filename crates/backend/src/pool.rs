@@ -1116,7 +1116,7 @@ impl Lease {
             return;
         };
         let server = self.server.clone();
-        if !conn.broken && conn.prepared.len() > server.statements_max() {
+        if server.count.statements.is_beyond(conn.prepared.len()) && !conn.broken {
             conn.hold_at_most(server.statements_max());
         }
         if conn.broken {

@@ -135,9 +135,9 @@ impl Prepared {
 /// How many statements one connection to a server may hold, over all workers: as many as the option
 /// says, until the server refuses one more (1461): `max_prepared_stmt_count` is for all connections
 /// together, other programs' too.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Allowance {
-    /// 0: what the option says.
+    /// The highest number until something is refused.
     most: AtomicUsize,
     /// The most that any connection held since it was last changed.
     fullest: AtomicUsize,
@@ -151,13 +151,25 @@ const STEP: Duration = Duration::from_millis(10);
 /// After so long without a refusal connections may hold more again.
 const PEACE: Duration = Duration::from_secs(600);
 
+impl Default for Allowance {
+    fn default() -> Self {
+        Allowance {
+            most: AtomicUsize::new(usize::MAX),
+            fullest: AtomicUsize::default(),
+            changed: Mutex::default(),
+        }
+    }
+}
+
 impl Allowance {
     /// How many, where the option says `option`.
     pub fn most(&self, option: usize) -> usize {
-        match self.most.load(Ordering::Relaxed) {
-            0 => option,
-            most => most.min(option),
-        }
+        self.most.load(Ordering::Relaxed).min(option)
+    }
+
+    /// Whether a connection that was within the option holds more than since a refusal it may.
+    pub fn is_beyond(&self, held: usize) -> bool {
+        held > self.most.load(Ordering::Relaxed)
     }
 
     /// A connection has come to hold so many.
