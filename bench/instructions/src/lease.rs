@@ -76,6 +76,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         state: &state,
         own: false,
         prepared: None,
+        unused: None,
     };
     repeat(count, |_| {
         if let Some(mut lease) = black_box(&pool).try_take(black_box(&wish)) {

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use millrace_protocol::auth::{self, Plugin};
+use millrace_protocol::command::COM_STMT_CLOSE;
 use millrace_protocol::handshake::ChangeUser;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
 use millrace_protocol::response::{Event, Expect, Tracker};
@@ -534,6 +536,32 @@ impl Conn {
         Ok(())
     }
 
+    /// Closes a prepared statement by the server's number for it, which has no answer.
+    pub async fn close_statement(&mut self, id: u32) {
+        let mut out = Vec::with_capacity(CLOSE);
+        frame_close(&mut out, id);
+        self.broken |= self.stream.send(&out).await.is_err();
+    }
+
+    /// Closes prepared statements until there are no more than `most`. Does not wait: for a connection in
+    /// no use, whose socket has room. One that does not take it is cut.
+    pub fn hold_at_most(&mut self, most: usize) {
+        let mut out = Vec::new();
+        while let Some(id) = self.prepared.pop_beyond(most, |_| true) {
+            frame_close(&mut out, id);
+        }
+        if out.is_empty() {
+            return;
+        }
+        // Without regard to how long the task has run already: that would look like a full socket.
+        let sent = pin!(tokio::task::unconstrained(self.stream.send(&out)))
+            .poll(&mut Context::from_waker(Waker::noop()));
+        if !matches!(sent, Poll::Ready(Ok(()))) {
+            self.broken = true;
+            self.stream = Stream::Gone;
+        }
+    }
+
     /// It goes to another session than the one that used it last.
     pub fn leave_owner(&mut self) {
         if self.last_user != 0 && !self.residue.is_empty() {
@@ -610,6 +638,14 @@ impl Conn {
     }
 }
 
+/// The length of [`frame_close`]'s packet; bytes.
+const CLOSE: usize = packet::HEADER + 5;
+
+fn frame_close(out: &mut Vec<u8>, id: u32) {
+    out.extend_from_slice(&[5, 0, 0, 0, COM_STMT_CLOSE]);
+    out.extend_from_slice(&id.to_le_bytes());
+}
+
 /// The rows of SHOW WARNINGS.
 pub fn warnings(rows: Vec<Row>) -> Vec<[Box<[u8]>; 3]> {
     rows.into_iter()
@@ -641,4 +677,72 @@ pub fn reported_variables(ok: &OkPacket<'_>, mut each: impl FnMut(&[u8], &[u8]))
 /// packet (MariaDB Connector/C, for all codes of clients).
 pub fn lost_connection() -> ServerError {
     ServerError::new(1158, b"08S01", "Got an error reading communication packets")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use millrace_protocol::handshake::Greeting;
+
+    use super::*;
+    use crate::stream::Plain;
+
+    async fn conn() -> io::Result<(Conn, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let ours = tokio::net::UnixStream::from_std(ours)?;
+        ours.writable().await?;
+        let opened = Opened {
+            stream: Stream::Plain(Plain::Unix(ours)),
+            greeting: Greeting {
+                server_version: "9.7.4".into(),
+                thread_id: 1,
+                nonce: [1; 20],
+                capabilities: Capabilities::default(),
+                collation: 255,
+                status: Status::default(),
+                auth_plugin: "caching_sha2_password".into(),
+            },
+            capabilities: Capabilities::default(),
+            status: Status::default(),
+            buffer: Vec::new(),
+        };
+        let mut conn = Conn::new(opened, ServerId(0), Family::MySql, None);
+        for id in 1..=3 {
+            conn.prepared.add(id, 10 + id as u32);
+        }
+        Ok((conn, theirs))
+    }
+
+    #[tokio::test]
+    async fn what_it_has_too_many_is_closed_without_a_wait() -> io::Result<()> {
+        let (mut conn, mut server) = conn().await?;
+        conn.hold_at_most(3);
+        conn.hold_at_most(1);
+        assert!(!conn.broken && conn.stream.is_quiet());
+        assert_eq!(conn.prepared.len(), 1);
+        let mut closed = [0; 2 * CLOSE];
+        server.read_exact(&mut closed)?;
+        let expected = [
+            [5, 0, 0, 0, 0x19, 11, 0, 0, 0],
+            [5, 0, 0, 0, 0x19, 12, 0, 0, 0],
+        ];
+        assert_eq!(closed[..], expected.concat());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn one_that_takes_nothing_is_cut() -> io::Result<()> {
+        let (mut conn, _server) = conn().await?;
+        let Stream::Plain(plain) = &conn.stream else {
+            return Ok(());
+        };
+        while plain.try_write(&[0; 4096])? > 0 {}
+        while plain.try_write(&[0])? > 0 {}
+        conn.hold_at_most(1);
+        assert!(conn.broken && !conn.stream.is_quiet());
+        Ok(())
+    }
 }

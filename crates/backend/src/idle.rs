@@ -16,6 +16,8 @@ pub struct Wish<'a> {
     pub own: bool,
     /// The prepared statement to execute.
     pub prepared: Option<StatementUid>,
+    /// Another identity under which a connection may have it.
+    pub unused: Option<StatementUid>,
 }
 
 /// The rank of a session's own last connection, and of one that is as good as new to it.
@@ -32,6 +34,7 @@ impl<'a> Wish<'a> {
             state,
             own: true,
             prepared: None,
+            unused: None,
         }
     }
 
@@ -48,7 +51,8 @@ impl<'a> Wish<'a> {
     }
 
     fn lacks(&self, conn: &Conn) -> bool {
-        self.prepared.is_some_and(|uid| !conn.prepared.has(uid))
+        let has = |uid| conn.prepared.has(uid);
+        self.prepared.is_some_and(|uid| !has(uid)) && !self.unused.is_some_and(has)
     }
 }
 
@@ -256,7 +260,7 @@ mod tests {
     #[test]
     fn an_own_connection_without_the_statement_is_left_for_one_that_has_it() {
         let mut prepared = conn(1, 9, false);
-        prepared.prepared.add(70, 1, 10);
+        prepared.prepared.add(70, 1);
         let mut idle = idle(&[(2, 8, true)]);
         idle.push(prepared);
         let state = Rc::default();

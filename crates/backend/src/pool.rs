@@ -16,6 +16,7 @@ use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 use tokio::time::Instant;
+use tracing::info;
 
 use crate::account::Account;
 use crate::conn::{Conn, Permit, SessionUid};
@@ -24,6 +25,7 @@ use crate::error::BackendError;
 pub use crate::idle::Wish;
 use crate::idle::{Found, Idle};
 use crate::opener::Opener;
+use crate::prepared::Allowance;
 use crate::state::SessionState;
 
 /// The limits of the pools, per server and for all workers together.
@@ -41,7 +43,7 @@ pub struct PoolOptions {
     pub wait_timeout: Duration,
     /// Most statements that wait for one server's connections.
     pub max_waiting: usize,
-    /// Most prepared statements held on one connection.
+    /// Most prepared statements held on one connection; fewer where the server has refused one.
     pub max_prepared_statements: usize,
 }
 
@@ -67,6 +69,8 @@ pub struct ServerCount {
     waiting: AtomicUsize,
     /// A bit for each worker that has sessions waiting and cannot open a connection.
     starving: AtomicU64,
+    /// How many prepared statements each may hold.
+    statements: Allowance,
 }
 
 impl ServerCount {
@@ -357,6 +361,11 @@ impl ServerPool {
         });
         self.closed(lost);
         old.into_iter().for_each(|conn| self.retire(conn));
+        let option = self.options.max_prepared_statements;
+        self.count
+            .statements
+            .grow(option, std::time::Instant::now());
+        self.trim_idle();
         // Within its share a worker keeps what it does not use for the moment, but not for long while
         // another's sessions wait.
         if tick.saturating_sub(self.oldest().unwrap_or(tick)) > 1 {
@@ -366,6 +375,49 @@ impl ServerPool {
         self.yielded.set(false);
         if !self.waiters.borrow().is_empty() {
             self.pump();
+        }
+    }
+
+    /// How many prepared statements one connection may hold.
+    pub fn statements_max(&self) -> usize {
+        let option = self.options.max_prepared_statements;
+        self.count.statements.most(option)
+    }
+
+    /// A connection has come to hold so many prepared statements.
+    pub fn note_statements(&self, held: usize) {
+        self.count.statements.note(held);
+    }
+
+    /// The server takes no more prepared statements (1461): connections are to hold fewer from now on.
+    /// Idle ones give up the rest at once, others when they come back. False where no connection holds
+    /// any.
+    pub fn hold_fewer_statements(&self) -> bool {
+        let (before, option) = (self.statements_max(), self.options.max_prepared_statements);
+        let now = std::time::Instant::now();
+        let Some(most) = self.count.statements.reduce(option, now) else {
+            return false;
+        };
+        if most != before {
+            let server = &self.facts.borrow().address;
+            info!(%server, most, "the server takes no more prepared statements: connections hold fewer");
+            // Other workers look after their own.
+            (self.nudge)(!(1 << (self.worker % 64)), self.facts.borrow().id);
+        }
+        self.trim_idle();
+        true
+    }
+
+    /// Has idle connections close the prepared statements that they have too many.
+    pub fn trim_idle(&self) {
+        let most = self.statements_max();
+        if most >= self.options.max_prepared_statements {
+            return;
+        }
+        for pool in self.pools.borrow().values() {
+            for conn in pool.idle.borrow_mut().iter_mut() {
+                conn.hold_at_most(most);
+            }
         }
     }
 
@@ -1015,6 +1067,9 @@ impl Lease {
             return;
         };
         let server = self.server.clone();
+        if server.count.statements.is_beyond(conn.prepared.len()) && !conn.broken {
+            conn.hold_at_most(server.statements_max());
+        }
         if conn.broken {
             drop(conn);
             server.closed(1);

@@ -258,7 +258,9 @@ pub struct Pool {
     pub wait_timeout: Duration,
     /// `max_waiting`: statements that wait for one server's connections. Default 10000.
     pub max_waiting: u32,
-    /// `max_prepared_statements` per server connection; the least used is closed. Default 256.
+    /// `max_prepared_statements` per server connection; the least used is closed. Connections hold fewer
+    /// for a while where the server's own `max_prepared_stmt_count`, over all connections, is reached.
+    /// Default 256.
     pub max_prepared_statements: u32,
     /// `max_lifetime` of a server connection, checked when it is given back; 0: no limit.
     /// Default 1 h.

@@ -7,13 +7,13 @@ use std::task::Poll;
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{Lease, Pool, Wish};
-use millrace_backend::prepared::StatementUid;
 use millrace_backend::state::SessionState;
 use millrace_routing::NoServer;
 use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure, observed};
 use crate::lease::{Main, Request};
+use crate::prepared::ClientStatement;
 use crate::session::Session;
 
 impl Session {
@@ -24,11 +24,13 @@ impl Session {
         state: &Rc<SessionState>,
         request: &Request<'_>,
     ) -> Option<Lease> {
+        let executed = self.executed_by(request);
         pool.try_take(&Wish {
             uid: self.handle.uid,
             state,
             own: self.may_need_its_own(),
-            prepared: self.identity_of(request),
+            prepared: executed.map(|statement| statement.uid),
+            unused: executed.and_then(|statement| statement.unused),
         })
     }
 
@@ -42,10 +44,10 @@ impl Session {
     }
 
     /// The prepared statement that a request executes.
-    pub(crate) fn identity_of(&self, request: &Request<'_>) -> Option<StatementUid> {
+    fn executed_by(&self, request: &Request<'_>) -> Option<&ClientStatement> {
         match request.main {
             Main::Packet(_) => None,
-            Main::Execute { id, .. } => self.statements.get(id).map(|statement| statement.uid),
+            Main::Execute { id, .. } => self.statements.get(id),
         }
     }
 

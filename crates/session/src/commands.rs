@@ -115,13 +115,11 @@ impl Session {
                     if asks_back {
                         self.pin(PinReason::SessionState);
                     }
-                    let uid = self.worker.next_statement_uid();
-                    self.hold_prepared(&mut lease, uid, server_id).await;
                     let shared = self.temporary_tables.is_empty() && is_shareable(&class);
                     let mut statement = ClientStatement {
-                        uid,
+                        uid: self.worker.next_statement_uid(),
                         shared,
-                        unused: shared.then_some(uid),
+                        unused: None,
                         text: text.into(),
                         class: Rc::new((*class).clone()),
                         context: self.state.clone(),
@@ -132,9 +130,15 @@ impl Session {
                         bad_long_data: false,
                         cursor: false,
                     };
-                    if shared && params == 0 {
-                        statement.uid = self.worker.statement_uid(statement.likeness());
+                    if shared {
+                        let unused = self.worker.statement_uid(statement.likeness());
+                        statement.unused = Some(unused);
+                        if params == 0 {
+                            // No types will make it another.
+                            statement.uid = unused;
+                        }
                     }
+                    self.hold_new(&mut lease, &statement, server_id).await;
                     self.statements.add(id, statement);
                 }
                 self.conclude(lease, &request, b"").await
@@ -210,6 +214,9 @@ impl Session {
                     statement.types_changed = statement.types_changed.wrapping_add(1);
                     if statement.shared {
                         statement.uid = self.worker.statement_uid(statement.likeness());
+                        if let Some(unused) = statement.unused {
+                            self.worker.executed_as(unused, statement.uid);
+                        }
                     }
                 }
             } else if params.count > 0 && !statement.types.is_empty() {
@@ -356,9 +363,7 @@ impl Session {
             && !statement.shared
             && let Some(server_id) = lease.prepared.remove(statement.uid)
         {
-            let id = server_id.to_le_bytes();
-            let close = [5, 0, 0, 0, 0x19, id[0], id[1], id[2], id[3]];
-            lease.broken |= lease.stream.send(&close).await.is_err();
+            lease.close_statement(server_id).await;
         }
         if statement.cursor {
             self.unpin_cursor();

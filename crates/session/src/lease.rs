@@ -7,10 +7,10 @@ use std::time::Duration;
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
+use millrace_backend::prepared::StatementUid;
 use millrace_metrics::{PinReason, RetryKind};
 use millrace_protocol::command::{
-    COM_STMT_CLOSE, COM_STMT_EXECUTE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA, Command,
-    execute_with_types,
+    COM_STMT_EXECUTE, COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA, Command, execute_with_types,
 };
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
@@ -22,7 +22,7 @@ use crate::failure::{Answer, Failure};
 use crate::obey::tell_server;
 use crate::prelude::Prelude;
 use crate::prepared::ClientStatement;
-use crate::refusals::{Meaning, Refusals, meaning};
+use crate::refusals::{CROWDED, Meaning, Refusals, meaning};
 use crate::relay::{Ended, Plan};
 use crate::rerun::commits;
 use crate::session::{Session, Transaction};
@@ -110,9 +110,33 @@ impl Session {
         if let Main::Execute { id, .. } = request.main
             && let Some(statement) = self.statements.get(id)
         {
-            lease.prepared.remove(statement.uid);
+            // 1243 says that the server has it no more, 1615 does not; closing it has no answer.
+            for uid in [Some(statement.uid), statement.unused]
+                .into_iter()
+                .flatten()
+            {
+                if let Some(old) = lease.prepared.remove(uid) {
+                    lease.close_statement(old).await;
+                }
+            }
         }
         self.attempt_once(lease, request, wait, false).await
+    }
+
+    /// The next attempt to prepare a client's statement, where the server had too many.
+    async fn attempt_crowded(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<Attempt, Failure> {
+        let refused = self.route.crowded;
+        self.route.crowded = match self.give_up_statements(lease, refused.into()).await {
+            true => refused + 1,
+            // What it says next is for the client.
+            false => u8::MAX,
+        };
+        self.attempt_once(lease, request, wait, true).await
     }
 
     async fn attempt_once(
@@ -233,6 +257,9 @@ impl Session {
             Ended::Held(error) if Refusals::STALE.has(&error) => {
                 Box::pin(self.attempt_anew(lease, request, wait)).await
             }
+            Ended::Held(error) if Refusals::CROWDED.has(&error) => {
+                Box::pin(self.attempt_crowded(lease, request, wait)).await
+            }
             // A replica refuses the write before it looks at the transaction.
             Ended::Held(error) if read_only && meaning(&error) == Meaning::NotRun => {
                 let text = "Cannot execute statement in a READ ONLY transaction.";
@@ -268,6 +295,12 @@ impl Session {
     ) -> Refusals {
         let stale = match request.main {
             Main::Execute { .. } if first => Refusals::STALE,
+            Main::Packet(_)
+                if request.expect == Expect::Prepare
+                    && usize::from(self.route.crowded) < PAUSES.len() =>
+            {
+                Refusals::CROWDED
+            }
             _ => Refusals::empty(),
         };
         let kept = self.lease_is_kept();
@@ -512,8 +545,7 @@ impl Session {
         match self.relay(lease, request.expect, &plan).await {
             Ok(Ended::Whole) => {
                 if let Some((id, ..)) = self.outcome.prepared {
-                    let close = close_statement(id);
-                    lease.broken |= lease.stream.send(&close).await.is_err();
+                    lease.close_statement(id).await;
                 }
             }
             _ => lease.broken = true,
@@ -522,13 +554,13 @@ impl Session {
 
     /// The connection's number for a prepared statement that it holds.
     /// And the version of the parameter types that it was told.
-    pub(crate) fn held_prepared(&mut self, lease: &mut Lease, id: u32) -> Option<(u32, u32)> {
-        let statement = self.statements.get_mut(id)?;
+    pub(crate) fn held_prepared(&self, lease: &mut Lease, id: u32) -> Option<(u32, u32)> {
+        let statement = self.statements.get(id)?;
         if let Some(held) = lease.prepared.get(statement.uid) {
             return Some(held);
         }
-        let unused = statement.unused.take_if(|uid| lease.prepared.has(*uid))?;
-        let server_id = lease.prepared.rename(unused, statement.uid)?;
+        // Whoever prepared it: those that were not executed are alike.
+        let server_id = lease.prepared.rename(statement.unused?, statement.uid)?;
         Some((server_id, 0))
     }
 
@@ -602,10 +634,7 @@ impl Session {
             self.restore_private(lease, &mut prelude);
         }
         self.replay(lease, &context, &mut prelude);
-        let mut payload = vec![COM_STMT_PREPARE];
-        payload.extend_from_slice(&text);
-        packet::frame(&mut prelude.bytes, 0, &payload);
-        let prepared = self.prepare_now(lease, &mut prelude).await;
+        let prepared = self.prepare_now(lease, &mut prelude, &text).await;
         match prepared {
             Ok(server_id) => {
                 self.hold_prepared(lease, uid, server_id).await;
@@ -619,11 +648,15 @@ impl Session {
         }
     }
 
+    /// Prepares a text after what must go ahead of it; answers the connection's number.
     pub(crate) async fn prepare_now(
         &mut self,
         lease: &mut Lease,
         prelude: &mut Prelude,
+        text: &[u8],
     ) -> Result<u32, BackendError> {
+        let payload = [&[COM_STMT_PREPARE], text].concat();
+        packet::frame(&mut prelude.bytes, 0, &payload);
         lease.stream.send(&prelude.bytes).await?;
         let mut failed = None;
         for step in std::mem::take(&mut prelude.steps) {
@@ -636,7 +669,20 @@ impl Session {
         if let Some(error) = failed {
             return Err(error);
         }
-        let answer = lease.read_answer(Expect::Prepare).await?;
+        let mut refused = 0;
+        let answer = loop {
+            match lease.read_answer(Expect::Prepare).await {
+                Err(BackendError::Server(error))
+                    if error.code == CROWDED && self.give_up_statements(lease, refused).await =>
+                {
+                    refused += 1;
+                    prelude.bytes.clear();
+                    packet::frame(&mut prelude.bytes, 0, &payload);
+                    lease.stream.send(&prelude.bytes).await?;
+                }
+                answer => break answer?,
+            }
+        };
         let id = answer.get(packet::HEADER + 1..packet::HEADER + 5);
         let id: [u8; 4] = id
             .and_then(|id| id.try_into().ok())
@@ -644,13 +690,67 @@ impl Session {
         Ok(u32::from_le_bytes(id))
     }
 
-    /// Notes a statement that the connection now holds and closes the one it has too many.
-    pub(crate) async fn hold_prepared(&mut self, lease: &mut Lease, uid: u64, server_id: u32) {
-        let limit = self.worker.shared.pool.max_prepared_statements;
-        if let Some(old) = lease.prepared.add(uid, server_id, limit) {
-            let sent = lease.stream.send(&close_statement(old)).await;
-            lease.broken |= sent.is_err();
+    /// Notes a statement that a client has just prepared, or closes it: the connection may have one
+    /// that does as well.
+    pub(crate) async fn hold_new(
+        &mut self,
+        lease: &mut Lease,
+        statement: &ClientStatement,
+        server_id: u32,
+    ) {
+        let Some(unused) = statement.unused else {
+            return self.hold_prepared(lease, statement.uid, server_id).await;
+        };
+        let executed = self.worker.last_executed_as(unused);
+        let mut alike = [executed, Some(unused)].into_iter().flatten();
+        // The other one may have been executed, which is more than this one was.
+        if alike.any(|uid| lease.prepared.get(uid).is_some()) {
+            return lease.close_statement(server_id).await;
         }
+        self.hold_prepared(lease, unused, server_id).await;
+    }
+
+    /// Notes a statement that the connection now holds and closes what it has too many.
+    pub(crate) async fn hold_prepared(&mut self, lease: &mut Lease, uid: u64, server_id: u32) {
+        if let Some(old) = lease.prepared.add(uid, server_id) {
+            lease.close_statement(old).await;
+        }
+        let most = lease.server().statements_max();
+        self.close_beyond(lease, most, Some(uid)).await;
+        lease.server().note_statements(lease.prepared.len());
+    }
+
+    /// Closes the statements that the connection holds beyond `most`, but not `new`, and none that has
+    /// an open cursor.
+    async fn close_beyond(&self, lease: &mut Lease, most: usize, new: Option<StatementUid>) {
+        let open: Vec<StatementUid> = match self.pins.has(PinReason::Cursor) {
+            true => self.statements.with_cursor().collect(),
+            false => Vec::new(),
+        };
+        let may_go = |uid| Some(uid) != new && !open.contains(&uid);
+        while let Some(old) = lease.prepared.pop_beyond(most, may_go) {
+            lease.close_statement(old).await;
+        }
+    }
+
+    /// The server takes no more prepared statements: connections give up some, this one at least
+    /// one, and it is given a moment. False where that was done `refused` times in vain, or there is none
+    /// to give up.
+    async fn give_up_statements(&self, lease: &mut Lease, refused: usize) -> bool {
+        let server = lease.server().clone();
+        let Some(pause) = PAUSES.get(refused) else {
+            return false;
+        };
+        if !server.hold_fewer_statements() {
+            return false;
+        }
+        let most = lease.prepared.len().saturating_sub(1);
+        self.close_beyond(lease, most.min(server.statements_max()), None)
+            .await;
+        if !pause.is_zero() {
+            tokio::time::sleep(*pause).await;
+        }
+        true
     }
 
     pub(crate) fn append_long_data(&self, id: u32, server_id: u32, out: &mut Vec<u8>) {
@@ -666,6 +766,15 @@ impl Session {
         }
     }
 }
+
+/// How long a server that takes no more prepared statements is given to close some, each time that it
+/// says so, until the client is told.
+const PAUSES: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+];
 
 /// How long the answer of a read that was sent for nothing may take.
 const DISCARD: Duration = Duration::from_millis(20);
@@ -703,9 +812,4 @@ fn is_change(request: &Request<'_>) -> bool {
 /// Whether an execution's packet is COM_STMT_EXECUTE.
 pub(crate) fn is_plain_execution(packet: &[u8]) -> bool {
     packet.get(packet::HEADER) == Some(&COM_STMT_EXECUTE)
-}
-
-fn close_statement(id: u32) -> [u8; 9] {
-    let id = id.to_le_bytes();
-    [5, 0, 0, 0, COM_STMT_CLOSE, id[0], id[1], id[2], id[3]]
 }

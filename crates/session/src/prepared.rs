@@ -14,7 +14,8 @@ pub(crate) struct ClientStatement {
     /// Whether clients that prepared the same share it. It is then another statement for other
     /// parameter types: MySQL derives a result's types from those of the first execution.
     pub(crate) shared: bool,
-    /// What it was prepared as; where a connection has that, it was not executed yet.
+    /// Of a shared one: what all that were prepared alike are until they are executed. A connection that
+    /// has that need not prepare it anew.
     pub(crate) unused: Option<StatementUid>,
     pub(crate) text: Rc<[u8]>,
     pub(crate) class: Rc<Statement>,
@@ -39,7 +40,7 @@ pub(crate) struct ClientStatement {
 pub(crate) struct Likeness {
     pub(crate) text: Rc<[u8]>,
     pub(crate) context: Rc<SessionState>,
-    /// The parameters' types as sent.
+    /// The parameters' types as sent; empty where there are none, or before the first execution.
     pub(crate) types: Box<[u8]>,
 }
 
@@ -80,7 +81,13 @@ impl Statements {
 
     /// Whether any has an open cursor.
     pub(crate) fn has_cursor(&self) -> bool {
-        self.held.values().any(|statement| statement.cursor)
+        self.with_cursor().next().is_some()
+    }
+
+    /// The identities of those that have an open cursor: they live on the kept connection only.
+    pub(crate) fn with_cursor(&self) -> impl Iterator<Item = StatementUid> {
+        let open = self.held.values().filter(|statement| statement.cursor);
+        open.map(|statement| statement.uid)
     }
 
     /// The number that the next statement will get.

@@ -47,6 +47,10 @@ pub(crate) fn proves_nothing(error: &ServerError) -> bool {
     matches!(error.code, 1180 | 3100)
 }
 
+/// ER_MAX_PREPARED_STMT_COUNT_REACHED: all connections together, whosever they are, have prepared
+/// `max_prepared_stmt_count` statements. Nothing was prepared.
+pub(crate) const CROWDED: u16 = 1461;
+
 bitflags! {
     /// Kinds of errors.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,6 +67,8 @@ bitflags! {
         const STALE = 1 << 3;
         /// The statement commits something: an error that does not say whether it did is told so.
         const UNPROVEN = 1 << 4;
+        /// The server has as many prepared statements as it takes.
+        const CROWDED = 1 << 5;
     }
 }
 
@@ -75,6 +81,7 @@ impl Refusals {
             Meaning::Own => match error.code {
                 3100 => Refusals::HOOK,
                 1243 | 1615 => Refusals::STALE,
+                CROWDED => Refusals::CROWDED,
                 _ => Refusals::empty(),
             },
         };
@@ -172,6 +179,10 @@ mod tests {
             (
                 error(1615, "Prepared statement needs to be re-prepared"),
                 Refusals::STALE,
+            ),
+            (
+                error(1461, "Can't create more than max_prepared_stmt_count …"),
+                Refusals::CROWDED,
             ),
             (error(1213, "Deadlock found"), Refusals::empty()),
         ];

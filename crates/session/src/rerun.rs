@@ -10,7 +10,7 @@ use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::write_hex;
 use millrace_metrics::PinReason;
-use millrace_protocol::command::{COM_STMT_PREPARE, Command};
+use millrace_protocol::command::Command;
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Flags, Kind, Statement, TableUse, classify};
@@ -576,9 +576,8 @@ impl Session {
         }
         let mut prelude = Prelude::default();
         self.replay(lease, &executed.context, &mut prelude);
-        let payload = [&[COM_STMT_PREPARE], &*executed.text].concat();
-        packet::frame(&mut prelude.bytes, 0, &payload);
-        Ok((self.prepare_now(lease, &mut prelude).await?, true))
+        let prepared = self.prepare_now(lease, &mut prelude, &executed.text).await;
+        Ok((prepared?, true))
     }
 
     /// Reads the answer of a statement that was sent again.

@@ -26,6 +26,8 @@ pub(crate) struct Route {
     pub(crate) refused: u8,
     /// Connections that broke while it ran.
     pub(crate) lost: u8,
+    /// How often its server has refused to prepare it, as it has too many.
+    pub(crate) crowded: u8,
     /// A server or its connection ended while a write ran: the answer, where that cannot be undone.
     pub(crate) ended: Option<Answer>,
     pub(crate) directions: Option<Rc<Directions>>,
@@ -35,7 +37,7 @@ impl Route {
     /// A statement begins; unless said otherwise it runs on the connection that the session keeps.
     pub(crate) fn begin(&mut self, level: Consistency, directions: Option<&Rc<Directions>>) {
         (self.reason, self.waited) = (Some(Reason::Pinned), false);
-        (self.refused, self.lost) = (0, 0);
+        (self.refused, self.lost, self.crowded) = (0, 0, 0);
         if self.ended.is_some() {
             self.ended = None;
         }

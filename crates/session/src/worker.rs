@@ -14,6 +14,7 @@ use millrace_backend::connect::SharedTls;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::opener::Logins;
 use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
+use millrace_backend::prepared::{ById, StatementUid};
 use millrace_backend::rooms::Rooms;
 use millrace_backend::state::{SessionState, States};
 use millrace_backend::stream::Plain;
@@ -300,7 +301,9 @@ pub struct Worker {
     journals: RefCell<Vec<Box<Journal>>>,
     journals_kept: Kept,
     next_statement: Cell<u64>,
-    shared_statements: RefCell<HashMap<Likeness, u64>>,
+    shared_statements: RefCell<HashMap<Likeness, StatementUid>>,
+    /// What those that were not executed were last executed as.
+    executed: RefCell<ById<StatementUid, StatementUid>>,
     proven: RefCell<HashSet<u64>>,
     tick: Cell<u64>,
     draining: Cell<bool>,
@@ -396,6 +399,7 @@ impl Worker {
             journals_kept: Kept::default(),
             next_statement: Cell::new(1),
             shared_statements: RefCell::default(),
+            executed: RefCell::default(),
             proven: RefCell::default(),
             tick: Cell::new(1),
             draining: Cell::new(false),
@@ -445,6 +449,7 @@ impl Worker {
                     let pool = self.servers.of(server);
                     pool.give_room();
                     pool.pump();
+                    pool.trim_idle();
                 }
             }
             Message::Ask { uid, query, reply } => {
@@ -843,10 +848,10 @@ impl Worker {
     }
 
     /// The identity that all statements of this likeness have.
-    pub(crate) fn statement_uid(&self, likeness: Likeness) -> u64 {
+    pub(crate) fn statement_uid(&self, likeness: Likeness) -> StatementUid {
         let mut shared = self.shared_statements.borrow_mut();
         if shared.len() >= SHARED_STATEMENTS_MAX {
-            // Nothing is lost but that some are prepared once more.
+            // Nothing is lost but that some are prepared once more: no number is given out again.
             shared.clear();
         }
         *shared
@@ -854,7 +859,21 @@ impl Worker {
             .or_insert_with(|| self.next_statement_uid())
     }
 
-    pub(crate) fn next_statement_uid(&self) -> u64 {
+    /// A statement that was prepared as `unused` is executed as `uid`.
+    pub(crate) fn executed_as(&self, unused: StatementUid, uid: StatementUid) {
+        let mut executed = self.executed.borrow_mut();
+        if executed.len() >= SHARED_STATEMENTS_MAX {
+            executed.clear();
+        }
+        executed.insert(unused, uid);
+    }
+
+    /// What a statement that was prepared as `unused` was last executed as, by any session.
+    pub(crate) fn last_executed_as(&self, unused: StatementUid) -> Option<StatementUid> {
+        self.executed.borrow().get(&unused).copied()
+    }
+
+    pub(crate) fn next_statement_uid(&self) -> StatementUid {
         let uid = self.next_statement.get();
         self.next_statement.set(uid + 1);
         uid

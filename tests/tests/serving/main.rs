@@ -9,6 +9,7 @@ mod limits;
 mod placing;
 mod resting;
 mod start;
+mod statements;
 
 use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
 use millrace_tests::checks::Checks;
@@ -29,6 +30,7 @@ use crate::start::{
     by_flags, cannot_listen, monitor_is_missing, monitor_password_file, socket_left_behind,
     without_monitor,
 };
+use crate::statements::{at_the_servers_limit, below_the_servers_limit, no_orphans};
 
 async fn serving(family: Family) -> anyhow::Result<()> {
     let cluster = Cluster::up(ClusterSpec::new(family)).await?;
@@ -74,6 +76,21 @@ async fn serving(family: Family) -> anyhow::Result<()> {
         .run("between workers", between_workers(cluster))
         .await;
     checks.run("queue full", queue_full(cluster)).await;
+    checks
+        .run("statements: no orphans", no_orphans(cluster))
+        .await;
+    checks
+        .run(
+            "statements: below the server's limit",
+            below_the_servers_limit(cluster),
+        )
+        .await;
+    checks
+        .run(
+            "statements: at the server's limit",
+            at_the_servers_limit(cluster),
+        )
+        .await;
     checks.run("drains", drains(cluster)).await;
     checks.run("drain ends", drain_ends(cluster)).await;
     checks

@@ -544,6 +544,7 @@ impl Run {
             state: &state,
             own: false,
             prepared: None,
+            unused: None,
         };
         if let Some(lease) = pool.try_take(&wish) {
             self.connections.lend(index, server, &lease, true);
