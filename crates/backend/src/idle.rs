@@ -50,6 +50,11 @@ impl<'a> Wish<'a> {
         rank + LACKS_STATEMENT * u8::from(self.lacks(conn))
     }
 
+    /// Nothing that is better is looked for.
+    fn enough(&self) -> u8 {
+        if self.own { OWN } else { CLEAN }
+    }
+
     fn lacks(&self, conn: &Conn) -> bool {
         let has = |uid| conn.prepared.has(uid);
         self.prepared.is_some_and(|uid| !has(uid)) && !self.unused.is_some_and(has)
@@ -88,6 +93,19 @@ impl Idle {
 
     /// The one that can run the session's statement with the least ahead of it.
     pub(crate) fn take(&mut self, wish: &Wish<'_>) -> Option<Found> {
+        // As nearly always.
+        if (!wish.own || self.bound.is_empty())
+            && let Some(conn) = self.free.pop_if(|conn| wish.rank(conn) <= wish.enough())
+        {
+            return Some(Found {
+                conn,
+                was_bound: false,
+            });
+        }
+        self.search(wish)
+    }
+
+    fn search(&mut self, wish: &Wish<'_>) -> Option<Found> {
         let own = match wish.own {
             true => self.bound.iter().rposition(|(uid, _)| *uid == wish.uid),
             false => None,
@@ -172,7 +190,7 @@ impl Idle {
 /// that was last used a while ago.
 fn best<'a>(conns: impl Iterator<Item = &'a Box<Conn>>, wish: &Wish<'_>) -> Option<(usize, u8)> {
     const LOOK: usize = 16;
-    let enough = if wish.own { OWN } else { CLEAN };
+    let enough = wish.enough();
     let mut found: Option<(usize, u8)> = None;
     for (at, conn) in conns.take(LOOK).enumerate() {
         let rank = wish.rank(conn);
