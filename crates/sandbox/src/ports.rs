@@ -3,6 +3,7 @@
 
 use std::net::TcpListener;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -34,18 +35,28 @@ fn choose_from(base: u16, count: usize) -> Result<Vec<u16>> {
     (0..count).map(port).collect()
 }
 
-/// Starts somewhere else each time, so that clusters started side by side do not meet.
+/// Where this process's next choice starts.
+static NEXT: Mutex<Option<usize>> = Mutex::new(None);
+
+/// Each process starts somewhere else and goes on from there, so that clusters started side by
+/// side do not meet: a group's last member takes its ports seconds after they were chosen.
 fn choose_any(count: usize) -> Result<Vec<u16>> {
-    let clock = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let somewhere = (clock.subsec_nanos() ^ std::process::id().rotate_left(16)) as usize;
-    let ports = cycle_from(CHOICE, somewhere).filter(|port| bind(*port).is_ok());
-    let ports: Vec<u16> = ports.take(count).collect();
+    let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    let start = next.unwrap_or_else(somewhere);
+    let free = cycle_from(CHOICE, start).filter(|port| bind(*port).is_ok());
+    let ports: Vec<u16> = free.take(count).collect();
     if ports.len() < count {
         bail!("fewer than {count} ports are free on 127.0.0.1");
     }
+    *next = ports.last().map(|last| usize::from(last + 1 - CHOICE.start));
     Ok(ports)
+}
+
+fn somewhere() -> usize {
+    let clock = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    (clock.subsec_nanos() ^ std::process::id().rotate_left(16)) as usize
 }
 
 /// Every port of the range once.
@@ -81,6 +92,15 @@ mod tests {
         ports.sort_unstable();
         ports.dedup();
         assert_eq!(ports.len(), 50);
+    }
+
+    #[test]
+    fn what_was_chosen_is_not_chosen_again_though_nothing_has_taken_it_yet() {
+        let chosen: Vec<u16> = (0..20).flat_map(|_| choose(0, 15).unwrap()).collect();
+        let mut distinct = chosen.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), chosen.len());
     }
 
     #[test]
