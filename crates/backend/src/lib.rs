@@ -5,6 +5,7 @@ pub mod account;
 mod chronicle;
 mod clock;
 pub mod compressed;
+pub mod concurrency;
 pub mod conn;
 pub mod connect;
 pub mod error;

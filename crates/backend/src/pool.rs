@@ -15,6 +15,7 @@ use millrace_topology::ServerId;
 use tracing::info;
 
 use crate::account::Account;
+use crate::concurrency::{Concurrency, Limit};
 use crate::conn::Conn;
 use crate::connect::Address;
 use crate::idle::Idle;
@@ -35,6 +36,8 @@ pub use queue::Waiting;
 pub struct PoolOptions {
     /// Most connections to one server.
     pub max_connections: usize,
+    /// How many statements one server runs at once.
+    pub concurrency: Limit,
     /// How long a connection may be idle before it is closed.
     pub idle_timeout: Duration,
     /// How old a connection may get before it is closed when idle.
@@ -53,6 +56,7 @@ impl Default for PoolOptions {
     fn default() -> Self {
         PoolOptions {
             max_connections: 100,
+            concurrency: Limit::Auto,
             idle_timeout: Duration::from_secs(300),
             max_lifetime: Duration::from_secs(3600),
             connect_timeout: Duration::from_secs(10),
@@ -127,6 +131,7 @@ pub struct ServerPool {
     pools: RefCell<HashMap<PoolKey, Rc<Pool>>>,
     /// In the order in which their time runs out.
     waiters: RefCell<VecDeque<Rc<Waiter>>>,
+    concurrency: Concurrency,
     /// A task watches over their deadlines.
     watched: Cell<bool>,
     open_here: Cell<usize>,
@@ -177,6 +182,7 @@ impl ServerPool {
         nudge: Nudge,
         metrics: Arc<Metrics>,
     ) -> Rc<ServerPool> {
+        let concurrency = Concurrency::new(options.concurrency, workers, options.max_connections);
         Rc::new_cyclic(|me| ServerPool {
             facts: RefCell::new(facts),
             options,
@@ -188,6 +194,7 @@ impl ServerPool {
             metrics,
             pools: RefCell::default(),
             waiters: RefCell::default(),
+            concurrency,
             watched: Cell::new(false),
             open_here: Cell::new(0),
             leased: Cell::new(0),
@@ -264,6 +271,17 @@ impl ServerPool {
     /// Sessions of this worker that wait for a connection.
     pub fn waiting_here(&self) -> usize {
         self.waiters.borrow().len()
+    }
+
+    /// How many statements of this worker the server runs at once, before others wait; `u32::MAX`: all.
+    pub fn concurrency_limit(&self) -> u32 {
+        self.concurrency.limit()
+    }
+
+    /// Whether those who wait do so for others to end, not for a connection.
+    pub fn is_full(&self) -> bool {
+        let waiting = self.waiters.borrow().len();
+        self.concurrency.is_full(waiting.saturating_sub(1))
     }
 
     /// Connections opened since the start.
@@ -346,6 +364,7 @@ impl ServerPool {
         if tick.saturating_sub(self.oldest().unwrap_or(tick)) > 1 {
             self.give_room();
         }
+        self.concurrency.next_turn();
         // Whoever freed a place may not have seen yet that somebody waits here.
         self.yielded.set(false);
         if !self.waiters.borrow().is_empty() {

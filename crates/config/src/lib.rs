@@ -25,8 +25,8 @@ pub use environment::Environment;
 pub use error::{ConfigError, Place};
 pub use flags::Flags;
 pub use model::{
-    Account, Admin, Auth, ClientTls, Config, Failover, Limits, Listener, ListenerTls, Log,
-    LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode,
+    Account, Admin, Auth, ClientTls, Concurrency, Config, Failover, Limits, Listener, ListenerTls,
+    Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode,
 };
 pub use secret::Secret;
 pub use show::{RuleText, Setting};

@@ -11,9 +11,9 @@ use crate::rules;
 use crate::section::{Section, Source};
 use crate::value::{Wrong, choice, duration, flag, number, size, text, texts};
 use crate::{
-    Account, Address, Admin, Auth, ClientTls, Config, ConfigError, Environment, Failover, Limits,
-    Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Secret, Server,
-    ServerTls, ServerTlsMode,
+    Account, Address, Admin, Auth, ClientTls, Concurrency, Config, ConfigError, Environment,
+    Failover, Limits, Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing,
+    Secret, Server, ServerTls, ServerTlsMode,
 };
 
 const GIB: u64 = 1 << 30;
@@ -123,6 +123,20 @@ impl Config {
         one("drain", &mut |s| {
             s.read("timeout", &mut self.drain_timeout, duration(Duration::ZERO));
         });
+    }
+}
+
+fn concurrency(value: &DeValue<'_>) -> Result<Concurrency, Wrong> {
+    match value.as_str() {
+        Some("auto") => return Ok(Concurrency::Auto),
+        Some("off") => return Ok(Concurrency::Off),
+        _ => {}
+    }
+    match number(1, 100_000)(value) {
+        Ok(limit) => Ok(Concurrency::At(limit)),
+        Err(_) => Err(Wrong::new(
+            "must be \"auto\", \"off\" or a number from 1 to 100000",
+        )),
     }
 }
 
@@ -324,6 +338,7 @@ impl Pool {
             &mut self.max_connections,
             number(1, 100_000),
         );
+        section.read("concurrency", &mut self.concurrency, concurrency);
         section.read("idle_timeout", &mut self.idle_timeout, duration(SECOND));
         section.read(
             "connect_timeout",

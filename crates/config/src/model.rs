@@ -250,6 +250,10 @@ pub enum ServerTlsMode {
 pub struct Pool {
     /// `max_connections` per server, over all workers. Default 100.
     pub max_connections: u32,
+    /// `concurrency`: how many statements one server runs at once, over all workers; others wait.
+    /// `"auto"` (default): as many as get the most done; a number; or `"off"`: as many as there are
+    /// connections.
+    pub concurrency: Concurrency,
     /// `idle_timeout`: an unused connection is closed after this. Default 5 min.
     pub idle_timeout: Duration,
     /// `connect_timeout`, login included. Default 3 s.
@@ -271,6 +275,7 @@ impl Default for Pool {
     fn default() -> Self {
         Pool {
             max_connections: 100,
+            concurrency: Concurrency::Auto,
             idle_timeout: Duration::from_secs(300),
             connect_timeout: Duration::from_secs(3),
             wait_timeout: Duration::from_secs(10),
@@ -279,6 +284,18 @@ impl Default for Pool {
             max_lifetime: Duration::from_secs(3600),
         }
     }
+}
+
+/// How many statements one server runs at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Concurrency {
+    /// As many as get the most done.
+    #[default]
+    Auto,
+    /// So many at most, over all workers.
+    At(u32),
+    /// As many as there are connections.
+    Off,
 }
 
 /// `[limits]`.

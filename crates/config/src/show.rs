@@ -10,8 +10,9 @@ use millrace_routing::{AllLag, Balance, Options as RoutingOptions, Reads, Target
 use millrace_topology::ConfiguredRole;
 
 use crate::{
-    Account, Admin, Auth, ClientTls, Config, Discovery, DiscoveryMode, Failover, Limits, Listener,
-    ListenerTls, Log, LogFormat, Monitor, Pool, Routing, Secret, Server, ServerTls, ServerTlsMode,
+    Account, Admin, Auth, ClientTls, Concurrency, Config, Discovery, DiscoveryMode, Failover,
+    Limits, Listener, ListenerTls, Log, LogFormat, Monitor, Pool, Routing, Secret, Server,
+    ServerTls, ServerTlsMode,
 };
 
 /// One key with its value.
@@ -376,6 +377,7 @@ impl Lines {
     fn pool(&mut self, pool: &Pool) {
         let Pool {
             max_connections,
+            concurrency,
             idle_timeout,
             connect_timeout,
             wait_timeout,
@@ -384,6 +386,12 @@ impl Lines {
             max_lifetime,
         } = pool;
         self.put("pool.max_connections", max_connections);
+        let concurrency = match concurrency {
+            Concurrency::Auto => "auto".to_owned(),
+            Concurrency::At(limit) => limit.to_string(),
+            Concurrency::Off => "off".to_owned(),
+        };
+        self.put("pool.concurrency", concurrency);
         self.put("pool.idle_timeout", time(*idle_timeout));
         self.put("pool.connect_timeout", time(*connect_timeout));
         self.put("pool.wait_timeout", time(*wait_timeout));

@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use millrace_admin::{Listener, Readiness};
+use millrace_backend::concurrency::Limit;
 use millrace_backend::connect::{Address, SharedTls};
 use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
 use millrace_backend::monitor::{Counts, Monitor, MonitorOptions, Traffic, World};
 use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
-use millrace_config::{Config, Environment, Failover, Flags};
+use millrace_config::{Concurrency, Config, Environment, Failover, Flags};
 use millrace_metrics::{Metrics, PerServer, PrimaryState, ServerState, StatementKind};
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
@@ -330,6 +331,11 @@ fn pool_options(config: &Config) -> PoolOptions {
     let pool = &config.pool;
     PoolOptions {
         max_connections: pool.max_connections as usize,
+        concurrency: match pool.concurrency {
+            Concurrency::Auto => Limit::Auto,
+            Concurrency::At(limit) => Limit::At(limit),
+            Concurrency::Off => Limit::Off,
+        },
         idle_timeout: pool.idle_timeout,
         max_lifetime: if pool.max_lifetime.is_zero() {
             Duration::MAX

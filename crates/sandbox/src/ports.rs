@@ -48,7 +48,9 @@ fn choose_any(count: usize) -> Result<Vec<u16>> {
     if ports.len() < count {
         bail!("fewer than {count} ports are free on 127.0.0.1");
     }
-    *next = ports.last().map(|last| usize::from(last + 1 - CHOICE.start));
+    *next = ports
+        .last()
+        .map(|last| usize::from(last + 1 - CHOICE.start));
     Ok(ports)
 }
 

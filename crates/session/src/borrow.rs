@@ -24,14 +24,18 @@ impl Session {
         state: &Rc<SessionState>,
         request: &Request<'_>,
     ) -> Option<Lease> {
+        pool.try_take(&self.wish(state, request))
+    }
+
+    fn wish<'a>(&self, state: &'a Rc<SessionState>, request: &Request<'_>) -> Wish<'a> {
         let executed = self.executed_by(request);
-        pool.try_take(&Wish {
+        Wish {
             uid: self.handle.uid,
             state,
             own: self.may_need_its_own(),
             prepared: executed.map(|statement| statement.uid),
             unused: executed.and_then(|statement| statement.unused),
-        })
+        }
     }
 
     /// Whether something of the session may live on its last connection: user variables, messages,
@@ -58,10 +62,11 @@ impl Session {
         server: ServerId,
         pool: &Rc<Pool>,
         state: &Rc<SessionState>,
+        request: &Request<'_>,
     ) -> Result<Lease, Failure> {
         let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
         let before = is_primary();
-        let taken = match pool.queue() {
+        let taken = match pool.queue(&self.wish(state, request)) {
             Ok(waiting) => self.unless_killed(waiting).await,
             Err(refused) => Err(refused),
         };
@@ -120,6 +125,12 @@ impl Session {
             self.worker.shared.monitor.observe(server, kind);
         }
         Answer::backend(error)
+    }
+
+    /// Keeps a connection after a statement.
+    pub(crate) fn keep(&mut self, mut lease: Lease) {
+        lease.rest();
+        self.lease = Some(lease);
     }
 
     /// Gives a connection back after a statement that came to nothing.

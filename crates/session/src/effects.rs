@@ -206,7 +206,7 @@ impl Session {
                 lease.give_back();
             }
         } else {
-            self.lease = Some(lease);
+            self.keep(lease);
         }
     }
 

@@ -358,7 +358,7 @@ impl Session {
             let registered = self.attempt(&mut lease, &request, false).await;
             self.worker.put_statement(class);
             self.pin(PinReason::Replication);
-            self.lease = Some(lease);
+            self.keep(lease);
             return match registered? {
                 Attempt::Done => Ok(()),
                 Attempt::Elsewhere(answer) | Attempt::Gone { why: answer, .. } => {

@@ -479,7 +479,8 @@ impl Session {
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
         }
-        if let Some(lease) = self.lease.take() {
+        if let Some(mut lease) = self.lease.take() {
+            lease.begin();
             self.route.server = Some(lease.server);
             if let Some(lease) = Box::pin(self.run_on_kept(lease, request)).await? {
                 return Ok(lease);
@@ -525,7 +526,10 @@ impl Session {
             // In one expression: what has a name of its own takes room until the statement ends.
             let mut lease = match self.take_idle(&pool, &state, request) {
                 Some(lease) => lease,
-                None => match self.take_lease(candidate.server, &pool, &state).await {
+                None => match self
+                    .take_lease(candidate.server, &pool, &state, request)
+                    .await
+                {
                     Ok(lease) => lease,
                     Err(Failure::Answer(why)) if !self.was_killed() => {
                         refusal = Some(why);
@@ -577,7 +581,7 @@ impl Session {
     /// just been run again there stays with it.
     fn part_after(&mut self, lease: Lease) {
         if self.lease_is_kept() && !lease.broken {
-            self.lease = Some(lease);
+            self.keep(lease);
             return;
         }
         if self.lease_is_kept() {
@@ -600,7 +604,7 @@ impl Session {
                 Ok(Attempt::Gone { why, sent }) => (why, sent),
                 // Refused, and the connection is as it was.
                 Ok(Attempt::Elsewhere(answer)) if !lease.broken => {
-                    self.lease = Some(lease);
+                    self.keep(lease);
                     return Err(Failure::Answer(answer));
                 }
                 // It broke before the statement was sent.
@@ -608,7 +612,7 @@ impl Session {
                 Ok(Attempt::Elsewhere(answer)) => return Err(Failure::Fatal(answer)),
                 Err(failure) => {
                     if !lease.broken {
-                        self.lease = Some(lease);
+                        self.keep(lease);
                     }
                     return Err(failure);
                 }

@@ -19,6 +19,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use connections::{CONNECTIONS, Connections};
+use millrace_backend::concurrency::Limit;
 use run::Run;
 use servers::Servers;
 
@@ -107,7 +108,7 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
     for idle_before in [true, false] {
         in_simulated_time(async {
             let servers = Rc::new(RefCell::new(Servers::new(1)));
-            let connections = Connections::new(servers, 1, CONNECTIONS);
+            let connections = Connections::new(servers, 1, CONNECTIONS, Limit::Auto);
             // Sessions with odd numbers are the second worker's.
             let take = |session: usize| {
                 let pool = connections.pool(session, 0);
@@ -150,7 +151,7 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
 fn an_overloaded_worker_keeps_nobody_out() {
     in_simulated_time(async {
         let servers = Rc::new(RefCell::new(Servers::new(1)));
-        let connections = Connections::new(servers, 1, CONNECTIONS);
+        let connections = Connections::new(servers, 1, CONNECTIONS, Limit::Auto);
         let take = |session: usize| {
             let pool = connections.pool(session, 0);
             let state = connections.state();
@@ -189,7 +190,7 @@ fn an_overloaded_worker_keeps_nobody_out() {
 fn fewer_connections_than_workers_go_round() {
     in_simulated_time(async {
         let servers = Rc::new(RefCell::new(Servers::new(1)));
-        let connections = Rc::new(Connections::new(servers, 1, 1));
+        let connections = Rc::new(Connections::new(servers, 1, 1, Limit::Auto));
         let served: Rc<[Cell<u32>; 4]> = Rc::default();
         for session in 0..4 {
             let (connections, served) = (connections.clone(), served.clone());

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::concurrency::Running;
 use crate::conn::{Conn, Permit, SessionUid};
 use crate::error::BackendError;
 use crate::idle::Found;
@@ -20,12 +21,15 @@ const SAVING: Duration = Duration::from_secs(10);
 /// A connection on loan. Dropping it closes the connection; [`Lease::give_back`] keeps it.
 pub struct Lease {
     conn: Option<Box<Conn>>,
+    /// A statement runs on it.
+    running: Option<Running>,
     pool: Rc<Pool>,
     server: Rc<ServerPool>,
 }
 
 impl ServerPool {
-    pub(super) fn spawn_open(&self, pool: Rc<Pool>, permit: Permit) {
+    /// Opens a connection; `awaited`: for somebody who waits for it.
+    pub(super) fn spawn_open(&self, pool: Rc<Pool>, permit: Permit, awaited: bool) {
         self.open_here.set(self.open_here.get() + 1);
         self.connects.set(self.connects.get() + 1);
         let Some(me) = self.me.upgrade() else { return };
@@ -39,7 +43,7 @@ impl ServerPool {
                     pool.opened.set(pool.opened.get() + 1);
                     me.deliver(conn, &pool);
                 }
-                Err(error) => me.failed(&pool, error),
+                Err(error) => me.failed(&pool, error, awaited),
             }
         });
     }
@@ -58,7 +62,7 @@ impl ServerPool {
         }
         if let Some(permit) = Permit::take(&self.count.open, self.options.max_connections) {
             pool.opening.set(pool.opening.get() + 1);
-            self.spawn_open(pool.clone(), permit);
+            self.spawn_open(pool.clone(), permit, false);
         }
     }
 
@@ -74,7 +78,7 @@ impl ServerPool {
     }
 
     /// An open failed: the first who waits for one like it is told.
-    fn failed(&self, pool: &Rc<Pool>, error: BackendError) {
+    fn failed(&self, pool: &Rc<Pool>, error: BackendError, awaited: bool) {
         let (metrics, server) = self.metrics();
         metrics.connection_failed(server);
         self.open_here.set(self.open_here.get().saturating_sub(1));
@@ -87,7 +91,8 @@ impl ServerPool {
             let at = waiters
                 .iter()
                 .position(|waiter| Rc::ptr_eq(&waiter.pool, pool));
-            at.filter(|_| !slow).and_then(|at| waiters.remove(at))
+            at.filter(|_| awaited && !slow)
+                .and_then(|at| waiters.remove(at))
         };
         if let Some(waiter) = waiter {
             waiter.finish(Err(error));
@@ -105,52 +110,40 @@ impl ServerPool {
 
     /// A connection is new, or was meant for somebody who no longer waits.
     pub(super) fn deliver(&self, conn: Box<Conn>, pool: &Rc<Pool>) {
-        if self.waiters.borrow().is_empty() && self.has_too_many() {
+        let is_needed = !self.waiters.borrow().is_empty() && !self.is_full();
+        if !is_needed && self.has_too_many() {
             self.surrender(conn);
         } else {
             self.hand_on(conn, pool);
         }
     }
 
-    /// A connection is free: to the first who waits, else into the idle list.
+    /// A connection is free: for the first who waits, or for whoever comes. Who waits gets this one, also
+    /// where others are idle: its server's thread has at hand what it needs.
     fn hand_on(&self, mut conn: Box<Conn>, pool: &Rc<Pool>) {
-        if self.waiters.borrow().is_empty() {
-            conn.used = self.tick.get();
-            pool.idle.borrow_mut().push(conn);
+        if !self.is_full()
+            && let Some(first) = self.first_waiting(pool)
+        {
+            conn.leave_owner();
+            first.finish(Ok((conn, self.concurrency.begin())));
+            self.see_to_others();
             return;
         }
-        let taker = {
-            let mut waiters = self.waiters.borrow_mut();
-            let other_first = waiters.front().is_some_and(|first| {
-                !Rc::ptr_eq(&first.pool, pool) && first.pool.opening.get() == 0
-            });
-            let like_it = waiters
-                .iter()
-                .position(|waiter| Rc::ptr_eq(&waiter.pool, pool));
-            match like_it {
-                // Somebody who needs another kind of connection has waited longer.
-                _ if other_first => None,
-                Some(at) => waiters.remove(at),
-                None => None,
-            }
-        };
-        match taker {
-            Some(waiter) => {
-                conn.leave_owner();
-                waiter.finish(Ok(conn));
-                // Before it has looked: others leave places to this worker as long as it starves.
-                if self.waiters.borrow().is_empty() {
-                    self.mark_starving(false);
-                }
-            }
-            None if self.uncovered().is_none() => {
-                conn.used = self.tick.get();
-                pool.idle.borrow_mut().push(conn);
-                // Whoever comes next may have the place of this one.
-                self.futile.set(false);
-            }
-            None => self.retire(conn),
+        conn.used = self.tick.get();
+        pool.idle.borrow_mut().push(conn);
+        self.see_to_others();
+    }
+
+    /// Something has come free. Who waits may have it.
+    pub(super) fn see_to_others(&self) {
+        if !self.waiters.borrow().is_empty() {
+            self.pump();
         }
+    }
+
+    /// A statement has ended, or what was to run it is not needed.
+    pub(super) fn end(&self, statement: Running) {
+        self.concurrency.end(statement, self.waiters.borrow().len());
     }
 
     /// Closes a connection that is in nobody's way; its place is free then.
@@ -173,13 +166,20 @@ impl ServerPool {
         });
     }
 
-    pub(super) fn lease(self: &Rc<Self>, conn: Box<Conn>, pool: &Rc<Pool>) -> Lease {
+    /// Lends a connection to a statement that counts already.
+    pub(super) fn lease(
+        self: &Rc<Self>,
+        conn: Box<Conn>,
+        pool: &Rc<Pool>,
+        running: Running,
+    ) -> Lease {
         self.leased.set(self.leased.get() + 1);
         pool.lent.set(pool.lent.get() + 1);
         let (metrics, server) = self.metrics();
         metrics.leased(server);
         Lease {
             conn: Some(conn),
+            running: Some(running),
             pool: pool.clone(),
             server: self.clone(),
         }
@@ -188,23 +188,40 @@ impl ServerPool {
 
 impl Pool {
     /// An idle connection, at once: the one that can run the session's statement with the least
-    /// ahead of it.
+    /// ahead of it. None also where the server runs as many statements as it should.
     pub fn try_take(self: &Rc<Self>, wish: &Wish<'_>) -> Option<Lease> {
         let server = self.server.upgrade()?;
+        if server.concurrency.is_full(server.waiters.borrow().len()) {
+            return None;
+        }
+        let (conn, lost) = self.take_quiet(wish);
+        let lease = conn.map(|conn| server.lease(conn, self, server.concurrency.begin()));
+        server.closed(lost);
+        lease
+    }
+
+    /// The idle connection that suits best and is whole, and how many were found that are not.
+    pub(super) fn take_quiet(self: &Rc<Self>, wish: &Wish<'_>) -> (Option<Box<Conn>>, usize) {
+        let mut lost = 0;
         loop {
-            let Found {
+            let found = self.idle.borrow_mut().take(wish);
+            let Some(Found {
                 mut conn,
                 was_bound,
-            } = self.idle.borrow_mut().take(wish)?;
+            }) = found
+            else {
+                return (None, lost);
+            };
             if conn.stream.is_quiet() {
                 if was_bound {
                     conn.leave_owner();
-                    server.spare(&conn, self);
+                    if let Some(server) = self.server.upgrade() {
+                        server.spare(&conn, self);
+                    }
                 }
-                return Some(server.lease(conn, self));
+                return (Some(conn), lost);
             }
-            drop(conn);
-            server.closed(1);
+            lost += 1;
         }
     }
 
@@ -222,7 +239,7 @@ impl Pool {
         let server = self.server.upgrade()?;
         let mut conn = self.idle.borrow_mut().take_own(uid, seq)?;
         if conn.stream.is_quiet() {
-            return Some(server.lease(conn, self));
+            return Some(server.lease(conn, self, server.concurrency.begin()));
         }
         drop(conn);
         server.closed(1);
@@ -254,22 +271,40 @@ impl Pool {
         let Some(server) = self.server.upgrade() else {
             return Err(BackendError::Protocol("the server was removed"));
         };
+        let wish = Wish::new(uid, state);
         if server.waiters.borrow().is_empty()
-            && let Some(lease) = self.try_take(&Wish::new(uid, state))
+            && let Some(lease) = self.try_take(&wish)
         {
             return Ok(lease);
         }
-        self.queue()?.await
+        self.queue(&wish)?.await
     }
 }
 
 impl Lease {
+    /// A statement begins on a connection that its session has kept.
+    pub fn begin(&mut self) {
+        let begin = || self.server.concurrency.begin();
+        self.running.get_or_insert_with(begin);
+    }
+
+    /// The statement has ended, and the session keeps the connection. Others may have their turn.
+    pub fn rest(&mut self) {
+        if let Some(statement) = self.running.take() {
+            self.server.end(statement);
+            self.server.see_to_others();
+        }
+    }
+
     /// Puts the connection back for others; a broken one is closed.
     pub fn give_back(mut self) {
         let Some(mut conn) = self.conn.take() else {
             return;
         };
         let server = self.server.clone();
+        if let Some(statement) = self.running.take() {
+            server.end(statement);
+        }
         if server.count.statements.is_beyond(conn.prepared.len()) && !conn.broken {
             conn.hold_at_most(server.statements_max());
         }
@@ -309,6 +344,9 @@ impl Lease {
 
     /// Removes the connection from the pools and their limits for good.
     pub fn detach(mut self) -> Option<Box<Conn>> {
+        if let Some(statement) = self.running.take() {
+            self.server.end(statement);
+        }
         let mut conn = self.conn.take();
         if let Some(conn) = &mut conn {
             conn.release_permit();
@@ -342,6 +380,9 @@ impl Drop for Lease {
         self.pool.returned.set(self.pool.returned.get() + 1);
         let (metrics, server) = self.server.metrics();
         metrics.lease_ended(server);
+        if let Some(statement) = self.running.take() {
+            self.server.end(statement);
+        }
         if self.conn.take().is_some() {
             self.server.closed(1);
         }

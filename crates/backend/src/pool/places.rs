@@ -12,7 +12,7 @@ impl ServerPool {
     /// here uses. [`ServerPool::pump`] is to follow.
     pub fn give_room(&self) {
         self.yielded.set(false);
-        if self.starving_elsewhere() == 0 || !self.waiters.borrow().is_empty() {
+        if self.starving_elsewhere() == 0 || self.is_starving() {
             return;
         }
         if self.count.open() < self.options.max_connections || self.evict() {
@@ -85,6 +85,13 @@ impl ServerPool {
         true
     }
 
+    /// Sessions of this worker wait for a place.
+    pub(super) fn is_starving(&self) -> bool {
+        let bit = 1u64 << (self.worker % 64);
+        self.count.starving.load(Ordering::Relaxed) & bit != 0
+    }
+
+    /// Whether sessions of this worker wait for a place, beyond which it can open no connection.
     pub(super) fn mark_starving(&self, starving: bool) {
         let bit = 1u64 << (self.worker % 64);
         let before = self.count.starving.load(Ordering::Relaxed);
@@ -124,7 +131,7 @@ impl ServerPool {
         }
     }
 
-    fn gone(&self, count: usize) {
+    pub(super) fn gone(&self, count: usize) {
         let (metrics, server) = self.metrics();
         (0..count).for_each(|_| metrics.connection_closed(server));
         self.open_here
@@ -151,6 +158,8 @@ impl ServerPool {
         self.close(conn, |server| {
             server.gone(1);
             server.nudge_starving();
+            // Those who wait here have had to for others to end: now they do for a place.
+            server.see_to_others();
         });
     }
 }

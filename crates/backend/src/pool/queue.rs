@@ -10,22 +10,38 @@ use std::time::Duration;
 use millrace_metrics::PoolWait;
 use tokio::time::Instant;
 
-use crate::conn::Conn;
+use crate::concurrency::Running;
+use crate::conn::{Conn, SessionUid};
 use crate::error::BackendError;
-use crate::pool::{Lease, Pool, ServerPool};
+use crate::pool::{Lease, Pool, ServerPool, Wish};
+use crate::prepared::StatementUid;
+use crate::state::SessionState;
 
 /// As good as for ever, and no time that a clock cannot tell.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(super) struct Waiter {
     pub(super) pool: Rc<Pool>,
+    wanted: Wanted,
     begun: Instant,
     /// When it has waited for too long.
     deadline: Instant,
     /// It is in the queue.
     queued: Cell<bool>,
-    outcome: RefCell<Option<Result<Box<Conn>, BackendError>>>,
+    outcome: RefCell<Option<Result<Served, BackendError>>>,
     waker: RefCell<Option<Waker>>,
+}
+
+/// A connection, and the statement that is going to run on it, which counts already.
+type Served = (Box<Conn>, Running);
+
+/// A [`Wish`] that is kept.
+struct Wanted {
+    uid: SessionUid,
+    state: Rc<SessionState>,
+    own: bool,
+    prepared: Option<StatementUid>,
+    unused: Option<StatementUid>,
 }
 
 impl ServerPool {
@@ -40,23 +56,83 @@ impl ServerPool {
         self.mark_starving(false);
     }
 
-    /// Opens connections for those who wait, as far as the limit allows. Also called when
-    /// another worker has made room.
+    /// Serves those who wait, in order, as far as limits allow: with idle connections, and with
+    /// new ones. Also called when another worker has made room.
     pub fn pump(&self) {
         loop {
-            let Some(pool) = self.uncovered() else {
+            if self.is_full() {
+                // Whoever ends sees to the next.
+                self.futile.set(true);
+                self.mark_starving(false);
+                return;
+            }
+            let front = self.waiters.borrow().front().cloned();
+            let Some(front) = front else {
                 self.futile.set(false);
                 self.mark_starving(false);
                 return;
             };
-            let Some(permit) = self.permit() else {
-                self.futile.set(self.idle_here() == 0);
-                self.mark_starving(true);
-                return;
+            if self.serve(&front) {
+                continue;
+            }
+            let (waiting, opening) = (self.waiting_here(), self.opening_here());
+            let uncovered = match self.concurrency.has_room_for(waiting, opening) {
+                true => self.uncovered(),
+                false => None,
             };
-            pool.opening.set(pool.opening.get() + 1);
-            self.spawn_open(pool, permit);
+            let starving = match uncovered.map(|pool| (self.permit(), pool)) {
+                Some((Some(permit), pool)) => {
+                    pool.opening.set(pool.opening.get() + 1);
+                    self.spawn_open(pool, permit, true);
+                    continue;
+                }
+                Some((None, _)) => true,
+                None => false,
+            };
+            if self.serve_another() {
+                continue;
+            }
+            self.futile.set(starving && self.idle_here() == 0);
+            self.mark_starving(starving);
+            return;
         }
+    }
+
+    /// The first of all who wait, where a connection of this kind is for him.
+    pub(super) fn first_waiting(&self, pool: &Rc<Pool>) -> Option<Rc<Waiter>> {
+        let mut waiters = self.waiters.borrow_mut();
+        let is_for_him = Rc::ptr_eq(&waiters.front()?.pool, pool);
+        is_for_him.then(|| waiters.pop_front()).flatten()
+    }
+
+    /// Hands an idle connection to somebody who waits. False: there is none for him.
+    fn serve(&self, waiter: &Rc<Waiter>) -> bool {
+        let (conn, lost) = waiter.pool.take_quiet(&waiter.wanted.wish());
+        self.gone(lost);
+        let Some(conn) = conn else {
+            return false;
+        };
+        let mut waiters = self.waiters.borrow_mut();
+        match waiters.front() {
+            Some(front) if Rc::ptr_eq(front, waiter) => drop(waiters.pop_front()),
+            _ => waiters.retain(|other| !Rc::ptr_eq(other, waiter)),
+        }
+        drop(waiters);
+        waiter.finish(Ok((conn, self.concurrency.begin())));
+        true
+    }
+
+    /// Serves the first for whom there is an idle connection, as the first of all needs one of another
+    /// kind, and that takes time.
+    fn serve_another(&self) -> bool {
+        if self.idle_here() == 0 {
+            return false;
+        }
+        let waiters = self.waiters.borrow();
+        let mut likely = waiters.iter().filter(|waiter| waiter.pool.idle() > 0);
+        let next = likely.next().cloned();
+        drop(waiters);
+        next.is_some_and(|waiter| self.serve(&waiter))
     }
 
     /// Sees to it that nobody waits for longer than `wait_timeout`. One timer for all of them, set anew
@@ -69,11 +145,16 @@ impl ServerPool {
         tokio::task::spawn_local(async move {
             while let Some(next) = me.upgrade().and_then(|server| server.expire()) {
                 tokio::time::sleep_until(next).await;
+                if let Some(server) = me.upgrade() {
+                    server.concurrency.next_turn();
+                    server.pump();
+                }
             }
         });
     }
 
-    /// Sends away those who have waited for too long. When the next will have; none: nobody waits.
+    /// Sends away those who have waited for too long. When the next will have, or the next turn begins;
+    /// none: nobody waits.
     fn expire(&self) -> Option<Instant> {
         let now = Instant::now();
         loop {
@@ -83,7 +164,8 @@ impl ServerPool {
                 return None;
             };
             if first.deadline > now {
-                return Some(first.deadline);
+                let turn = self.concurrency.turn_length();
+                return Some(first.deadline.min(now + turn.unwrap_or(NEVER)));
             }
             self.waiters.borrow_mut().pop_front();
             let waited = self.options.wait_timeout;
@@ -98,11 +180,12 @@ impl ServerPool {
         }
     }
 
-    /// The kind of connection that the first waits for, for whom none is being opened.
+    /// The kind of connection that the first waits for, for whom none is idle or being opened.
     pub(super) fn uncovered(&self) -> Option<Rc<Pool>> {
         let waiters = self.waiters.borrow();
+        let covered = |pool: &Pool| pool.opening.get() + pool.idle();
         let first = waiters.front()?;
-        if first.pool.opening.get() == 0 {
+        if covered(&first.pool) == 0 {
             return Some(first.pool.clone());
         }
         let mut seen: Vec<(*const Pool, usize)> = Vec::new();
@@ -114,11 +197,16 @@ impl ServerPool {
                 seen.len() - 1
             });
             seen[at].1 += 1;
-            if seen[at].1 > waiter.pool.opening.get() {
+            if seen[at].1 > covered(&waiter.pool) {
                 return Some(waiter.pool.clone());
             }
         }
         None
+    }
+
+    fn opening_here(&self) -> usize {
+        let pools = self.pools.borrow();
+        pools.values().map(|pool| pool.opening.get()).sum()
     }
 
     #[cold]
@@ -133,9 +221,31 @@ impl ServerPool {
     }
 }
 
+impl Wanted {
+    fn new(wish: &Wish<'_>) -> Wanted {
+        Wanted {
+            uid: wish.uid,
+            state: wish.state.clone(),
+            own: wish.own,
+            prepared: wish.prepared,
+            unused: wish.unused,
+        }
+    }
+
+    fn wish(&self) -> Wish<'_> {
+        Wish {
+            uid: self.uid,
+            state: &self.state,
+            own: self.own,
+            prepared: self.prepared,
+            unused: self.unused,
+        }
+    }
+}
+
 impl Waiter {
     /// It is out of the queue, with what it waited for or an error.
-    pub(super) fn finish(&self, outcome: Result<Box<Conn>, BackendError>) {
+    pub(super) fn finish(&self, outcome: Result<Served, BackendError>) {
         self.queued.set(false);
         *self.outcome.borrow_mut() = Some(outcome);
         if let Some(waker) = self.waker.borrow_mut().take() {
@@ -145,12 +255,12 @@ impl Waiter {
 }
 
 impl Pool {
-    /// A place among those who wait for a connection, for who has found none idle. A small future, to be
-    /// held where a statement waits.
+    /// A place among those who wait for a connection, for who has found none idle, or must wait until
+    /// others have ended. A small future, to be held where a statement waits.
     ///
     /// # Errors
     /// [`BackendError::Limit`] where too many wait already.
-    pub fn queue(self: &Rc<Self>) -> Result<Waiting, BackendError> {
+    pub fn queue(self: &Rc<Self>, wish: &Wish<'_>) -> Result<Waiting, BackendError> {
         let Some(server) = self.server.upgrade() else {
             return Err(BackendError::Protocol("the server was removed"));
         };
@@ -161,12 +271,14 @@ impl Pool {
         }
         let waiter = Rc::new(Waiter {
             pool: self.clone(),
+            wanted: Wanted::new(wish),
             begun,
             deadline: begun + server.options.wait_timeout.min(NEVER),
             queued: Cell::new(true),
             outcome: RefCell::new(None),
             waker: RefCell::new(None),
         });
+        server.concurrency.waits(begun);
         let is_first = server.waiters.borrow().is_empty();
         server.waiters.borrow_mut().push_back(waiter.clone());
         if is_first || !server.futile.get() {
@@ -191,10 +303,10 @@ impl Future for Waiting {
         let waiter = &*self.waiter;
         let outcome = waiter.outcome.borrow_mut().take();
         match outcome {
-            Some(Ok(conn)) => {
+            Some(Ok((conn, running))) => {
                 let (metrics, index) = self.server.metrics();
                 metrics.pool_wait(index, PoolWait::Served, waiter.begun.elapsed());
-                Poll::Ready(Ok(self.server.lease(conn, &waiter.pool)))
+                Poll::Ready(Ok(self.server.lease(conn, &waiter.pool, running)))
             }
             Some(Err(error)) => Poll::Ready(Err(error)),
             None => {
@@ -221,7 +333,8 @@ impl Drop for Waiting {
         if empty {
             self.server.mark_starving(false);
         }
-        if let Some(Ok(conn)) = self.waiter.outcome.borrow_mut().take() {
+        if let Some(Ok((conn, running))) = self.waiter.outcome.borrow_mut().take() {
+            self.server.end(running);
             self.server.deliver(conn, &self.waiter.pool);
         }
     }

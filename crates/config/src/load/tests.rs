@@ -325,6 +325,7 @@ idle_timeout = "1m"
 connect_timeout = "1s"
 wait_timeout = "2s"
 max_waiting = 6
+concurrency = 12
 max_prepared_statements = 7
 max_lifetime = 0
 [limits]
@@ -455,6 +456,7 @@ timeout = "17s"
             connect_timeout: s(1),
             wait_timeout: s(2),
             max_waiting: 6,
+            concurrency: Concurrency::At(12),
             max_prepared_statements: 7,
             max_lifetime: Duration::ZERO,
         },

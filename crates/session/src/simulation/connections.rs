@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use millrace_backend::account::Account;
+use millrace_backend::concurrency::Limit;
 use millrace_backend::conn::{Conn, Permit};
 use millrace_backend::connect::{Address, Opened};
 use millrace_backend::error::{BackendError, ServerError};
@@ -130,7 +131,12 @@ pub(super) struct Connections {
 
 impl Connections {
     /// With at most `limit` connections to each server.
-    pub(super) fn new(servers: Rc<RefCell<Servers>>, seed: u64, limit: usize) -> Self {
+    pub(super) fn new(
+        servers: Rc<RefCell<Servers>>,
+        seed: u64,
+        limit: usize,
+        concurrency: Limit,
+    ) -> Self {
         let count = servers.borrow().all.len();
         let wires = Rc::new(Wires {
             servers,
@@ -145,6 +151,7 @@ impl Connections {
         let counts: Vec<Arc<ServerCount>> = (0..count).map(|_| Arc::default()).collect();
         let options = Arc::new(PoolOptions {
             max_connections: limit,
+            concurrency,
             idle_timeout: IDLE,
             // By the real clock.
             max_lifetime: Duration::from_secs(1 << 20),
@@ -291,7 +298,7 @@ impl Connections {
                 let (mut waiting, mut opening, mut leased) = (0, 0, 0);
                 server.each_pool(|pool, wait| {
                     assert!(
-                        wait == 0 || pool.idle() == 0,
+                        wait == 0 || pool.idle() == 0 || server.is_full(),
                         "nobody waits beside an idle connection"
                     );
                     waiting += wait;
@@ -307,7 +314,7 @@ impl Connections {
                     server.open_here()
                 );
                 assert!(
-                    waiting == 0 || opening > 0 || open == self.limit,
+                    waiting == 0 || opening > 0 || open == self.limit || server.is_full(),
                     "server {at}: {waiting} of worker {worker} wait, {open} are open, and nothing is done: {}",
                     self.state_of(at)
                 );

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use millrace_backend::concurrency::Limit;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{Lease, Wish};
 use millrace_routing::{
@@ -212,6 +213,10 @@ impl Run {
         let topology = Topology::new(Options::default(), (0..count).map(address).collect());
         let servers = Rc::new(RefCell::new(Servers::new(count)));
         let limit = 1 + random.index(CONNECTIONS);
+        let concurrency = match random.index(4) {
+            0 => Limit::Auto,
+            few => Limit::At(few as u32),
+        };
         let session = |_| Session {
             access: Access::Read,
             at: At::Idle,
@@ -222,7 +227,7 @@ impl Run {
         Run {
             random,
             now: 1_000,
-            connections: Connections::new(servers.clone(), seed, limit),
+            connections: Connections::new(servers.clone(), seed, limit, concurrency),
             servers,
             world: topology.snapshot(),
             topology,
