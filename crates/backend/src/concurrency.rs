@@ -2,7 +2,8 @@
 //! it has processors for gets less done, not more: its threads get into each other's way, and each
 //! finds the caches cold. So where there is a crowd, what is beyond a limit waits here, in order, until others
 //! have ended; the limit is found by trying ([`finder`]). What takes long, for a lock, a disk or a slow
-//! reader, soon counts no more, so that it holds up nobody.
+//! reader, soon counts no more, so that it holds up nobody; and where next to nothing ends any more, as all
+//! wait for the same lock, the limit is lifted step by step until something does.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -39,6 +40,11 @@ const TURN_STATEMENTS: u32 = 6;
 const TURN_LEAST: Duration = Duration::from_millis(20);
 const TURN_MOST: Duration = Duration::from_millis(200);
 
+/// When fewer have ended for so long than may run at once, twice as many may; after the next turn, four
+/// times. It is longer than a server stands still that has used up its share of the processors, which
+/// by Linux's defaults is given every 100 ms.
+const STALL: Duration = Duration::from_millis(250);
+
 /// One worker's statements on one server.
 #[derive(Debug)]
 pub(crate) struct Concurrency {
@@ -53,6 +59,10 @@ pub(crate) struct Concurrency {
     /// So many have ended in this turn.
     ended: Cell<u32>,
     length: Cell<Duration>,
+    /// For so long next to nothing has ended.
+    stalled: Cell<Duration>,
+    /// So many times the limit may run meanwhile.
+    relief: Cell<u32>,
     finder: Option<RefCell<Finder>>,
 }
 
@@ -82,19 +92,21 @@ impl Concurrency {
             turn: Cell::new(0),
             ended: Cell::new(0),
             length: Cell::new(TURN_LEAST),
+            stalled: Cell::new(Duration::ZERO),
+            relief: Cell::new(1),
             finder: finder.map(RefCell::new),
         }
     }
 
-    /// The limit as it is now.
-    pub(crate) fn limit(&self) -> u32 {
-        self.limit.get()
+    /// The limit as it is now; none: all may run.
+    pub(crate) fn limit(&self) -> Option<u32> {
+        Some(self.limit.get()).filter(|limit| *limit < u32::MAX)
     }
 
     /// Whether one more has to wait, beside so many that do.
     pub(crate) fn is_full(&self, wait: usize) -> bool {
         let running = self.counting();
-        running >= self.limit.get() && running as usize + wait >= self.crowd as usize
+        running >= self.allowed() && running as usize + wait >= self.crowd as usize
     }
 
     /// Whether a connection may be opened for one of so many that `wait`, beside those that are being
@@ -102,10 +114,14 @@ impl Concurrency {
     pub(crate) fn has_room_for(&self, wait: usize, opening: usize) -> bool {
         let running = self.counting() as usize;
         let most = match running + wait <= self.crowd as usize {
-            true => self.limit.get().max(self.crowd),
-            false => self.limit.get(),
+            true => self.allowed().max(self.crowd),
+            false => self.allowed(),
         };
         running + opening < most as usize
+    }
+
+    fn allowed(&self) -> u32 {
+        self.limit.get().saturating_mul(self.relief.get())
     }
 
     fn counting(&self) -> u32 {
@@ -149,20 +165,33 @@ impl Concurrency {
     /// How long a turn is now: the next is to begin after this, as long as somebody waits. None where
     /// nobody waits for others to end.
     pub(crate) fn turn_length(&self) -> Option<Duration> {
-        (self.limit.get() < u32::MAX).then(|| self.length.get())
+        self.limit().map(|_| self.length.get())
     }
 
-    /// The next turn begins: what began before the last one counts no more.
-    pub(crate) fn next_turn(&self) {
+    /// The next turn begins, while so many `wait`: what began before the last one counts no more.
+    pub(crate) fn next_turn(&self, wait: usize) {
         self.running[(self.turn.get() as usize + 1) % 2].set(0);
         self.turn.set(self.turn.get().wrapping_add(1));
         let (ended, limit, length) = (self.ended.replace(0), self.limit.get(), self.length.get());
+        self.note_stall(wait > 0 && ended < limit, length);
         let length = match ended < limit {
             // Too few to tell.
             true => length * 5 / 4,
             false => (length + length * TURN_STATEMENTS * limit / ended) / 2,
         };
         self.length.set(length.clamp(TURN_LEAST, TURN_MOST));
+    }
+
+    fn note_stall(&self, is_stalled: bool, length: Duration) {
+        let stalled = match is_stalled {
+            true => self.stalled.get() + length,
+            false => Duration::ZERO,
+        };
+        self.stalled.set(stalled);
+        self.relief.set(match stalled < STALL {
+            true => 1,
+            false => self.relief.get().saturating_mul(2),
+        });
     }
 }
 
@@ -177,14 +206,14 @@ mod tests {
     #[test]
     fn workers_share_the_limit() {
         let table = [
-            (Limit::Auto, 1, 100, 8),
-            (Limit::Auto, 2, 100, 4),
-            (Limit::Auto, 16, 100, 4),
-            (Limit::Auto, 1, 3, 3),
-            (Limit::At(10), 1, 100, 10),
-            (Limit::At(10), 4, 100, 3),
-            (Limit::At(1), 4, 100, 1),
-            (Limit::Off, 1, 100, u32::MAX),
+            (Limit::Auto, 1, 100, Some(8)),
+            (Limit::Auto, 2, 100, Some(4)),
+            (Limit::Auto, 16, 100, Some(4)),
+            (Limit::Auto, 1, 3, Some(3)),
+            (Limit::At(10), 1, 100, Some(10)),
+            (Limit::At(10), 4, 100, Some(3)),
+            (Limit::At(1), 4, 100, Some(1)),
+            (Limit::Off, 1, 100, None),
         ];
         for (limit, workers, most, each) in table {
             assert_eq!(
@@ -223,9 +252,9 @@ mod tests {
     fn what_takes_long_counts_no_more() {
         let two = of(Limit::At(2), 1, 100);
         let old = [two.begin(), two.begin()];
-        two.next_turn();
+        two.next_turn(0);
         assert!(two.is_full(0), "they have had less than a turn, maybe");
-        two.next_turn();
+        two.next_turn(0);
         assert!(!two.is_full(0));
         let young = [two.begin(), two.begin()];
         assert!(two.is_full(0));
@@ -233,7 +262,7 @@ mod tests {
             two.end(statement, 0);
         }
         assert!(two.is_full(0), "they did not count");
-        two.next_turn();
+        two.next_turn(0);
         for statement in young {
             two.end(statement, 0);
         }
@@ -241,9 +270,45 @@ mod tests {
         // Also when turns are counted from the beginning again.
         two.turn.set(u32::MAX);
         let last = two.begin();
-        two.next_turn();
+        two.next_turn(0);
         two.end(last, 0);
         assert_eq!(two.counting(), 0);
+    }
+
+    #[test]
+    fn where_nothing_ends_more_and_more_may_run_until_something_does() {
+        let four = of(Limit::At(4), 1, 100);
+        let mut stuck = Vec::new();
+        let mut begin_all = || {
+            let before = stuck.len();
+            while !four.is_full(50) {
+                stuck.push(four.begin());
+            }
+            stuck.len() - before
+        };
+        let mut turn = || {
+            four.next_turn(50);
+            begin_all()
+        };
+        let mut time = Duration::ZERO;
+        while time < STALL {
+            time += four.turn_length().unwrap();
+            assert!(turn() <= 8);
+        }
+        // Those of the turn before count still.
+        let began: Vec<usize> = (0..4).map(|_| turn()).collect();
+        assert!(began.is_sorted() && began[3] > 20, "{began:?}");
+        for _ in 0..4 {
+            four.end(four.begin(), 50);
+        }
+        four.next_turn(50);
+        assert!(four.is_full(50));
+        four.next_turn(50);
+        assert_eq!(four.allowed(), 4);
+        for _ in 0..50 {
+            four.next_turn(0);
+        }
+        assert_eq!(four.allowed(), 4, "nobody waits");
     }
 
     #[test]
@@ -265,7 +330,7 @@ mod tests {
                 for _ in 0..(length.as_secs_f64() * 1000.0 * ended_each_ms) as usize {
                     eight.end(eight.begin(), 0);
                 }
-                eight.next_turn();
+                eight.next_turn(0);
             }
             eight.turn_length().unwrap().as_millis()
         };

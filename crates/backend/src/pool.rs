@@ -183,7 +183,7 @@ impl ServerPool {
         metrics: Arc<Metrics>,
     ) -> Rc<ServerPool> {
         let concurrency = Concurrency::new(options.concurrency, workers, options.max_connections);
-        Rc::new_cyclic(|me| ServerPool {
+        let pool = Rc::new_cyclic(|me| ServerPool {
             facts: RefCell::new(facts),
             options,
             opener,
@@ -207,7 +207,15 @@ impl ServerPool {
             connects: Cell::new(0),
             spare_from: Cell::new(0),
             down: Rc::default(),
-        })
+        });
+        pool.tell_concurrency();
+        pool
+    }
+
+    /// Has the metrics say how many statements of this worker the server runs at once.
+    fn tell_concurrency(&self) {
+        let (metrics, server) = self.metrics();
+        metrics.set_concurrency(server, self.concurrency.limit().map_or(0, u64::from));
     }
 
     fn metrics(&self) -> (&WorkerMetrics, usize) {
@@ -271,11 +279,6 @@ impl ServerPool {
     /// Sessions of this worker that wait for a connection.
     pub fn waiting_here(&self) -> usize {
         self.waiters.borrow().len()
-    }
-
-    /// How many statements of this worker the server runs at once, before others wait; `u32::MAX`: all.
-    pub fn concurrency_limit(&self) -> u32 {
-        self.concurrency.limit()
     }
 
     /// Whether those who wait do so for others to end, not for a connection.
@@ -364,7 +367,8 @@ impl ServerPool {
         if tick.saturating_sub(self.oldest().unwrap_or(tick)) > 1 {
             self.give_room();
         }
-        self.concurrency.next_turn();
+        self.concurrency.next_turn(self.waiters.borrow().len());
+        self.tell_concurrency();
         // Whoever freed a place may not have seen yet that somebody waits here.
         self.yielded.set(false);
         if !self.waiters.borrow().is_empty() {

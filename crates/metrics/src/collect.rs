@@ -174,6 +174,7 @@ impl World<'_> {
         to.metric(table::POOL_OPENED, &self.each(|s| &s.connections.begun))?;
         to.metric(table::POOL_CLOSED, &self.each(|s| &s.connections.ended))?;
         to.metric(table::POOL_FAILED, &self.each(|s| &s.connect_failures))?;
+        to.metric(table::POOL_CONCURRENCY, &self.each(|s| &s.concurrency))?;
         let mut waits = Vec::new();
         let mut positions = Vec::new();
         for (at, name) in &self.names {

@@ -92,6 +92,11 @@ impl Metrics {
         Sum(&self.workers).gauge_of(server, |server| &server.leases)
     }
 
+    /// How many statements a server runs at once before others wait, over all workers; 0: no limit.
+    pub fn concurrency(&self, server: usize) -> u64 {
+        Sum(&self.workers).counter_of(server, |server| &server.concurrency)
+    }
+
     /// All statements that one worker has ended so far.
     pub fn statements_of(&self, worker: usize) -> HistogramSum {
         self.worker(worker).statements()

@@ -91,6 +91,8 @@ table! {
         "Server connections closed";
     POOL_FAILED = Counter "millrace_pool_connect_failures" ["server"]
         "Server connections that could not be opened";
+    POOL_CONCURRENCY = Gauge "millrace_pool_concurrency" ["server"]
+        "Statements that the server runs at once before others wait, 0 for no limit";
     POOL_WAITS = Counter "millrace_pool_waits" ["server", "outcome"]
         "Waits for a server connection, by how they ended";
     POOL_WAIT_SECONDS = Counter "millrace_pool_wait_seconds" ["server"]

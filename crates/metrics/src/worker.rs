@@ -41,6 +41,7 @@ pub(crate) struct ServerMetrics {
     pub(crate) pool_waits: [AtomicU64; PoolWait::COUNT],
     pub(crate) pool_wait_us: AtomicU64,
     pub(crate) position_waits: [AtomicU64; PositionWait::COUNT],
+    pub(crate) concurrency: AtomicU64,
 }
 
 /// Something that begins and ends.
@@ -187,6 +188,13 @@ impl WorkerMetrics {
     /// A server connection could not be opened.
     pub fn connection_failed(&self, server: usize) {
         self.of(server, |server| bump(&server.connect_failures, 1));
+    }
+
+    /// A server runs so many of this worker's statements at once before others wait; 0: no limit.
+    pub fn set_concurrency(&self, server: usize, limit: u64) {
+        if let Some(server) = self.servers.get(server) {
+            server.concurrency.store(limit, Relaxed);
+        }
     }
 
     /// A server connection was leased to a session.

@@ -2,6 +2,7 @@
 //! say, how it follows its servers and how it ends.
 
 mod check;
+mod crowd;
 mod ending;
 mod faults;
 mod ground;
@@ -14,6 +15,7 @@ mod statements;
 use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
 use millrace_tests::checks::Checks;
 
+use crate::crowd::{few_at_once, locked_out};
 use crate::ending::{drain_ends, drain_of_nobody, drains};
 use crate::faults::{
     all_replicas_go, applier_stops, down_at_start, given_up_reads_end, mend, nothing_at_start,
@@ -76,6 +78,8 @@ async fn serving(family: Family) -> anyhow::Result<()> {
         .run("between workers", between_workers(cluster))
         .await;
     checks.run("queue full", queue_full(cluster)).await;
+    checks.run("few at once", few_at_once(cluster)).await;
+    checks.run("locked out", locked_out(cluster)).await;
     checks
         .run("statements: no orphans", no_orphans(cluster))
         .await;

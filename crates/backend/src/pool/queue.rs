@@ -10,7 +10,7 @@ use std::time::Duration;
 use millrace_metrics::PoolWait;
 use tokio::time::Instant;
 
-use crate::concurrency::Running;
+use crate::concurrency::{Limit, Running};
 use crate::conn::{Conn, SessionUid};
 use crate::error::BackendError;
 use crate::pool::{Lease, Pool, ServerPool, Wish};
@@ -146,7 +146,8 @@ impl ServerPool {
             while let Some(next) = me.upgrade().and_then(|server| server.expire()) {
                 tokio::time::sleep_until(next).await;
                 if let Some(server) = me.upgrade() {
-                    server.concurrency.next_turn();
+                    let waiting = server.waiters.borrow().len();
+                    server.concurrency.next_turn(waiting);
                     server.pump();
                 }
             }
@@ -173,9 +174,13 @@ impl ServerPool {
             metrics.pool_wait(index, PoolWait::TimedOut, waited);
             first.finish(Err(BackendError::Limit(format!(
                 "no connection to {} came free within pool.wait_timeout ({waited:?}); \
-                 pool.max_connections is {}",
+                 pool.max_connections is {}{}",
                 self.facts.borrow().address,
-                self.options.max_connections
+                self.options.max_connections,
+                match self.options.concurrency {
+                    Limit::At(limit) => format!(", pool.concurrency {limit}"),
+                    _ => String::new(),
+                }
             ))));
         }
     }

@@ -28,6 +28,10 @@ pub(crate) const LISTING: Listing = Listing {
         int("server_open", "connections to the server, of all accounts"),
         int("server_max", "as many as it may be: `pool.max_connections`"),
         int(
+            "concurrency",
+            "statements that the server runs at once, before others wait: `pool.concurrency`; NULL: no limit",
+        ),
+        int(
             "waiting_max",
             "sessions that may wait for the server: `pool.max_waiting`",
         ),
@@ -87,9 +91,17 @@ pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(
             sum.lent.saturating_sub(sum.opened).into(),
             open.into(),
             sources.connections_max.into(),
+            concurrency(sources, server),
             sources.waiting_max.into(),
         ];
         answer.row(&row).await?;
     }
     Ok(())
+}
+
+fn concurrency(sources: &Sources, server: ServerId) -> Cell {
+    match sources.metrics.concurrency(server.index()) {
+        0 => Cell::Null,
+        limit => limit.into(),
+    }
 }
