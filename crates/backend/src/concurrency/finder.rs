@@ -18,14 +18,15 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::debug;
 
-/// A window lasts for so long, and until so many times as many statements as may run at once have ended
-/// in it, within these bounds;
-const WINDOW: Duration = Duration::from_millis(20);
+/// A window lasts for so long, which is how often a server that may use part of a processor is given
+/// it, and until so many times as many statements as may run at once have ended in it, within these bounds;
+const WINDOW: Duration = Duration::from_millis(100);
 const ENDED_EACH: u64 = 4;
 const ENDED: RangeInclusive<u64> = 40..=100;
 /// but no longer than this, which is slow.
-const WINDOW_MOST: Duration = Duration::from_millis(300);
+const WINDOW_MOST: Duration = Duration::from_millis(400);
 
 /// Twice as many at once are taken if a statement takes less than this part of the time then; and half as
 /// many, less than this.
@@ -33,8 +34,8 @@ const MORE: f64 = 0.9;
 const FEWER: f64 = 1.08;
 
 /// A gain so great leaves no doubt after fewer pairs, and is followed by a greater step.
-const MUCH: f64 = 0.7;
-const PAIRS_OF_MUCH: usize = 3;
+const MUCH: f64 = 0.65;
+const PAIRS_OF_MUCH: usize = 4;
 const STEP: u32 = 2;
 const STEP_AFTER_MUCH: u32 = 4;
 
@@ -174,6 +175,13 @@ impl Finder {
         if verdict == Verdict::Open {
             return Some(trial.limit_now());
         }
+        debug!(
+            limit,
+            other,
+            ?verdict,
+            pairs = trial.pairs,
+            "tried another concurrency"
+        );
         self.trial = None;
         self.step = match verdict == Verdict::Taken && much {
             true => STEP_AFTER_MUCH,
@@ -401,7 +409,7 @@ mod tests {
         // Each takes 200 ms, whatever runs beside it.
         for seed in 0..50 {
             let mut model = Model::new(seed);
-            model.run(300, 2, 1.0, |running| 5.0 * running);
+            model.run(300, 5, 1.0, |running| 5.0 * running);
             assert_eq!(model.taken(), 100, "{seed}: {:?}", model.taken);
         }
     }
