@@ -63,6 +63,10 @@ pub(crate) struct Concurrency {
     stalled: Cell<Duration>,
     /// So many times the limit may run meanwhile.
     relief: Cell<u32>,
+    /// The limit with that.
+    allowed: Cell<u32>,
+    /// The finder wants to know what ends.
+    is_trying: Cell<bool>,
     finder: Option<RefCell<Finder>>,
 }
 
@@ -94,6 +98,8 @@ impl Concurrency {
             length: Cell::new(TURN_LEAST),
             stalled: Cell::new(Duration::ZERO),
             relief: Cell::new(1),
+            allowed: Cell::new(limit),
+            is_trying: Cell::new(false),
             finder: finder.map(RefCell::new),
         }
     }
@@ -106,7 +112,7 @@ impl Concurrency {
     /// Whether one more has to wait, beside so many that do.
     pub(crate) fn is_full(&self, wait: usize) -> bool {
         let running = self.counting();
-        running >= self.allowed() && running as usize + wait >= self.crowd as usize
+        running >= self.allowed.get() && running as usize + wait >= self.crowd as usize
     }
 
     /// Whether a connection may be opened for one of so many that `wait`, beside those that are being
@@ -114,14 +120,16 @@ impl Concurrency {
     pub(crate) fn has_room_for(&self, wait: usize, opening: usize) -> bool {
         let running = self.counting() as usize;
         let most = match running + wait <= self.crowd as usize {
-            true => self.allowed().max(self.crowd),
-            false => self.allowed(),
+            true => self.allowed.get().max(self.crowd),
+            false => self.allowed.get(),
         };
         running + opening < most as usize
     }
 
-    fn allowed(&self) -> u32 {
-        self.limit.get().saturating_mul(self.relief.get())
+    fn set(&self, limit: u32, relief: u32) {
+        self.limit.set(limit);
+        self.relief.set(relief);
+        self.allowed.set(limit.saturating_mul(relief));
     }
 
     fn counting(&self) -> u32 {
@@ -144,21 +152,30 @@ impl Concurrency {
             let counter = &self.running[statement.0 as usize % 2];
             counter.set(counter.get() - 1);
         }
-        if let Some(finder) = &self.finder
-            && finder.borrow().is_trying()
-        {
-            let there = wait as u64 + u64::from(self.all.get());
-            let limit = finder.borrow_mut().ended(Instant::now(), there);
-            self.limit.set(limit.unwrap_or(self.limit.get()));
+        if self.is_trying.get() {
+            self.tell_finder(wait);
         }
         self.all.set(self.all.get() - 1);
         self.ended.set(self.ended.get().saturating_add(1));
     }
 
+    #[cold]
+    fn tell_finder(&self, wait: usize) {
+        let Some(finder) = &self.finder else { return };
+        let mut finder = finder.borrow_mut();
+        let there = wait as u64 + u64::from(self.all.get());
+        if let Some(limit) = finder.ended(Instant::now(), there) {
+            self.set(limit, self.relief.get());
+        }
+        self.is_trying.set(finder.is_trying());
+    }
+
     /// A statement has to wait.
     pub(crate) fn waits(&self, now: Instant) {
         if let Some(finder) = &self.finder {
-            finder.borrow_mut().waits(now, self.limit.get());
+            let mut finder = finder.borrow_mut();
+            finder.waits(now, self.limit.get());
+            self.is_trying.set(finder.is_trying());
         }
     }
 
@@ -188,10 +205,11 @@ impl Concurrency {
             false => Duration::ZERO,
         };
         self.stalled.set(stalled);
-        self.relief.set(match stalled < STALL {
+        let relief = match stalled < STALL {
             true => 1,
             false => self.relief.get().saturating_mul(2),
-        });
+        };
+        self.set(self.limit.get(), relief);
     }
 }
 
@@ -304,11 +322,11 @@ mod tests {
         four.next_turn(50);
         assert!(four.is_full(50));
         four.next_turn(50);
-        assert_eq!(four.allowed(), 4);
+        assert_eq!(four.allowed.get(), 4);
         for _ in 0..50 {
             four.next_turn(0);
         }
-        assert_eq!(four.allowed(), 4, "nobody waits");
+        assert_eq!(four.allowed.get(), 4, "nobody waits");
     }
 
     #[test]

@@ -121,16 +121,25 @@ impl ServerPool {
     /// A connection is free: for the first who waits, or for whoever comes. Who waits gets this one, also
     /// where others are idle: its server's thread has at hand what it needs.
     fn hand_on(&self, mut conn: Box<Conn>, pool: &Rc<Pool>) {
-        if !self.is_full()
-            && let Some(first) = self.first_waiting(pool)
-        {
-            conn.leave_owner();
-            first.finish(Ok((conn, self.concurrency.begin())));
-            self.see_to_others();
+        if self.waiters.borrow().is_empty() {
+            conn.used = self.tick.get();
+            pool.idle.borrow_mut().push(conn);
             return;
         }
-        conn.used = self.tick.get();
-        pool.idle.borrow_mut().push(conn);
+        let first = match self.is_full() {
+            true => None,
+            false => self.first_waiting(pool),
+        };
+        match first {
+            Some(first) => {
+                conn.leave_owner();
+                first.finish(Ok((conn, self.concurrency.begin())));
+            }
+            None => {
+                conn.used = self.tick.get();
+                pool.idle.borrow_mut().push(conn);
+            }
+        }
         self.see_to_others();
     }
 
