@@ -4,8 +4,13 @@
 //! have ended; the limit is found by trying ([`finder`]). What takes long, for a lock, a disk or a slow
 //! reader, soon counts no more, so that it holds up nobody; and where next to nothing ends any more, as all
 //! wait for the same lock, the limit is lifted step by step until something does.
+//!
+//! All workers have the same limit and change it together. Were one to try twice as many alone, it would
+//! take the others' part of the server's processors, and take that for a gain.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -21,7 +26,7 @@ pub enum Limit {
     /// As many as get the most done.
     #[default]
     Auto,
-    /// No more than this.
+    /// No more than this, of those that do not take long; at least one for each worker.
     At(u32),
     /// As many as there are connections.
     Off,
@@ -31,8 +36,9 @@ pub enum Limit {
 const FIRST: u32 = 8;
 const FIRST_LEAST: u32 = 4;
 
-/// Where so many want to run in all, it is a crowd.
+/// Where so many want to run in all, it is a crowd; and at one of many workers.
 const CROWD: u32 = 32;
+const CROWD_LEAST: u32 = 8;
 
 /// A turn is as long as so many statements take one after the other,
 const TURN_STATEMENTS: u32 = 6;
@@ -45,51 +51,105 @@ const TURN_MOST: Duration = Duration::from_millis(200);
 /// by Linux's defaults is given every 100 ms.
 const STALL: Duration = Duration::from_millis(250);
 
+/// What `auto` has found for one server.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Each worker's limit.
+    limit: AtomicU32,
+    finder: Mutex<Finder>,
+}
+
+impl Found {
+    /// `most` connections to the server are allowed.
+    pub(crate) fn new(workers: usize, most: usize) -> Found {
+        let most = count(most);
+        let first = share(FIRST, workers).max(FIRST_LEAST).min(most);
+        Found {
+            limit: AtomicU32::new(first),
+            finder: Mutex::new(Finder::new(first..=most)),
+        }
+    }
+
+    fn finder(&self) -> MutexGuard<'_, Finder> {
+        self.finder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX).max(1)
+}
+
+fn share(number: u32, workers: usize) -> u32 {
+    number.div_ceil(count(workers)).max(1)
+}
+
 /// One worker's statements on one server.
 #[derive(Debug)]
 pub(crate) struct Concurrency {
-    limit: Cell<u32>,
+    worker: usize,
+    found: Option<Arc<Found>>,
+    /// Where it is not found.
+    fixed: u32,
     /// As long as fewer than these run and wait, all may run.
     crowd: u32,
     /// Those that count: begun in this turn, and in the one before.
-    running: [Cell<u32>; 2],
-    /// All of them.
+    running: [Counts; 2],
+    /// All of them but those on kept connections.
     all: Cell<u32>,
     turn: Cell<u32>,
-    /// So many have ended in this turn.
+    /// So many of these have ended in this turn.
     ended: Cell<u32>,
     length: Cell<Duration>,
     /// For so long next to nothing has ended.
     stalled: Cell<Duration>,
     /// So many times the limit may run meanwhile.
     relief: Cell<u32>,
-    /// The limit with that.
-    allowed: Cell<u32>,
-    /// The finder wants to know what ends.
+    /// A trial of this worker's is under way.
     is_trying: Cell<bool>,
-    finder: Option<RefCell<Finder>>,
 }
 
-/// A statement that runs, by the turn in which it began.
+#[derive(Debug, Default)]
+struct Counts {
+    free: Cell<u32>,
+    /// On connections that sessions keep.
+    kept: Cell<u32>,
+}
+
+impl Counts {
+    fn of(&self, statement: Running) -> &Cell<u32> {
+        match statement.kept {
+            true => &self.kept,
+            false => &self.free,
+        }
+    }
+}
+
+/// A statement that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Running(u32);
+pub(crate) struct Running {
+    /// In which it began.
+    turn: u32,
+    /// Its session has kept the connection.
+    kept: bool,
+}
 
 impl Concurrency {
-    /// For one of so many workers; `most` connections to the server are allowed.
-    pub(crate) fn new(limit: Limit, workers: usize, most: usize) -> Concurrency {
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).max(1);
-        let (workers, most) = (count(workers), count(most));
-        let share = |number: u32| number.div_ceil(workers).max(1);
-        let (limit, crowd, finder) = match limit {
-            Limit::Auto => {
-                let first = share(FIRST).max(FIRST_LEAST).min(most);
-                (first, share(CROWD), Some(Finder::new(first..=most)))
-            }
-            Limit::At(limit) => (share(limit), 0, None),
-            Limit::Off => (u32::MAX, 0, None),
+    /// For one of so many workers. With `found`, the limit is what that says.
+    pub(crate) fn new(
+        limit: Limit,
+        worker: usize,
+        workers: usize,
+        found: impl FnOnce() -> Arc<Found>,
+    ) -> Concurrency {
+        let (fixed, crowd) = match limit {
+            Limit::Auto => (1, share(CROWD, workers).max(CROWD_LEAST)),
+            Limit::At(limit) => (share(limit, workers), 0),
+            Limit::Off => (u32::MAX, 0),
         };
         Concurrency {
-            limit: Cell::new(limit),
+            worker,
+            found: (limit == Limit::Auto).then(found),
+            fixed,
             crowd,
             running: Default::default(),
             all: Cell::new(0),
@@ -98,59 +158,84 @@ impl Concurrency {
             length: Cell::new(TURN_LEAST),
             stalled: Cell::new(Duration::ZERO),
             relief: Cell::new(1),
-            allowed: Cell::new(limit),
             is_trying: Cell::new(false),
-            finder: finder.map(RefCell::new),
+        }
+    }
+
+    fn limit_now(&self) -> u32 {
+        match &self.found {
+            Some(found) => found.limit.load(Relaxed),
+            None => self.fixed,
         }
     }
 
     /// The limit as it is now; none: all may run.
     pub(crate) fn limit(&self) -> Option<u32> {
-        Some(self.limit.get()).filter(|limit| *limit < u32::MAX)
+        Some(self.limit_now()).filter(|limit| *limit < u32::MAX)
     }
 
     /// Whether one more has to wait, beside so many that do.
     pub(crate) fn is_full(&self, wait: usize) -> bool {
-        let running = self.counting();
-        running >= self.allowed.get() && running as usize + wait >= self.crowd as usize
+        let allowed = self.allowed();
+        self.counting(allowed) >= allowed && self.present() + wait >= self.crowd as usize
     }
 
     /// Whether a connection may be opened for one of so many that `wait`, beside those that are being
     /// opened.
     pub(crate) fn has_room_for(&self, wait: usize, opening: usize) -> bool {
-        let running = self.counting() as usize;
-        let most = match running + wait <= self.crowd as usize {
-            true => self.allowed.get().max(self.crowd),
-            false => self.allowed.get(),
+        let allowed = self.allowed();
+        let most = match self.present() + wait <= self.crowd as usize {
+            true => allowed.max(self.crowd),
+            false => allowed,
         };
-        running + opening < most as usize
+        self.counting(most) as usize + opening < most as usize
     }
 
-    fn set(&self, limit: u32, relief: u32) {
-        self.limit.set(limit);
-        self.relief.set(relief);
-        self.allowed.set(limit.saturating_mul(relief));
+    fn allowed(&self) -> u32 {
+        self.limit_now().saturating_mul(self.relief.get())
     }
 
-    fn counting(&self) -> u32 {
-        self.running[0].get() + self.running[1].get()
+    /// Those that count. Kept connections' statements run in any case: where these are many, the
+    /// others have half the room all the same.
+    fn counting(&self, allowed: u32) -> u32 {
+        let [one, other] = &self.running;
+        let kept = one.kept.get() + other.kept.get();
+        one.free.get() + other.free.get() + kept.min(allowed / 2)
+    }
+
+    fn present(&self) -> usize {
+        let each = |counts: &Counts| (counts.free.get() + counts.kept.get()) as usize;
+        self.running.iter().map(each).sum()
     }
 
     /// A statement begins, whether there was room or not.
     pub(crate) fn begin(&self) -> Running {
-        let now = self.turn.get();
-        let counter = &self.running[now as usize % 2];
-        counter.set(counter.get() + 1);
         self.all.set(self.all.get() + 1);
-        Running(now)
+        self.note_begin(false)
+    }
+
+    /// The same on a connection that its session has kept.
+    pub(crate) fn begin_kept(&self) -> Running {
+        self.note_begin(true)
+    }
+
+    fn note_begin(&self, kept: bool) -> Running {
+        let turn = self.turn.get();
+        let statement = Running { turn, kept };
+        let counter = self.running[turn as usize % 2].of(statement);
+        counter.set(counter.get() + 1);
+        statement
     }
 
     /// It has ended; so many `wait`.
     pub(crate) fn end(&self, statement: Running, wait: usize) {
         // One that began longer ago counts no more.
-        if self.turn.get().wrapping_sub(statement.0) < 2 {
-            let counter = &self.running[statement.0 as usize % 2];
+        if self.turn.get().wrapping_sub(statement.turn) < 2 {
+            let counter = self.running[statement.turn as usize % 2].of(statement);
             counter.set(counter.get() - 1);
+        }
+        if statement.kept {
+            return;
         }
         if self.is_trying.get() {
             self.tell_finder(wait);
@@ -161,22 +246,25 @@ impl Concurrency {
 
     #[cold]
     fn tell_finder(&self, wait: usize) {
-        let Some(finder) = &self.finder else { return };
-        let mut finder = finder.borrow_mut();
+        let Some(found) = &self.found else { return };
+        let mut finder = found.finder();
         let there = wait as u64 + u64::from(self.all.get());
-        if let Some(limit) = finder.ended(Instant::now(), there) {
-            self.set(limit, self.relief.get());
+        if let Some(limit) = finder.ended(self.worker, Instant::now(), there) {
+            found.limit.store(limit, Relaxed);
         }
-        self.is_trying.set(finder.is_trying());
+        self.is_trying.set(finder.is_trying(self.worker));
     }
 
-    /// A statement has to wait.
+    /// A statement has to wait for others to end.
     pub(crate) fn waits(&self, now: Instant) {
-        if let Some(finder) = &self.finder {
-            let mut finder = finder.borrow_mut();
-            finder.waits(now, self.limit.get());
-            self.is_trying.set(finder.is_trying());
-        }
+        let Some(found) = &self.found else { return };
+        // Another worker has it: its wait does as well.
+        let Ok(mut finder) = found.finder.try_lock() else {
+            return;
+        };
+        let limit = finder.waits(self.worker, now, found.limit.load(Relaxed));
+        found.limit.store(limit, Relaxed);
+        self.is_trying.set(finder.is_trying(self.worker));
     }
 
     /// How long a turn is now: the next is to begin after this, as long as somebody waits. None where
@@ -185,11 +273,11 @@ impl Concurrency {
         self.limit().map(|_| self.length.get())
     }
 
-    /// The next turn begins, while so many `wait`: what began before the last one counts no more.
+    /// A turn is over, while so many `wait`, and the next begins: what began before the last one
+    /// counts no more.
     pub(crate) fn next_turn(&self, wait: usize) {
-        self.running[(self.turn.get() as usize + 1) % 2].set(0);
-        self.turn.set(self.turn.get().wrapping_add(1));
-        let (ended, limit, length) = (self.ended.replace(0), self.limit.get(), self.length.get());
+        let (ended, limit, length) = (self.ended.get(), self.limit_now(), self.length.get());
+        self.skip_turn();
         self.note_stall(wait > 0 && ended < limit, length);
         let length = match ended < limit {
             // Too few to tell.
@@ -199,17 +287,25 @@ impl Concurrency {
         self.length.set(length.clamp(TURN_LEAST, TURN_MOST));
     }
 
+    /// The next turn begins, and how long this one was says nothing.
+    pub(crate) fn skip_turn(&self) {
+        let next = &self.running[(self.turn.get() as usize + 1) % 2];
+        next.free.set(0);
+        next.kept.set(0);
+        self.turn.set(self.turn.get().wrapping_add(1));
+        self.ended.set(0);
+    }
+
     fn note_stall(&self, is_stalled: bool, length: Duration) {
         let stalled = match is_stalled {
             true => self.stalled.get() + length,
             false => Duration::ZERO,
         };
         self.stalled.set(stalled);
-        let relief = match stalled < STALL {
+        self.relief.set(match stalled < STALL {
             true => 1,
             false => self.relief.get().saturating_mul(2),
-        };
-        self.set(self.limit.get(), relief);
+        });
     }
 }
 
@@ -218,7 +314,7 @@ mod tests {
     use super::*;
 
     fn of(limit: Limit, workers: usize, most: usize) -> Concurrency {
-        Concurrency::new(limit, workers, most)
+        Concurrency::new(limit, 0, workers, || Arc::new(Found::new(workers, most)))
     }
 
     #[test]
@@ -284,13 +380,13 @@ mod tests {
         for statement in young {
             two.end(statement, 0);
         }
-        assert_eq!(two.counting(), 0);
+        assert_eq!(two.present(), 0);
         // Also when turns are counted from the beginning again.
         two.turn.set(u32::MAX);
         let last = two.begin();
         two.next_turn(0);
         two.end(last, 0);
-        assert_eq!(two.counting(), 0);
+        assert_eq!(two.present(), 0);
     }
 
     #[test]
@@ -322,11 +418,49 @@ mod tests {
         four.next_turn(50);
         assert!(four.is_full(50));
         four.next_turn(50);
-        assert_eq!(four.allowed.get(), 4);
+        assert_eq!(four.allowed(), 4);
         for _ in 0..50 {
             four.next_turn(0);
         }
-        assert_eq!(four.allowed.get(), 4, "nobody waits");
+        assert_eq!(four.allowed(), 4, "nobody waits");
+    }
+
+    #[test]
+    fn who_keeps_connections_leaves_the_others_half() {
+        let four = of(Limit::At(4), 1, 100);
+        let kept: Vec<_> = (0..9).map(|_| four.begin_kept()).collect();
+        let free = [(); 2].map(|()| {
+            assert!(!four.is_full(9) && four.has_room_for(9, 0));
+            four.begin()
+        });
+        assert!(four.is_full(9) && !four.has_room_for(9, 0));
+        for statement in kept.into_iter().chain(free) {
+            four.end(statement, 9);
+        }
+        assert_eq!((four.present(), four.ended.get()), (0, 2));
+    }
+
+    #[test]
+    fn all_workers_change_together_and_one_tries_at_a_time() {
+        let found = Arc::new(Found::new(2, 100));
+        let worker = |number| Concurrency::new(Limit::Auto, number, 2, || found.clone());
+        let (one, other) = (worker(0), worker(1));
+        let now = Instant::now();
+        for after in [0, 200] {
+            one.waits(now + Duration::from_millis(after));
+            other.waits(now + Duration::from_millis(after));
+        }
+        assert!(one.is_trying.get() && !other.is_trying.get());
+        found.limit.store(9, Relaxed);
+        assert_eq!((one.limit(), other.limit()), (Some(9), Some(9)));
+        // The one has nothing to do any more, so that the other drops its trial and begins its own.
+        for after in [2_000, 2_001] {
+            other.waits(now + Duration::from_millis(after));
+        }
+        assert_eq!(one.limit(), Some(4));
+        assert!(other.is_trying.get());
+        one.end(one.begin(), 0);
+        assert!(!one.is_trying.get() && other.is_trying.get());
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use millrace_metrics::{Metrics, WorkerMetrics};
@@ -15,7 +15,7 @@ use millrace_topology::ServerId;
 use tracing::info;
 
 use crate::account::Account;
-use crate::concurrency::{Concurrency, Limit};
+use crate::concurrency::{Concurrency, Found, Limit};
 use crate::conn::Conn;
 use crate::connect::Address;
 use crate::idle::Idle;
@@ -77,6 +77,8 @@ pub struct ServerCount {
     starving: AtomicU64,
     /// How many prepared statements each may hold.
     statements: Allowance,
+    /// How many statements it runs at once, where that is to be found.
+    found: OnceLock<Arc<Found>>,
 }
 
 impl ServerCount {
@@ -182,7 +184,14 @@ impl ServerPool {
         nudge: Nudge,
         metrics: Arc<Metrics>,
     ) -> Rc<ServerPool> {
-        let concurrency = Concurrency::new(options.concurrency, workers, options.max_connections);
+        let most = options.max_connections;
+        let found = || {
+            count
+                .found
+                .get_or_init(|| Arc::new(Found::new(workers, most)))
+        };
+        let concurrency =
+            Concurrency::new(options.concurrency, worker, workers, || found().clone());
         let pool = Rc::new_cyclic(|me| ServerPool {
             facts: RefCell::new(facts),
             options,
@@ -367,7 +376,9 @@ impl ServerPool {
         if tick.saturating_sub(self.oldest().unwrap_or(tick)) > 1 {
             self.give_room();
         }
-        self.concurrency.next_turn(self.waiters.borrow().len());
+        if !self.watched.get() {
+            self.concurrency.skip_turn();
+        }
         self.tell_concurrency();
         // Whoever freed a place may not have seen yet that somebody waits here.
         self.yielded.set(false);

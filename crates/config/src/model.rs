@@ -251,8 +251,8 @@ pub struct Pool {
     /// `max_connections` per server, over all workers. Default 100.
     pub max_connections: u32,
     /// `concurrency`: how many statements one server runs at once, over all workers; others wait.
-    /// `"auto"` (default): as many as get the most done; a number; or `"off"`: as many as there are
-    /// connections.
+    /// `"auto"` (default): as many as get the most done; a number, for those that do not take long and
+    /// with at least one for each worker; or `"off"`: as many as there are connections.
     pub concurrency: Concurrency,
     /// `idle_timeout`: an unused connection is closed after this. Default 5 min.
     pub idle_timeout: Duration,
@@ -292,7 +292,7 @@ pub enum Concurrency {
     /// As many as get the most done.
     #[default]
     Auto,
-    /// So many at most, over all workers.
+    /// So many of those that do not take long, over all workers; at least one for each.
     At(u32),
     /// As many as there are connections.
     Off,

@@ -46,7 +46,10 @@ const PAIRS_MOST: usize = 40;
 
 /// How long to wait before the first trial, and after one that came to nothing: twice as long each time.
 const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MOST: Duration = Duration::from_secs(30);
+const PAUSE_MOST: Duration = Duration::from_secs(5);
+
+/// A window that is still open after this is its worker's that has had nothing to do meanwhile.
+const STALE: Duration = Duration::from_millis(800);
 
 /// When nobody has had to wait for this long, whatever is known is old.
 const CALM: Duration = Duration::from_secs(5);
@@ -68,6 +71,8 @@ pub(super) struct Finder {
 /// A trial of another limit.
 #[derive(Debug)]
 struct Trial {
+    /// Who measures.
+    worker: usize,
     limit: u32,
     other: u32,
     /// The time that a statement took in the first window of a pair.
@@ -112,30 +117,39 @@ impl Finder {
         }
     }
 
-    pub(super) fn is_trying(&self) -> bool {
-        self.trial.is_some()
+    /// Whether this worker measures.
+    pub(super) fn is_trying(&self, worker: usize) -> bool {
+        let trial = self.trial.as_ref();
+        trial.is_some_and(|trial| trial.worker == worker)
     }
 
-    /// A statement has to wait, under this limit. Begins a trial when it is time.
-    pub(super) fn waits(&mut self, now: Instant, limit: u32) {
+    /// One of a worker's statements has to wait, under this limit. Begins a trial when it is time. The
+    /// limit from now on.
+    pub(super) fn waits(&mut self, worker: usize, now: Instant, limit: u32) -> u32 {
         let last = self.last_wait.replace(now);
-        if self.trial.is_some() {
-            return;
+        if let Some(trial) = &self.trial {
+            if now - trial.window.began < STALE {
+                return limit;
+            }
+            let before = trial.limit;
+            self.trial = None;
+            return before;
         }
         if last.is_none_or(|last| now - last > CALM) {
             self.pause = PAUSE;
             self.next = now + PAUSE;
         }
         if now >= self.next {
-            self.begin(now, limit);
+            self.begin(worker, now, limit);
         }
+        limit
     }
 
     fn times(&self, limit: u32, step: u32) -> u32 {
         limit.saturating_mul(step).min(*self.bounds.end())
     }
 
-    fn begin(&mut self, now: Instant, limit: u32) {
+    fn begin(&mut self, worker: usize, now: Instant, limit: u32) {
         let more = self.times(limit, self.step);
         let fewer = (limit / STEP).max(*self.bounds.start());
         let is_bound = |other: u32| other == limit;
@@ -143,6 +157,7 @@ impl Finder {
         let other = if self.more { more } else { fewer };
         if other != limit {
             self.trial = Some(Trial {
+                worker,
                 limit,
                 other,
                 first: None,
@@ -155,9 +170,11 @@ impl Finder {
         }
     }
 
-    /// A statement has ended, one of so many that were there. The limit for the next window, or for good.
-    pub(super) fn ended(&mut self, now: Instant, there: u64) -> Option<u32> {
-        let trial = self.trial.as_mut()?;
+    /// One of a worker's statements has ended, and so many were there. The limit for the next window, or
+    /// for good.
+    pub(super) fn ended(&mut self, worker: usize, now: Instant, there: u64) -> Option<u32> {
+        let trial = self.trial.as_mut();
+        let trial = trial.filter(|trial| trial.worker == worker)?;
         trial.window.ended += 1;
         trial.window.there += there;
         let elapsed = now - trial.window.began;
@@ -167,9 +184,9 @@ impl Finder {
         let verdict = match (elapsed < WINDOW_MOST, do_wait) {
             (true, _) if elapsed < WINDOW || !is_enough => return None,
             (true, _) => trial.note(now, elapsed, self.more),
-            (false, true) => Verdict::Slow,
+            (false, true) if elapsed < STALE => Verdict::Slow,
             // Those who waited have gone meanwhile.
-            (false, false) => Verdict::Left,
+            (false, _) => Verdict::Left,
         };
         let (limit, other, much) = (trial.limit, trial.other, trial.worst < MUCH.ln());
         if verdict == Verdict::Open {
@@ -316,16 +333,16 @@ mod tests {
                 }
                 let running = clients.min(self.limit);
                 self.now += Duration::from_secs_f64(self.cost / rate(f64::from(running)));
-                if self.finder.is_trying()
-                    && let Some(limit) = self.finder.ended(self.now, clients.into())
+                if self.finder.is_trying(0)
+                    && let Some(limit) = self.finder.ended(0, self.now, clients.into())
                 {
                     self.limit = limit;
-                    if !self.finder.is_trying() && self.taken.last() != Some(&limit) {
+                    if !self.finder.is_trying(0) && self.taken.last() != Some(&limit) {
                         self.taken.push(limit);
                     }
                 }
                 if clients > self.limit {
-                    self.finder.waits(self.now, self.limit);
+                    self.limit = self.finder.waits(0, self.now, self.limit);
                 }
             }
         }
@@ -400,7 +417,7 @@ mod tests {
     fn without_waits_nothing_is_tried() {
         let mut model = Model::new(1);
         model.run(8, 5, 1.5, far_away);
-        assert!(!model.finder.is_trying());
+        assert!(!model.finder.is_trying(0));
         assert_eq!(model.taken, [8]);
     }
 
@@ -417,11 +434,11 @@ mod tests {
     #[test]
     fn a_load_that_ends_in_the_middle_of_a_trial_is_not_slow() {
         let mut model = Model::new(1);
-        while !model.finder.is_trying() {
+        while !model.finder.is_trying(0) {
             model.run(300, 1, 6.0, eight_processors);
         }
         model.now += Duration::from_secs(60);
-        assert_eq!(model.finder.ended(model.now, 1), Some(8));
+        assert_eq!(model.finder.ended(0, model.now, 1), Some(8));
     }
 
     #[test]

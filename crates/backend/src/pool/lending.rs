@@ -267,8 +267,8 @@ impl Pool {
         server.open_one(self, None).await
     }
 
-    /// A connection: an idle one, a new one, or the next that comes free, in order, within
-    /// `wait_timeout`.
+    /// A connection for a statement of Millrace's own: an idle one, also where the server runs as many
+    /// statements as it should, a new one, or the next that comes free, in order, within `wait_timeout`.
     ///
     /// # Errors
     /// As for connecting; [`BackendError::Limit`] where too many wait already, or for too long.
@@ -281,10 +281,13 @@ impl Pool {
             return Err(BackendError::Protocol("the server was removed"));
         };
         let wish = Wish::new(uid, state);
-        if server.waiters.borrow().is_empty()
-            && let Some(lease) = self.try_take(&wish)
-        {
-            return Ok(lease);
+        if server.waiters.borrow().is_empty() || server.is_full() {
+            let (conn, lost) = self.take_quiet(&wish);
+            let lease = conn.map(|conn| server.lease(conn, self, server.concurrency.begin()));
+            server.closed(lost);
+            if let Some(lease) = lease {
+                return Ok(lease);
+            }
         }
         self.queue(&wish)?.await
     }
@@ -293,7 +296,7 @@ impl Pool {
 impl Lease {
     /// A statement begins on a connection that its session has kept.
     pub fn begin(&mut self) {
-        let begin = || self.server.concurrency.begin();
+        let begin = || self.server.concurrency.begin_kept();
         self.running.get_or_insert_with(begin);
     }
 

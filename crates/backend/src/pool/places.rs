@@ -116,7 +116,7 @@ impl ServerPool {
         self.count.starving.load(Ordering::Relaxed) & !bit
     }
 
-    fn nudge_starving(&self) {
+    pub(super) fn nudge_starving(&self) {
         let starving = self.starving_elsewhere();
         if starving != 0 {
             (self.nudge)(starving, self.facts.borrow().id);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use millrace_metrics::PoolWait;
 use tokio::time::Instant;
 
-use crate::concurrency::{Limit, Running};
+use crate::concurrency::Running;
 use crate::conn::{Conn, SessionUid};
 use crate::error::BackendError;
 use crate::pool::{Lease, Pool, ServerPool, Wish};
@@ -108,7 +108,10 @@ impl ServerPool {
     /// Hands an idle connection to somebody who waits. False: there is none for him.
     fn serve(&self, waiter: &Rc<Waiter>) -> bool {
         let (conn, lost) = waiter.pool.take_quiet(&waiter.wanted.wish());
-        self.gone(lost);
+        if lost > 0 {
+            self.gone(lost);
+            self.nudge_starving();
+        }
         let Some(conn) = conn else {
             return false;
         };
@@ -177,9 +180,9 @@ impl ServerPool {
                  pool.max_connections is {}{}",
                 self.facts.borrow().address,
                 self.options.max_connections,
-                match self.options.concurrency {
-                    Limit::At(limit) => format!(", pool.concurrency {limit}"),
-                    _ => String::new(),
+                match self.is_full() {
+                    true => ", and it runs as many statements as pool.concurrency lets it",
+                    false => "",
                 }
             ))));
         }
@@ -283,7 +286,9 @@ impl Pool {
             outcome: RefCell::new(None),
             waker: RefCell::new(None),
         });
-        server.concurrency.waits(begun);
+        if server.concurrency.is_full(server.waiters.borrow().len()) {
+            server.concurrency.waits(begun);
+        }
         let is_first = server.waiters.borrow().is_empty();
         server.waiters.borrow_mut().push_back(waiter.clone());
         if is_first || !server.futile.get() {
