@@ -278,7 +278,7 @@ impl Session {
     ) -> Result<(), Failure> {
         let pool = self.pool(server);
         let state = self.state.clone();
-        let taken = pool.take(self.handle.uid, &state).await;
+        let taken = pool.take_to_kill(self.handle.uid, &state).await;
         let mut lease = taken.map_err(Answer::backend)?;
         self.save_for_last_user(&mut lease).await;
         let what = if query { "QUERY" } else { "CONNECTION" };
@@ -305,7 +305,10 @@ impl Session {
             return Err(Answer::proxy(ErrorClass::NoServer, 1105, b"HY000", text).into());
         };
         let state = self.state.clone();
-        let taken = self.pool(primary).take(self.handle.uid, &state).await;
+        let taken = self
+            .pool(primary)
+            .take_to_kill(self.handle.uid, &state)
+            .await;
         let mut lease = taken.map_err(Answer::backend)?;
         self.save_for_last_user(&mut lease).await;
         let rows = lease.query("SHOW GRANTS").await;

@@ -260,7 +260,7 @@ pub(crate) async fn tell_server(
     state: Rc<SessionState>,
     kill: String,
 ) -> Result<(), BackendError> {
-    let mut other = match tokio::time::timeout(SOON, pool.take(uid, &state)).await {
+    let mut other = match tokio::time::timeout(SOON, pool.take_to_kill(uid, &state)).await {
         Ok(taken) => taken?,
         // All are taken, perhaps by statements like the one that is to end: one more then.
         Err(_) => return tell_aside(&pool, &kill).await,

@@ -267,8 +267,8 @@ impl Pool {
         server.open_one(self, None).await
     }
 
-    /// A connection for a statement of Millrace's own: an idle one, also where the server runs as many
-    /// statements as it should, a new one, or the next that comes free, in order, within `wait_timeout`.
+    /// A connection: an idle one, a new one, or the next that comes free, in order, within
+    /// `wait_timeout`.
     ///
     /// # Errors
     /// As for connecting; [`BackendError::Limit`] where too many wait already, or for too long.
@@ -281,15 +281,35 @@ impl Pool {
             return Err(BackendError::Protocol("the server was removed"));
         };
         let wish = Wish::new(uid, state);
-        if server.waiters.borrow().is_empty() || server.is_full() {
-            let (conn, lost) = self.take_quiet(&wish);
+        if server.waiters.borrow().is_empty()
+            && let Some(lease) = self.try_take(&wish)
+        {
+            return Ok(lease);
+        }
+        self.queue(&wish)?.await
+    }
+
+    /// The same for a KILL, which is to end what others wait for: an idle connection is for it
+    /// although they wait for the server to have fewer statements.
+    ///
+    /// # Errors
+    /// As for [`Pool::take`].
+    pub async fn take_to_kill(
+        self: &Rc<Self>,
+        uid: SessionUid,
+        state: &Rc<SessionState>,
+    ) -> Result<Lease, BackendError> {
+        if let Some(server) = self.server.upgrade()
+            && server.is_full()
+        {
+            let (conn, lost) = self.take_quiet(&Wish::new(uid, state));
             let lease = conn.map(|conn| server.lease(conn, self, server.concurrency.begin()));
             server.closed(lost);
             if let Some(lease) = lease {
                 return Ok(lease);
             }
         }
-        self.queue(&wish)?.await
+        self.take(uid, state).await
     }
 }
 
