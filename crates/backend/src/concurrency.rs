@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use self::finder::Finder;
 
 mod finder;
+mod wanted;
 
 /// `pool.concurrency`: how many statements one server runs at once, over all workers. Statements of
 /// sessions that keep their connection always run.
@@ -66,7 +67,7 @@ impl Found {
         let first = share(FIRST, workers).max(FIRST_LEAST).min(most);
         Found {
             limit: AtomicU32::new(first),
-            finder: Mutex::new(Finder::new(first..=most)),
+            finder: Mutex::new(Finder::new(first..=most, wanted::wanted)),
         }
     }
 
@@ -94,10 +95,8 @@ pub(crate) struct Concurrency {
     crowd: u32,
     /// Those that count: begun in this turn, and in the one before.
     running: [Counts; 2],
-    /// All of them but those on kept connections.
-    all: Cell<u32>,
     turn: Cell<u32>,
-    /// So many of these have ended in this turn.
+    /// So many have ended in this turn, but for those on kept connections.
     ended: Cell<u32>,
     length: Cell<Duration>,
     /// For so long next to nothing has ended.
@@ -152,7 +151,6 @@ impl Concurrency {
             fixed,
             crowd,
             running: Default::default(),
-            all: Cell::new(0),
             turn: Cell::new(0),
             ended: Cell::new(0),
             length: Cell::new(TURN_LEAST),
@@ -210,7 +208,6 @@ impl Concurrency {
 
     /// A statement begins, whether there was room or not.
     pub(crate) fn begin(&self) -> Running {
-        self.all.set(self.all.get() + 1);
         self.note_begin(false)
     }
 
@@ -227,8 +224,8 @@ impl Concurrency {
         statement
     }
 
-    /// It has ended; so many `wait`.
-    pub(crate) fn end(&self, statement: Running, wait: usize) {
+    /// It has ended.
+    pub(crate) fn end(&self, statement: Running) {
         // One that began longer ago counts no more.
         if self.turn.get().wrapping_sub(statement.turn) < 2 {
             let counter = self.running[statement.turn as usize % 2].of(statement);
@@ -238,18 +235,16 @@ impl Concurrency {
             return;
         }
         if self.is_trying.get() {
-            self.tell_finder(wait);
+            self.tell_finder();
         }
-        self.all.set(self.all.get() - 1);
         self.ended.set(self.ended.get().saturating_add(1));
     }
 
     #[cold]
-    fn tell_finder(&self, wait: usize) {
+    fn tell_finder(&self) {
         let Some(found) = &self.found else { return };
         let mut finder = found.finder();
-        let there = wait as u64 + u64::from(self.all.get());
-        if let Some(limit) = finder.ended(self.worker, Instant::now(), there) {
+        if let Some(limit) = finder.ended(self.worker, Instant::now()) {
             found.limit.store(limit, Relaxed);
         }
         self.is_trying.set(finder.is_trying(self.worker));
@@ -343,7 +338,7 @@ mod tests {
         let two = of(Limit::At(2), 1, 100);
         let (first, _second) = (two.begin(), two.begin());
         assert!(two.is_full(0) && !two.has_room_for(1, 0));
-        two.end(first, 0);
+        two.end(first);
         assert!(!two.is_full(0) && two.has_room_for(1, 0) && !two.has_room_for(1, 1));
     }
 
@@ -355,10 +350,10 @@ mod tests {
         assert!(auto.is_full(12) && !auto.has_room_for(13, 0));
         // With a crowd, only so many as the limit says.
         for statement in &running[..12] {
-            auto.end(*statement, 30);
+            auto.end(*statement);
         }
         assert!(auto.is_full(30));
-        auto.end(running[12], 30);
+        auto.end(running[12]);
         assert!(!auto.is_full(30) && auto.has_room_for(30, 0) && !auto.has_room_for(30, 1));
     }
 
@@ -373,19 +368,19 @@ mod tests {
         let young = [two.begin(), two.begin()];
         assert!(two.is_full(0));
         for statement in old {
-            two.end(statement, 0);
+            two.end(statement);
         }
         assert!(two.is_full(0), "they did not count");
         two.next_turn(0);
         for statement in young {
-            two.end(statement, 0);
+            two.end(statement);
         }
         assert_eq!(two.present(), 0);
         // Also when turns are counted from the beginning again.
         two.turn.set(u32::MAX);
         let last = two.begin();
         two.next_turn(0);
-        two.end(last, 0);
+        two.end(last);
         assert_eq!(two.present(), 0);
     }
 
@@ -413,7 +408,7 @@ mod tests {
         let began: Vec<usize> = (0..4).map(|_| turn()).collect();
         assert!(began.is_sorted() && began[3] > 20, "{began:?}");
         for _ in 0..4 {
-            four.end(four.begin(), 50);
+            four.end(four.begin());
         }
         four.next_turn(50);
         assert!(four.is_full(50));
@@ -435,7 +430,7 @@ mod tests {
         });
         assert!(four.is_full(9) && !four.has_room_for(9, 0));
         for statement in kept.into_iter().chain(free) {
-            four.end(statement, 9);
+            four.end(statement);
         }
         assert_eq!((four.present(), four.ended.get()), (0, 2));
     }
@@ -459,7 +454,7 @@ mod tests {
         }
         assert_eq!(one.limit(), Some(4));
         assert!(other.is_trying.get());
-        one.end(one.begin(), 0);
+        one.end(one.begin());
         assert!(!one.is_trying.get() && other.is_trying.get());
     }
 
@@ -467,9 +462,9 @@ mod tests {
     fn more_than_fit_may_run() {
         let one = of(Limit::At(1), 1, 100);
         let both = [one.begin(), one.begin()];
-        one.end(both[0], 0);
+        one.end(both[0]);
         assert!(one.is_full(0));
-        one.end(both[1], 0);
+        one.end(both[1]);
         assert!(!one.is_full(0));
     }
 
@@ -480,7 +475,7 @@ mod tests {
             for _ in 0..100 {
                 let length = eight.turn_length().unwrap();
                 for _ in 0..(length.as_secs_f64() * 1000.0 * ended_each_ms) as usize {
-                    eight.end(eight.begin(), 0);
+                    eight.end(eight.begin());
                 }
                 eight.next_turn(0);
             }

@@ -5,10 +5,14 @@
 //! which shows through all that a load's own ups and downs do: so a limit is doubled where that clearly
 //! helps, and halved again where that does no harm.
 //!
-//! What is compared is how long a statement takes, its wait included, which is what its client
-//! sees: by Little's law the mean number of statements that are there, by how many end in a
-//! time. Both limits have their windows of time in turns, so that a load that changes meanwhile meets
-//! both alike.
+//! What is compared is how many statements end in a time, while others wait. (Not how long they take,
+//! their wait included: where it is this process that lacks CPU, they wait in sockets that it has not read,
+//! and nobody can say how long.) Both limits have their windows of time in turns, so that a load that
+//! changes meanwhile meets both alike.
+//!
+//! Where the worker itself wants a processor nearly all the time, none of its servers is what it waits for:
+//! one that may run more statements takes them from the others, and seems to get more done. There
+//! the limit does not go up, and comes down without a comparison.
 //!
 //! Where statements take so long that a trial would, nothing is compared: what many at once cost a server
 //! is little beside what each of those does, and what it waits for may be anything. There the limit goes
@@ -28,8 +32,8 @@ const ENDED: RangeInclusive<u64> = 40..=100;
 /// but no longer than this, which is slow.
 const WINDOW_MOST: Duration = Duration::from_millis(400);
 
-/// Twice as many at once are taken if a statement takes less than this part of the time then; and half as
-/// many, less than this.
+/// Twice as many at once are taken if from one end to the next it takes less than this part of the time
+/// then; and half as many, less than this.
 const MORE: f64 = 0.9;
 const FEWER: f64 = 1.08;
 
@@ -54,6 +58,13 @@ const STALE: Duration = Duration::from_millis(800);
 /// When nobody has had to wait for this long, whatever is known is old.
 const CALM: Duration = Duration::from_secs(5);
 
+/// A worker that wants a processor for this part of the time, rests not counted, could do little more
+/// whatever its servers did.
+const BUSY: f64 = 0.65;
+
+/// For how long the thread has wanted a processor.
+type Wanted = fn() -> Option<Duration>;
+
 /// Says when to change the limit, and to what.
 #[derive(Debug)]
 pub(super) struct Finder {
@@ -66,6 +77,7 @@ pub(super) struct Finder {
     next: Instant,
     last_wait: Option<Instant>,
     trial: Option<Trial>,
+    wanted: Wanted,
 }
 
 /// A trial of another limit.
@@ -75,7 +87,10 @@ struct Trial {
     worker: usize,
     limit: u32,
     other: u32,
-    /// The time that a statement took in the first window of a pair.
+    more: bool,
+    began: Instant,
+    wanted_before: Option<Duration>,
+    /// The time from one end to the next in the first window of a pair.
     first: Option<f64>,
     /// Of each pair, the logarithm of the other limit's time by the first one's: how many, their sum, and
     /// that of their squares.
@@ -91,8 +106,6 @@ struct Trial {
 struct Window {
     began: Instant,
     ended: u64,
-    /// How many were there each time, added up.
-    there: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +118,7 @@ enum Verdict {
 
 impl Finder {
     /// Begins with the lower bound.
-    pub(super) fn new(bounds: RangeInclusive<u32>) -> Finder {
+    pub(super) fn new(bounds: RangeInclusive<u32>, wanted: Wanted) -> Finder {
         Finder {
             bounds,
             more: true,
@@ -114,6 +127,7 @@ impl Finder {
             next: Instant::now(),
             last_wait: None,
             trial: None,
+            wanted,
         }
     }
 
@@ -160,6 +174,9 @@ impl Finder {
                 worker,
                 limit,
                 other,
+                more: self.more,
+                began: now,
+                wanted_before: (self.wanted)(),
                 first: None,
                 pairs: 0,
                 sum: 0.0,
@@ -170,23 +187,27 @@ impl Finder {
         }
     }
 
-    /// One of a worker's statements has ended, and so many were there. The limit for the next window, or
-    /// for good.
-    pub(super) fn ended(&mut self, worker: usize, now: Instant, there: u64) -> Option<u32> {
+    /// One of a worker's statements has ended. The limit for the next window, or for good.
+    pub(super) fn ended(&mut self, worker: usize, now: Instant) -> Option<u32> {
         let trial = self.trial.as_mut();
         let trial = trial.filter(|trial| trial.worker == worker)?;
         trial.window.ended += 1;
-        trial.window.there += there;
         let elapsed = now - trial.window.began;
         let demanded = ENDED_EACH * u64::from(trial.limit_now());
         let is_enough = trial.window.ended >= demanded.clamp(*ENDED.start(), *ENDED.end());
         let do_wait = self.last_wait.is_some_and(|last| now - last < WINDOW_MOST);
         let verdict = match (elapsed < WINDOW_MOST, do_wait) {
             (true, _) if elapsed < WINDOW || !is_enough => return None,
-            (true, _) => trial.note(now, elapsed, self.more),
+            (true, _) => trial.note(now, elapsed),
             (false, true) if elapsed < STALE => Verdict::Slow,
             // Those who waited have gone meanwhile.
             (false, _) => Verdict::Left,
+        };
+        let is_ripe = verdict != Verdict::Open || trial.pairs >= PAIRS;
+        let verdict = match is_ripe && trial.is_busy(now, self.wanted) {
+            true if trial.more => Verdict::Left,
+            true => Verdict::Taken,
+            false => verdict,
         };
         let (limit, other, much) = (trial.limit, trial.other, trial.worst < MUCH.ln());
         if verdict == Verdict::Open {
@@ -232,8 +253,15 @@ impl Trial {
         }
     }
 
-    fn note(&mut self, now: Instant, elapsed: Duration, more: bool) -> Verdict {
-        let time = self.window.time(elapsed);
+    /// Whether the worker has wanted a processor nearly all the time.
+    fn is_busy(&self, now: Instant, wanted: Wanted) -> bool {
+        let wanted = self.wanted_before.zip(wanted());
+        let wanted = wanted.map(|(before, after)| after.saturating_sub(before));
+        wanted.is_some_and(|wanted| wanted > (now - self.began).mul_f64(BUSY))
+    }
+
+    fn note(&mut self, now: Instant, elapsed: Duration) -> Verdict {
+        let time = elapsed.as_secs_f64() / self.window.ended as f64;
         self.window = Window::new(now);
         let Some(first) = self.first.take() else {
             self.first = Some(time);
@@ -248,7 +276,7 @@ impl Trial {
         self.sum += ratio;
         self.squares += ratio * ratio;
         self.worst = self.worst.max(ratio);
-        self.verdict(if more { MORE } else { FEWER }.ln())
+        self.verdict(if self.more { MORE } else { FEWER }.ln())
     }
 
     /// Whether the mean is below what is demanded, with two standard errors to spare.
@@ -272,28 +300,29 @@ impl Trial {
 
 impl Window {
     fn new(began: Instant) -> Window {
-        Window {
-            began,
-            ended: 0,
-            there: 0,
-        }
-    }
-
-    /// How long a statement was there, on average, in seconds.
-    fn time(&self, elapsed: Duration) -> f64 {
-        let ended = self.ended as f64;
-        (self.there as f64 / ended) * elapsed.as_secs_f64() / ended
+        Window { began, ended: 0 }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        static WANTED: Cell<Option<Duration>> = const { Cell::new(None) };
+    }
+
+    fn wanted() -> Option<Duration> {
+        WANTED.get()
+    }
 
     /// A server, and clients that send it one statement after the other.
     struct Model {
         finder: Finder,
         limit: u32,
+        began: Instant,
         now: Instant,
         /// Numbers that look like chance, the same every time.
         seed: u64,
@@ -305,8 +334,9 @@ mod tests {
     impl Model {
         fn new(seed: u64) -> Model {
             Model {
-                finder: Finder::new(8..=100),
+                finder: Finder::new(8..=100, wanted),
                 limit: 8,
+                began: Instant::now(),
                 now: Instant::now(),
                 seed,
                 cost: 1.0,
@@ -326,7 +356,21 @@ mod tests {
         /// of them alike. They are not: for some hundred at a time they cost up to `unlike` times as much,
         /// as where clients go through the same steps together.
         fn run(&mut self, clients: u32, seconds: u64, unlike: f64, rate: impl Fn(f64) -> f64) {
-            let end = self.now + Duration::from_secs(seconds);
+            self.run_until(
+                clients,
+                self.now + Duration::from_secs(seconds),
+                unlike,
+                rate,
+            );
+        }
+
+        fn run_until(
+            &mut self,
+            clients: u32,
+            end: Instant,
+            unlike: f64,
+            rate: impl Fn(f64) -> f64,
+        ) {
             while self.now < end {
                 if self.chance() < 0.005 {
                     self.cost = unlike.powf(self.chance());
@@ -334,7 +378,7 @@ mod tests {
                 let running = clients.min(self.limit);
                 self.now += Duration::from_secs_f64(self.cost / rate(f64::from(running)));
                 if self.finder.is_trying(0)
-                    && let Some(limit) = self.finder.ended(0, self.now, clients.into())
+                    && let Some(limit) = self.finder.ended(0, self.now)
                 {
                     self.limit = limit;
                     if !self.finder.is_trying(0) && self.taken.last() != Some(&limit) {
@@ -438,7 +482,21 @@ mod tests {
             model.run(300, 1, 6.0, eight_processors);
         }
         model.now += Duration::from_secs(60);
-        assert_eq!(model.finder.ended(0, model.now, 1), Some(8));
+        assert_eq!(model.finder.ended(0, model.now), Some(8));
+    }
+
+    #[test]
+    fn a_worker_that_is_busy_blames_no_server() {
+        let mut model = Model::new(1);
+        model.run(300, 12, 1.5, far_away);
+        assert_eq!(model.taken(), 100);
+        // It wants a processor all the time from now on.
+        for _ in 0..20_000 {
+            WANTED.set(Some(model.now - model.began));
+            model.run_until(300, model.now + Duration::from_millis(1), 1.5, far_away);
+        }
+        assert_eq!(model.taken(), 8, "{:?}", model.taken);
+        WANTED.set(None);
     }
 
     #[test]

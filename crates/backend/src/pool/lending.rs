@@ -152,7 +152,7 @@ impl ServerPool {
 
     /// A statement has ended, or what was to run it is not needed.
     pub(super) fn end(&self, statement: Running) {
-        self.concurrency.end(statement, self.waiters.borrow().len());
+        self.concurrency.end(statement);
     }
 
     /// Closes a connection that is in nobody's way; its place is free then.
