@@ -75,6 +75,10 @@ impl ServerPool {
             if self.serve(&front) {
                 continue;
             }
+            // One is being opened for him. What is idle is for others before it is closed to make room.
+            if front.pool.opening.get() > 0 && self.serve_another() {
+                continue;
+            }
             let (waiting, opening) = (self.waiting_here(), self.opening_here());
             let uncovered = match self.concurrency.has_room_for(waiting, opening) {
                 true => self.uncovered(),
