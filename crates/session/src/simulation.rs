@@ -18,8 +18,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use connections::{CONNECTIONS, Connections};
 use millrace_backend::concurrency::Limit;
+use millrace_backend::pool::Wish;
+
+use connections::{CONNECTIONS, Connections};
 use run::Run;
 use servers::Servers;
 
@@ -143,6 +145,27 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
             connections.check(|_, _| 0);
         });
     }
+}
+
+/// A KILL is for what others wait for: it does not wait for the server to have fewer statements.
+#[test]
+fn a_kill_takes_what_is_idle_although_the_server_has_enough_to_do() {
+    in_simulated_time(async {
+        let servers = Rc::new(RefCell::new(Servers::new(1)));
+        let connections = Connections::new(servers, 1, CONNECTIONS, Limit::At(1));
+        let (pool, state) = (connections.pool(0, 0), connections.state());
+        let first = pool.take(1, &state).await.expect("a connection");
+        // After two turns the first counts no more.
+        let second = pool.take(2, &state).await.expect("a connection");
+        first.give_back();
+        assert_eq!(pool.idle(), 1);
+        let third = pool.try_take(&Wish::new(3, &state));
+        assert!(third.is_none(), "one runs");
+        let before = tokio::time::Instant::now();
+        let kill = pool.take_to_kill(4, &state).await.expect("a connection");
+        assert_eq!((before.elapsed(), pool.idle()), (Duration::ZERO, 0));
+        drop((second, kill));
+    });
 }
 
 /// A worker that has less than its share is given of what comes free in another, although sessions wait
