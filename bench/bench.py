@@ -85,7 +85,7 @@ def parse():
     parser.add_argument("--seconds", type=int, help="of each load; default 5; 2 in a quick run")
     parser.add_argument("--quick", action="store_true", help="few points, once: some minutes for everything")
     parser.add_argument("--only", type=lambda text: text.split(","), help="names of systems, comma-separated")
-    parser.add_argument("--points", default="", help="only points with this in their names")
+    parser.add_argument("--points", default="", help="only points with this in their names; or with any of several: A|B")
     parser.add_argument("--systems", default=str(BENCH / "systems.toml"))
     parser.add_argument("--family", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--base-port", type=int, default=25500, help="the first of 450 ports")
@@ -201,7 +201,9 @@ def describe(experiment, args):
 
 def points_of(experiment, args):
     return [
-        point for point in experiment.points if (point.quick or not args.quick) and args.points in point.name
+        point
+        for point in experiment.points
+        if (point.quick or not args.quick) and any(part in point.name for part in args.points.split("|"))
     ]
 
 
