@@ -75,7 +75,7 @@ T1 = Experiment(
     id="T1",
     title="Many connections at a capped rate",
     question=f"How many connections does a proxy serve, at {RATE} events a second in all?",
-    # Events arrive at random; with a seed, at much the same moments for all systems.
+    # Events arrive at random; with a seed, in one of a few ways, as sysbench's threads draw in turn.
     points=points(f"--rate={RATE}", "--rand-seed=7"),
     columns=COLUMNS,
     charts=(
