@@ -319,14 +319,14 @@ def _proxies_compared():
         yield Aim("T2", f"reads per second to HAProxy's, least at any count, {cores:g} core", "more than", 1,
                   every(min, "T2", "reads_per_s", cores), needs_caps=True,
                   floor=floor(min, "T2", "reads_per_s", cores))  # fmt: skip
-    for threads in proxies_compared.TEXT_THREADS:
-        point = f"{proxies_compared.CAPS[-1]:g} core, text, {threads:,} threads"
+    for point in proxies_compared.TEXT_POINTS:
         for bound, metric, what in (
             ("less than", "proxy_us", "CPU per read to HAProxy's"),
             ("more than", "reads_per_s", "reads per second to HAProxy's"),
         ):
-            yield Aim("T2", f"{what}, {point}", bound, 1, ratio("T2", point, metric, "millrace", "haproxy"),
-                      needs_caps=True, floor=("bare greeter", ratio("T2", point, metric, "greeter", "haproxy")))  # fmt: skip
+            yield Aim("T2", f"{what}, {point.name}", bound, 1, ratio("T2", point.name, metric, "millrace", "haproxy"),
+                      needs_caps=True,
+                      floor=("bare greeter", ratio("T2", point.name, metric, "greeter", "haproxy")))  # fmt: skip
 
 
 def _udb():
