@@ -131,7 +131,7 @@ impl Session {
                         cursor: false,
                     };
                     if shared {
-                        let unused = self.worker.statement_uid(statement.likeness());
+                        let unused = self.worker.share_statement(&mut statement);
                         statement.unused = Some(unused);
                         if params == 0 {
                             // No types will make it another.
@@ -213,7 +213,7 @@ impl Session {
                     statement.types = params.types.into();
                     statement.types_changed = statement.types_changed.wrapping_add(1);
                     if statement.shared {
-                        statement.uid = self.worker.statement_uid(statement.likeness());
+                        statement.uid = self.worker.statement_uid(statement);
                         if let Some(unused) = statement.unused {
                             self.worker.executed_as(unused, statement.uid);
                         }
@@ -374,7 +374,7 @@ impl Session {
 
     /// Gives the kept connection back where nothing keeps it any more.
     fn let_go(&mut self) {
-        if self.pins.is_empty()
+        if self.handle.pins.is_empty()
             && let Some(lease) = self.lease.take()
         {
             self.part(lease);

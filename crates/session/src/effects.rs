@@ -195,10 +195,10 @@ impl Session {
     /// Gives the connection back, or keeps it where something lives on it.
     pub(crate) fn part(&mut self, mut lease: Lease) {
         // Whatever went wrong in our books, nobody else gets an open transaction.
-        lease.broken |= self.pins.is_empty() && lease.in_transaction();
-        if lease.broken && self.pins.is_empty() {
+        lease.broken |= self.handle.pins.is_empty() && lease.in_transaction();
+        if lease.broken && self.handle.pins.is_empty() {
             self.put_back(lease);
-        } else if self.pins.is_empty() {
+        } else if self.handle.pins.is_empty() {
             if self.handle.tainted.get() {
                 self.put_back(lease);
             } else {
@@ -363,7 +363,7 @@ impl Session {
             _ => false,
         };
         let may_have_changed = began
-            || self.pins.has(PinReason::Transaction)
+            || self.handle.pins.has(PinReason::Transaction)
             || self.autocommit_off()
             || may_have_begun;
         if began || (outcome.error.is_some() && may_have_changed) {
@@ -735,7 +735,7 @@ impl Session {
         if request.access != Access::Write || outcome.positioned || self.position_unknown {
             return false;
         }
-        if self.pins.has(PinReason::Transaction) && outcome.error.is_none() {
+        if self.handle.pins.has(PinReason::Transaction) && outcome.error.is_none() {
             return false;
         }
         if outcome.error.is_some() {

@@ -29,7 +29,7 @@ impl Session {
         self.position_stale
             && class.kind != Kind::Diagnostics
             && self.diagnostics_at != Some((lease.server, self.seq))
-            && !self.pins.has(PinReason::Transaction)
+            && !self.handle.pins.has(PinReason::Transaction)
             && self
                 .worker
                 .with_world(|world| world.snapshot.primary == Some(lease.server))
@@ -41,13 +41,13 @@ impl Session {
         let may_touch = class.flags.intersects(touches)
             || class.kind == Kind::Call
             || !class.functions.is_empty();
-        may_touch && self.pins.has(PinReason::UserLock)
+        may_touch && self.handle.pins.has(PinReason::UserLock)
     }
 
     /// Reads back what the statement may have changed and the server does not report.
     pub(crate) async fn epilogue(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         let assigns = class.flags.contains(Flags::ASSIGNS_USER_VARS)
-            && !self.pins.has(PinReason::UserVariable);
+            && !self.handle.pins.has(PinReason::UserVariable);
         if assigns && !self.keep_numbers(lease, class, text) {
             self.save_own_diagnostics(lease).await;
             if !self.read_user_variables(lease, class, text).await {

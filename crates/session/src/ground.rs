@@ -33,7 +33,7 @@ impl Session {
     /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
     /// to write outside of a transaction.
     pub(crate) fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
-        let in_transaction = self.pins.has(PinReason::Transaction);
+        let in_transaction = self.handle.pins.has(PinReason::Transaction);
         // What it wrote can only be committed on the primary, whatever the server was when it began.
         let began_there = self.journal.as_ref().is_none_or(|journal| {
             !journal.begun.read_only && (journal.begun.on_primary || journal.wrote)
@@ -59,7 +59,7 @@ impl Session {
         let Some(mut lease) = self.lease.take() else {
             return;
         };
-        let leaves = self.pins.has_only(PinReason::Transaction)
+        let leaves = self.handle.pins.has_only(PinReason::Transaction)
             && (self.has_lost_ground(lease.server, false) || !lease.stream.is_quiet());
         if leaves {
             self.uproot(lease);

@@ -310,7 +310,7 @@ impl Session {
             true => Refusals::ENDING,
             false => Refusals::NOT_RUN | Refusals::ENDING,
         };
-        let moves = if kept && self.pins.has_only(PinReason::Transaction) {
+        let moves = if kept && self.handle.pins.has_only(PinReason::Transaction) {
             refused | self.hook_that_undoes(lease, request)
         } else if read_only || (!kept && may_repeat(request)) {
             refused | Refusals::HOOK
@@ -533,7 +533,7 @@ impl Session {
 
     /// The connection was kept from an earlier statement.
     pub(crate) fn lease_is_kept(&self) -> bool {
-        !self.pins.is_empty()
+        !self.handle.pins.is_empty()
     }
 
     /// Reads the answer of a statement that was sent for nothing.
@@ -723,7 +723,7 @@ impl Session {
     /// Closes the statements that the connection holds beyond `most`, but not `new`, and none that has
     /// an open cursor.
     async fn close_beyond(&self, lease: &mut Lease, most: usize, new: Option<StatementUid>) {
-        let open: Vec<StatementUid> = match self.pins.has(PinReason::Cursor) {
+        let open: Vec<StatementUid> = match self.handle.pins.has(PinReason::Cursor) {
             true => self.statements.with_cursor().collect(),
             false => Vec::new(),
         };

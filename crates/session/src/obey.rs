@@ -137,7 +137,7 @@ impl Session {
         let private = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS | Flags::LOCKING_READ;
         request.access == Access::Read
             && request.expect == Expect::Query
-            && self.pins.is_empty()
+            && self.handle.pins.is_empty()
             && matches!(self.transaction, Transaction::None)
             && !self.autocommit_off()
             && class.functions.is_empty()

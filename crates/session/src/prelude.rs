@@ -406,7 +406,7 @@ impl Session {
     pub(crate) fn sees_foreign(&self, lease: &Lease, request: &Request<'_>) -> bool {
         let uid = self.handle.uid;
         let current = lease.private_of == uid && lease.private_version == self.private.version;
-        if lease.private_of == 0 || current || !self.pins.is_empty() {
+        if lease.private_of == 0 || current || !self.handle.pins.is_empty() {
             return false;
         }
         let asks_about_own = request.class.kind == Kind::Diagnostics
@@ -470,7 +470,7 @@ impl Session {
     fn adjust_tracking(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
         let shows = Flags::MENTIONS_SESSION_TRACK | Flags::SHOWS_VARIABLES;
         let wanted = class.flags.intersects(shows);
-        if self.pins.has(PinReason::Transaction) {
+        if self.handle.pins.has(PinReason::Transaction) {
             // Some of them cannot be set in a transaction (1766).
             return;
         }

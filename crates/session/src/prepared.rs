@@ -44,6 +44,13 @@ pub(crate) struct Likeness {
     pub(crate) types: Box<[u8]>,
 }
 
+/// What all statements of a likeness have in common.
+#[derive(Debug)]
+pub(crate) struct Alike {
+    pub(crate) uid: StatementUid,
+    pub(crate) class: Rc<Statement>,
+}
+
 impl ClientStatement {
     /// Tells parameter types of one identity apart; never 0. Those of a shared statement are part of its
     /// identity.

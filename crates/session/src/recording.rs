@@ -21,7 +21,7 @@ impl Session {
     /// Whether the statement's answer is to be summed up and written down.
     pub(crate) fn is_recorded(&self, request: &Request<'_>) -> bool {
         let class = request.inner.map_or(request.class, |(inner, _)| inner);
-        let in_transaction = self.pins.has(PinReason::Transaction)
+        let in_transaction = self.handle.pins.has(PinReason::Transaction)
             || !matches!(self.transaction, Transaction::None)
             || self.autocommit_off()
             || class.kind == Kind::Begin;
@@ -128,7 +128,7 @@ impl Session {
         };
         let known = text.is_some()
             || request.is_some_and(|request| request.class.kind == Kind::Begin)
-            || (self.autocommit_off() && !self.pins.has(PinReason::Transaction));
+            || (self.autocommit_off() && !self.handle.pins.has(PinReason::Transaction));
         let begun = Begun {
             one_shot: match text {
                 Some(_) => self.one_shot.clone(),
@@ -193,7 +193,7 @@ impl Session {
         let Some(journal) = self.journal.as_mut() else {
             return;
         };
-        if !self.pins.has(PinReason::Transaction) {
+        if !self.handle.pins.has(PinReason::Transaction) {
             if let Some(journal) = self.journal.take() {
                 self.worker.put_journal(journal);
             }

@@ -78,7 +78,7 @@ impl Session {
         why: Answer,
         sent: bool,
     ) -> Result<Answer, Failure> {
-        if !self.pins.has_only(PinReason::Transaction) {
+        if !self.handle.pins.has_only(PinReason::Transaction) {
             lease.broken = true;
             self.put_back(lease);
             let monitor = &self.worker.shared.monitor;

@@ -155,7 +155,8 @@ impl Session {
     pub(crate) async fn read_client(&mut self) -> Result<usize, Failure> {
         poll_fn(|cx| {
             self.handle.register(cx);
-            let working = self.pins.has(PinReason::Transaction) || self.pins.has(PinReason::Xa);
+            let working =
+                self.handle.pins.has(PinReason::Transaction) || self.handle.pins.has(PinReason::Xa);
             let working = working || self.rerun.is_some();
             let idle = !working && matches!(self.transaction, Transaction::None);
             if self.handle.uproot.get() && self.lease.is_some() && self.inbuf.is_empty() {

@@ -14,11 +14,11 @@ use millrace_routing::rules::Selection;
 use millrace_routing::{Consistency, Target};
 use millrace_sql::{Charset, Family, LexMode};
 use millrace_topology::{GtidSet, ServerId};
+use smallvec::SmallVec;
 
 use crate::consistency::Seen;
 use crate::journal::Journal;
 use crate::obey::Obeying;
-use crate::pins::Pins;
 use crate::prelude::IdBefore;
 use crate::prepared::Statements;
 use crate::questions::first_found_rows;
@@ -176,7 +176,7 @@ pub(crate) struct Session {
     pub(crate) entry: Entry,
     pub(crate) target: Target,
     pub(crate) identity: Identity,
-    pools: Vec<[Option<Rc<Pool>>; 2]>,
+    pools: SmallVec<[[Option<Rc<Pool>>; 2]; 3]>,
     /// What a new session with the same handshake has.
     pub(crate) base: Rc<SessionState>,
     pub(crate) state: Rc<SessionState>,
@@ -198,7 +198,6 @@ pub(crate) struct Session {
     pub(crate) one_shot_read_only: Option<bool>,
     /// The connection that the session keeps between statements.
     pub(crate) lease: Option<Lease>,
-    pub(crate) pins: Rc<Pins>,
     /// Temporary tables that exist on the leased connection, as named when created.
     pub(crate) temporary_tables: Vec<Box<[u8]>>,
     /// HANDLERs that are open.
@@ -297,7 +296,6 @@ impl Session {
         let mut session = Session {
             settings: Settings::default(),
             state: base.clone(),
-            pins: handle.pins.clone(),
             handle,
             id,
             client,
@@ -308,7 +306,7 @@ impl Session {
             entry,
             target: entry.target,
             identity,
-            pools: vec![[None, None]; servers],
+            pools: std::iter::repeat_n([None, None], servers).collect(),
             base,
             lex: LexMode::new(family, version),
             tracks: Tracks::new(family),
@@ -432,7 +430,7 @@ impl Session {
         let has_database = !self.state.database.is_empty();
         if self.pools.len() <= server.index() {
             // It was found after the session began.
-            self.pools.resize(server.index() + 1, [None, None]);
+            self.pools.resize_with(server.index() + 1, || [None, None]);
         }
         if let Some(pool) = &self.pools[server.index()][usize::from(has_database)] {
             return pool.clone();
@@ -463,19 +461,19 @@ impl Session {
     }
 
     pub(crate) fn pin(&mut self, reason: PinReason) {
-        if self.pins.add(reason) {
+        if self.handle.pins.add(reason) {
             self.worker.metrics().pinned(reason);
         }
     }
 
     pub(crate) fn unpin(&mut self, reason: PinReason) {
-        if self.pins.remove(reason) {
+        if self.handle.pins.remove(reason) {
             self.worker.metrics().unpinned(reason);
         }
     }
 
     pub(crate) fn unpin_all(&mut self) {
-        for reason in self.pins.clear() {
+        for reason in self.handle.pins.clear() {
             self.worker.metrics().unpinned(reason);
         }
         self.temporary_tables.clear();

@@ -2,7 +2,7 @@
 //! sessions of that thread only; other threads reach it through messages.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, hash_map};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::kill::Killed;
 use crate::options::{Options, ServerKey};
 use crate::pins::Pins;
 use crate::pools::Pools;
-use crate::prepared::Likeness;
+use crate::prepared::{Alike, ClientStatement, Likeness};
 use crate::registry::Registry;
 use crate::relay::Outcome;
 use crate::roster::{Counts, PoolLine, ServerLine, SessionLine};
@@ -217,7 +217,7 @@ pub(crate) struct Handle {
     /// When it connected, in ticks.
     pub(crate) connected: Cell<u64>,
     pub(crate) counts: Counts,
-    pub(crate) pins: Rc<Pins>,
+    pub(crate) pins: Pins,
     /// The client is in a transaction that no server knows of (yet, or any more).
     pub(crate) begun: Cell<bool>,
     pub(crate) level: Cell<Consistency>,
@@ -301,7 +301,7 @@ pub struct Worker {
     journals: RefCell<Vec<Box<Journal>>>,
     journals_kept: Kept,
     next_statement: Cell<u64>,
-    shared_statements: RefCell<HashMap<Likeness, StatementUid>>,
+    shared_statements: RefCell<HashMap<Likeness, Alike>>,
     /// What those that were not executed were last executed as.
     executed: RefCell<ById<StatementUid, StatementUid>>,
     proven: RefCell<HashSet<u64>>,
@@ -848,15 +848,46 @@ impl Worker {
     }
 
     /// The identity that all statements of this likeness have.
-    pub(crate) fn statement_uid(&self, likeness: Likeness) -> StatementUid {
+    pub(crate) fn statement_uid(&self, statement: &ClientStatement) -> StatementUid {
+        self.alike(statement, |alike, _| alike.uid)
+    }
+
+    /// The same, and the statement has its text and class in common with those from now on: where many
+    /// clients have prepared the same, the processor has these at hand.
+    pub(crate) fn share_statement(&self, statement: &mut ClientStatement) -> StatementUid {
+        let (uid, text, class) = self.alike(statement, |alike, text| {
+            (alike.uid, text.clone(), alike.class.clone())
+        });
+        statement.text = text;
+        // What a text says may depend on the servers' version, and that may have changed since.
+        if *class == *statement.class {
+            statement.class = class;
+        }
+        uid
+    }
+
+    fn alike<T>(
+        &self,
+        statement: &ClientStatement,
+        look: impl FnOnce(&Alike, &Rc<[u8]>) -> T,
+    ) -> T {
         let mut shared = self.shared_statements.borrow_mut();
         if shared.len() >= SHARED_STATEMENTS_MAX {
             // Nothing is lost but that some are prepared once more: no number is given out again.
             shared.clear();
         }
-        *shared
-            .entry(likeness)
-            .or_insert_with(|| self.next_statement_uid())
+        let likeness = statement.likeness();
+        let (text, alike) = match shared.entry(likeness) {
+            hash_map::Entry::Occupied(known) => (known.key().text.clone(), known.into_mut()),
+            hash_map::Entry::Vacant(place) => {
+                let alike = Alike {
+                    uid: self.next_statement_uid(),
+                    class: statement.class.clone(),
+                };
+                (statement.text.clone(), place.insert(alike))
+            }
+        };
+        look(alike, &text)
     }
 
     /// A statement that was prepared as `unused` is executed as `uid`.
