@@ -176,6 +176,7 @@ pub(crate) struct Session {
     pub(crate) entry: Entry,
     pub(crate) target: Target,
     pub(crate) identity: Identity,
+    /// By server, without and with a default database. A primary and two replicas are most common.
     pools: SmallVec<[[Option<Rc<Pool>>; 2]; 3]>,
     /// What a new session with the same handshake has.
     pub(crate) base: Rc<SessionState>,

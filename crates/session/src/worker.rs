@@ -866,6 +866,7 @@ impl Worker {
         uid
     }
 
+    /// Looks at what all statements of this one's likeness have in common, their text among it.
     fn alike<T>(
         &self,
         statement: &ClientStatement,
