@@ -54,7 +54,8 @@ pub struct Config {
     /// that the process may use, and no more than [`Pool::max_connections`].
     pub workers: Option<usize>,
     /// `coalesce_limit`: the longest that a worker waits for more to do before it sleeps, where CPU is
-    /// scarce. Default 250 µs; 0: never.
+    /// scarce on the machine; four times as long where the process's control group is throttled.
+    /// Default 250 µs; 0: never.
     pub coalesce_limit: Duration,
     /// What is allowed but probably not meant, for the log.
     pub warnings: Vec<String>,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use millrace_metrics::{HistogramSum, Metrics};
 use tracing::warn;
 
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Supply};
 
 /// A statement meets two rests at most: a packet of the client's and one of the server's. Each is
 /// no more than this part of what half of the statements take at least.
@@ -21,6 +21,11 @@ const PART: u64 = 8;
 
 /// A shorter rest gains nothing.
 const LEAST: Duration = Duration::from_micros(20);
+
+/// Where the process's group is throttled, a rest may be so many times as long as the limit. What it
+/// rests is not charged to it, and it stands still for longer than that whenever it has used up its share:
+/// by Linux's defaults until the next 100 ms begin.
+const THROTTLED: u32 = 4;
 
 /// So many packets have to be expected in a rest.
 const PACKETS: u128 = 2;
@@ -60,6 +65,7 @@ impl Rest {
 /// Says how long each worker rests.
 #[derive(Debug)]
 pub(crate) struct Coalescer {
+    /// The longest rest where CPU is scarce but the process is not throttled.
     limit: Duration,
     metrics: Arc<Metrics>,
     workers: Vec<(Arc<Rest>, HistogramSum)>,
@@ -91,25 +97,39 @@ impl Coalescer {
         }
         let elapsed = self.last.elapsed();
         self.last = Instant::now();
-        let (metrics, limit) = (&self.metrics, self.limit);
-        let wanted: Vec<Duration> = (0..)
+        let metrics = &self.metrics;
+        let ended: Vec<HistogramSum> = (0..)
             .zip(&mut self.workers)
             .map(|(index, (_, before))| {
                 let now = metrics.statements_of(index);
                 let ended = now.since(before);
                 *before = now;
-                worth(&ended, elapsed, limit)
+                ended
             })
             .collect();
+        let throttled = longest(self.limit, Supply::Throttled);
+        let has_much = |ended| !worth(ended, elapsed, throttled).is_zero();
         // Where there is not much to do, nobody looks at the CPU either.
-        let worth_it = wanted.iter().any(|rest| !rest.is_zero());
-        let scarce = worth_it && self.cpu.was_scarce();
-        let mut longest = Duration::ZERO;
-        for ((rest, _), wanted) in self.workers.iter().zip(wanted) {
-            rest.set(next(rest.get(), wanted, scarce));
-            longest = longest.max(rest.get());
+        let supply = match ended.iter().any(has_much) {
+            true => self.cpu.supply(),
+            false => Supply::Enough,
+        };
+        let limit = longest(self.limit, supply);
+        let mut most = Duration::ZERO;
+        for ((rest, _), ended) in self.workers.iter().zip(&ended) {
+            let wanted = worth(ended, elapsed, limit);
+            rest.set(next(rest.get(), wanted, supply != Supply::Enough));
+            most = most.max(rest.get());
         }
-        self.metrics.set_coalescing(longest);
+        self.metrics.set_coalescing(most);
+    }
+}
+
+/// The longest rest by what there is of CPU.
+fn longest(limit: Duration, supply: Supply) -> Duration {
+    match supply {
+        Supply::Throttled => limit * THROTTLED,
+        Supply::Busy | Supply::Enough => limit,
     }
 }
 
@@ -200,6 +220,19 @@ mod tests {
         assert_eq!(seen, [100, 150, 175, 87, 43, 21, 0]);
         assert_eq!(next(micros(200), micros(40), true), micros(40));
         assert_eq!(next(micros(200), Duration::ZERO, true), micros(100));
+    }
+
+    #[test]
+    fn who_is_throttled_may_rest_for_longer() {
+        let table = [
+            (Supply::Enough, LIMIT),
+            (Supply::Busy, LIMIT),
+            (Supply::Throttled, Duration::from_millis(1)),
+        ];
+        for (supply, most) in table {
+            assert_eq!(longest(LIMIT, supply), most, "{supply:?}");
+        }
+        assert_eq!(longest(Duration::ZERO, Supply::Throttled), Duration::ZERO);
     }
 
     #[test]

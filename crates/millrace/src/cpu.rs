@@ -31,26 +31,42 @@ struct Counts {
     throttled: u64,
 }
 
+/// Whether there was CPU for all that wanted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Supply {
+    Enough,
+    /// Others on the machine want the same CPUs.
+    Busy,
+    /// The process's control group had used up what it may have, and stood still until it was given more.
+    Throttled,
+}
+
 impl Cpu {
-    /// Whether CPU was scarce since the last look, a second ago at most.
-    pub(crate) fn was_scarce(&mut self) -> bool {
+    /// How it was since the last look, a second ago at most.
+    pub(crate) fn supply(&mut self) -> Supply {
         let now = (Instant::now(), look());
         match self.last.replace(now) {
             Some((then, before)) if now.0 - then <= LOOK_MAX => {
-                now.1.is_scarce_since(before, now.0 - then)
+                now.1.supply_since(before, now.0 - then)
             }
-            _ => false,
+            _ => Supply::Enough,
         }
     }
 }
 
 impl Counts {
-    fn is_scarce_since(self, before: Counts, elapsed: Duration) -> bool {
+    fn supply_since(self, before: Counts, elapsed: Duration) -> Supply {
+        if self.throttled > before.throttled {
+            return Supply::Throttled;
+        }
         let all = self.all.saturating_sub(before.all);
         let free = self.free.saturating_sub(before.free);
         let of_one = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX) / TICK_MS;
         let busy = free * 100 < all * FREE_PERCENT || free * FREE_PART < of_one;
-        (all > 0 && busy) || self.throttled > before.throttled
+        match all > 0 && busy {
+            true => Supply::Busy,
+            false => Supply::Enough,
+        }
     }
 }
 
@@ -146,18 +162,19 @@ mod tests {
         let quarter = Duration::from_millis(250);
         let table = [
             // Two CPUs: less than a third of one.
-            (then(1050, 408, 7), true),
-            (then(1050, 409, 7), false),
+            (then(1050, 408, 7), Supply::Busy),
+            (then(1050, 409, 7), Supply::Enough),
             // Forty: less than a twentieth of all.
-            (then(2000, 449, 7), true),
-            (then(2000, 450, 7), false),
-            (then(1050, 440, 8), true),
+            (then(2000, 449, 7), Supply::Busy),
+            (then(2000, 450, 7), Supply::Enough),
+            (then(1050, 440, 8), Supply::Throttled),
+            (then(1050, 408, 8), Supply::Throttled),
             // Counters that stand still or run backwards say nothing.
-            (then(1000, 400, 7), false),
-            (then(900, 300, 6), false),
+            (then(1000, 400, 7), Supply::Enough),
+            (then(900, 300, 6), Supply::Enough),
         ];
-        for (now, scarce) in table {
-            assert_eq!(now.is_scarce_since(before, quarter), scarce, "{now:?}");
+        for (now, supply) in table {
+            assert_eq!(now.supply_since(before, quarter), supply, "{now:?}");
         }
     }
 
