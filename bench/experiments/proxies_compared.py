@@ -14,7 +14,7 @@ CAPS = (1.0, 0.25)
 RATE = 100
 #: The bare greeter, which reads nothing, cannot tell prepared statements apart: where it shows what
 #: lending connections takes at the least, statements are text.
-TEXT_THREADS = (256, 1024)
+TEXT_THREADS = (128, 256, 1024)
 
 COLUMNS = (
     "reads_per_s",
