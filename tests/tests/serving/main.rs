@@ -27,7 +27,7 @@ use crate::limits::{
     queue_full, served_in_order,
 };
 use crate::placing::{listener_tls, reads_on_all, targets, writes_nothing};
-use crate::resting::rests;
+use crate::resting::{rests, rests_throttled};
 use crate::start::{
     by_flags, cannot_listen, monitor_is_missing, monitor_password_file, socket_left_behind,
     without_monitor,
@@ -62,6 +62,9 @@ async fn serving(family: Family) -> anyhow::Result<()> {
     checks.run("listener's TLS", listener_tls(cluster)).await;
     checks
         .run("rests where CPU is scarce", rests(cluster))
+        .await;
+    checks
+        .run("longer rests where throttled", rests_throttled(cluster))
         .await;
     checks.run("max_clients", most_clients(cluster)).await;
     checks
