@@ -847,12 +847,12 @@ impl Worker {
         state
     }
 
-    /// The identity that all statements of this likeness have.
+    /// The identity that all statements like this one have.
     pub(crate) fn statement_uid(&self, statement: &ClientStatement) -> StatementUid {
         self.alike(statement, |alike, _| alike.uid)
     }
 
-    /// The same, and the statement has its text and class in common with those from now on: where many
+    /// The same, and this one has its text and class in common with those from now on: where many
     /// clients have prepared the same, the processor has these at hand.
     pub(crate) fn share_statement(&self, statement: &mut ClientStatement) -> StatementUid {
         let (uid, text, class) = self.alike(statement, |alike, text| {

@@ -43,8 +43,8 @@ impl Drop for Busy {
     }
 }
 
-/// A control group that is given a twentieth of a CPU, in turns so short that most statements last for
-/// longer than one. Until it is dropped.
+/// A control group that is given a twentieth of a CPU, until it is dropped: in turns so short that most
+/// statements last for longer than one.
 struct Throttle(PathBuf);
 
 impl Throttle {
