@@ -11,5 +11,6 @@ pub mod histories;
 pub mod ledger;
 pub mod load;
 pub mod torture;
+pub mod vanish;
 pub mod wire;
 pub mod witness;

@@ -57,6 +57,11 @@ impl Compressed {
         }
     }
 
+    /// Whether it has read bytes that nobody has taken from it yet.
+    pub(crate) fn holds_plaintext(&self) -> bool {
+        self.taken < self.plain.len() || !self.packed.is_empty()
+    }
+
     fn inflate(&mut self) -> io::Result<()> {
         let used = self
             .decoder

@@ -22,6 +22,7 @@ use millrace_topology::ServerId;
 
 use crate::connect::{Opened, finish, server_error};
 use crate::error::{BackendError, ServerError};
+use crate::exchange::Exchange;
 use crate::prepared::Prepared;
 use crate::rooms::{ROOM, Rooms};
 use crate::secret::Secret;
@@ -164,8 +165,8 @@ impl Drop for Permit {
 /// A connection that is logged in and prepared for tracking.
 #[derive(Debug)]
 pub struct Conn {
-    /// The stream.
-    pub stream: Stream,
+    /// The stream. Written by [`Conn::send`] alone, so that every command's answer is owed.
+    pub(crate) stream: Stream,
     /// Bytes read and not yet consumed.
     pub buffer: Vec<u8>,
     /// Where the room for them comes from.
@@ -213,6 +214,7 @@ pub struct Conn {
     nonce: Vec<u8>,
     plugin: String,
     permit: Option<Permit>,
+    exchange: Exchange,
 }
 
 /// A row of a control query: the columns' text, none for NULL.
@@ -248,6 +250,7 @@ impl Conn {
             nonce: opened.greeting.nonce.to_vec(),
             plugin: opened.greeting.auth_plugin,
             permit,
+            exchange: Exchange::default(),
         }
     }
 
@@ -259,6 +262,63 @@ impl Conn {
     /// Appends a text command in this connection's form.
     pub fn frame_query(&self, out: &mut Vec<u8>, text: &[u8]) {
         frame_query(out, self.has_attributes(), text);
+    }
+
+    /// Writes commands that the server answers so many times.
+    ///
+    /// # Errors
+    /// When the connection is broken; it is not clean any more.
+    pub async fn send(&mut self, bytes: &[u8], answers: usize) -> io::Result<()> {
+        self.exchange
+            .write(u32::try_from(answers).unwrap_or(u32::MAX));
+        self.stream.send(bytes).await?;
+        self.exchange.written();
+        Ok(())
+    }
+
+    /// Writes a session's statement, with what goes ahead of it. The connection is clean again
+    /// only after [`Conn::settle`].
+    ///
+    /// # Errors
+    /// As for [`Conn::send`].
+    pub async fn send_statement(&mut self, bytes: &[u8], answers: usize) -> io::Result<()> {
+        self.exchange.unsettle();
+        self.send(bytes, answers).await
+    }
+
+    /// Writes a part of what the server has asked for: a local file's content.
+    ///
+    /// # Errors
+    /// As for [`Conn::send`].
+    pub async fn send_content(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.send(bytes, 0).await
+    }
+
+    /// An answer was read to its last byte, and what is meant for a client is with it.
+    pub fn answered(&mut self) {
+        self.broken |= !self.exchange.answered();
+    }
+
+    /// What the session's statement changed on the connection is in its books.
+    pub fn settle(&mut self) {
+        self.exchange.settle();
+    }
+
+    /// Whether everything about it is known: no answer is owed or half read, nothing was said that
+    /// nobody had asked for, and what statements changed was noted. Only such a connection goes back
+    /// to its pool.
+    pub fn is_clean(&self) -> bool {
+        !self.broken && self.exchange.is_over() && self.buffer.is_empty()
+    }
+
+    /// Whether it is silent, as a clean connection is until it is asked something.
+    pub fn is_quiet(&mut self) -> bool {
+        self.buffer.is_empty() && self.stream.is_quiet()
+    }
+
+    /// The stream alone, for somebody who speaks to the server without books: replication.
+    pub fn into_stream(self) -> Stream {
+        self.stream
     }
 
     /// Polls for more bytes from the server.
@@ -314,7 +374,7 @@ impl Conn {
         for text in texts {
             self.frame_query(&mut out, text.as_bytes());
         }
-        self.stream.send(&out).await?;
+        self.send(&out, N).await?;
         let mut rows = [const { Vec::new() }; N];
         for rows in &mut rows {
             *rows = self.read_rows().await?;
@@ -326,7 +386,7 @@ impl Conn {
     pub async fn query_named(&mut self, text: &str) -> Result<Option<Rows>, BackendError> {
         let mut out = Vec::new();
         self.frame_query(&mut out, text.as_bytes());
-        self.stream.send(&out).await?;
+        self.send(&out, 1).await?;
         let bytes = self.read_answer(Expect::Query).await?;
         match parse_text_rows(&bytes, self.capabilities)?.0 {
             Reply::Rows(rows) => Ok(Some(rows)),
@@ -376,6 +436,7 @@ impl Conn {
                     let error =
                         ErrPacket::parse(&self.buffer[4..len]).map(|error| server_error(&error));
                     self.buffer.drain(..len);
+                    self.answered();
                     return Err(BackendError::Server(error?));
                 }
                 Event::LocalInfile { .. } => {
@@ -396,6 +457,7 @@ impl Conn {
                     return Err(BackendError::Protocol("malformed packet"));
                 }
                 Event::Done => {
+                    self.answered();
                     self.leave_room();
                     return Ok(answer);
                 }
@@ -445,7 +507,7 @@ impl Conn {
     pub async fn set_up(&mut self, track: &str) -> Result<SessionState, BackendError> {
         let mut out = Vec::new();
         self.frame_set_up(&mut out, track);
-        self.stream.send(&out).await?;
+        self.send(&out, SET_UP).await?;
         self.finish_set_up().await
     }
 
@@ -499,7 +561,7 @@ impl Conn {
     pub async fn reset(&mut self, track: &str) -> Result<SessionState, BackendError> {
         let mut out = vec![1, 0, 0, 0, 0x1f];
         self.frame_set_up(&mut out, track);
-        self.stream.send(&out).await?;
+        self.send(&out, 1 + SET_UP).await?;
         self.read_answer(Expect::Simple).await?;
         self.forget_private();
         self.prepared.clear();
@@ -540,7 +602,7 @@ impl Conn {
     pub async fn close_statement(&mut self, id: u32) {
         let mut out = Vec::with_capacity(CLOSE);
         frame_close(&mut out, id);
-        self.broken |= self.stream.send(&out).await.is_err();
+        self.broken |= self.send(&out, 0).await.is_err();
     }
 
     /// Closes prepared statements until there are no more than `most`. Does not wait: for a connection in
@@ -554,7 +616,7 @@ impl Conn {
             return;
         }
         // Without regard to how long the task has run already: that would look like a full socket.
-        let sent = pin!(tokio::task::unconstrained(self.stream.send(&out)))
+        let sent = pin!(tokio::task::unconstrained(self.send(&out, 0)))
             .poll(&mut Context::from_waker(Waker::noop()));
         if !matches!(sent, Poll::Ready(Ok(()))) {
             self.broken = true;
@@ -604,7 +666,7 @@ impl Conn {
         };
         let mut out = Vec::new();
         command.encode(&mut out, self.capabilities);
-        self.stream.send(&out).await?;
+        self.send(&out, 1).await?;
         let nonce = self.nonce.clone();
         let status = finish(
             &mut self.stream,
@@ -618,6 +680,7 @@ impl Conn {
         match status {
             Ok(status) => {
                 self.status = status;
+                self.answered();
                 Ok(())
             }
             Err(error) => {
@@ -637,6 +700,9 @@ impl Conn {
         self.permit = None;
     }
 }
+
+/// The answers of what `frame_set_up` frames.
+const SET_UP: usize = 2;
 
 /// The length of [`frame_close`]'s packet; bytes.
 const CLOSE: usize = packet::HEADER + 5;

@@ -9,6 +9,7 @@ pub mod concurrency;
 pub mod conn;
 pub mod connect;
 pub mod error;
+mod exchange;
 pub mod failovers;
 mod idle;
 pub mod monitor;

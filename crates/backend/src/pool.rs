@@ -356,7 +356,7 @@ impl ServerPool {
             for mut conn in idle.take_all() {
                 if aged(&conn) {
                     old.push(conn);
-                } else if conn.stream.is_quiet() {
+                } else if conn.is_quiet() {
                     idle.push(conn);
                 } else {
                     lost += 1;

@@ -245,6 +245,9 @@ impl Stream {
     /// Without waiting: whether a connection that should be silent is still open and silent.
     /// Costs a system call only where the socket has something to say.
     pub fn is_quiet(&mut self) -> bool {
+        if self.holds_plaintext() {
+            return false;
+        }
         let mut byte = [0u8; 1];
         match self {
             Stream::Plain(Plain::Tcp(stream)) => would_block(stream.try_read(&mut byte)),
@@ -256,6 +259,23 @@ impl Stream {
             },
             Stream::Compressed(stream) => stream.inner.is_quiet(),
             Stream::Gone => false,
+        }
+    }
+
+    /// Whether a layer in between has read bytes that nobody has taken from it yet.
+    fn holds_plaintext(&mut self) -> bool {
+        match self {
+            Stream::Plain(_) | Stream::Gone => false,
+            Stream::Tls(stream) => {
+                let state = match &mut **stream {
+                    TlsStream::Client(client) => client.get_mut().1.process_new_packets(),
+                    TlsStream::Server(server) => server.get_mut().1.process_new_packets(),
+                };
+                state.is_ok_and(|state| state.plaintext_bytes_to_read() > 0)
+            }
+            Stream::Compressed(stream) => {
+                stream.holds_plaintext() || stream.inner.holds_plaintext()
+            }
         }
     }
 

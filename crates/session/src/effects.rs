@@ -139,6 +139,7 @@ impl Session {
         }
         let releases = !failed && self.releases(class);
         lease.broken |= releases;
+        lease.settle();
         self.part(lease);
         if releases {
             self.flush().await?;
@@ -196,7 +197,7 @@ impl Session {
     pub(crate) fn part(&mut self, mut lease: Lease) {
         // Whatever went wrong in our books, nobody else gets an open transaction.
         lease.broken |= self.handle.pins.is_empty() && lease.in_transaction();
-        if lease.broken && self.handle.pins.is_empty() {
+        if !lease.is_clean() && self.handle.pins.is_empty() {
             self.put_back(lease);
         } else if self.handle.pins.is_empty() {
             if self.handle.tainted.get() {

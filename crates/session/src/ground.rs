@@ -21,7 +21,7 @@ impl Session {
         lease: &mut Lease,
         request: &Request<'_>,
     ) -> Option<Answer> {
-        if !lease.stream.is_quiet() {
+        if !lease.is_quiet() {
             let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
             return Some(self.unavailable(lease.server, BackendError::Io(gone)));
         }
@@ -60,7 +60,7 @@ impl Session {
             return;
         };
         let leaves = self.handle.pins.has_only(PinReason::Transaction)
-            && (self.has_lost_ground(lease.server, false) || !lease.stream.is_quiet());
+            && (self.has_lost_ground(lease.server, false) || !lease.is_quiet());
         if leaves {
             self.uproot(lease);
         } else {

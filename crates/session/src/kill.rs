@@ -378,7 +378,14 @@ impl Session {
         self.pin(PinReason::Replication);
         let client = std::mem::replace(&mut self.client, millrace_backend::stream::Stream::Gone);
         let handle = self.handle.clone();
-        crate::relayed::exchange(client, conn.stream, packet.to_vec(), Vec::new(), &handle).await;
+        crate::relayed::exchange(
+            client,
+            conn.into_stream(),
+            packet.to_vec(),
+            Vec::new(),
+            &handle,
+        )
+        .await;
         Err(Failure::Ended)
     }
 }

@@ -194,11 +194,14 @@ impl Session {
                 return Ok(self.left_behind());
             }
         }
+        let answers = prelude.steps.len() + 1;
         let sent = match request.main {
-            Main::Packet(packet) if prelude.bytes.is_empty() => lease.stream.send(packet).await,
+            Main::Packet(packet) if prelude.bytes.is_empty() => {
+                lease.send_statement(packet, answers).await
+            }
             Main::Packet(packet) => {
                 prelude.bytes.extend_from_slice(packet);
-                lease.stream.send(&prelude.bytes).await
+                lease.send_statement(&prelude.bytes, answers).await
             }
             Main::Execute { packet, id, types } => {
                 self.append_long_data(id, statement_id, &mut prelude.bytes);
@@ -210,7 +213,7 @@ impl Session {
                     prelude.bytes.extend_from_slice(packet);
                 }
                 prelude.bytes[at..at + 4].copy_from_slice(&statement_id.to_le_bytes());
-                lease.stream.send(&prelude.bytes).await
+                lease.send_statement(&prelude.bytes, answers).await
             }
         };
         if let Err(error) = sent {
@@ -246,7 +249,12 @@ impl Session {
             discard: false,
             sums: recorded,
         };
-        match self.relay(lease, request.expect, &plan).await? {
+        let ended = self.relay(lease, request.expect, &plan).await?;
+        if let Ended::Held(_) = ended {
+            // It was refused before it had changed anything.
+            lease.settle();
+        }
+        match ended {
             Ended::Whole => {
                 self.note_types(lease, request, types_told);
                 if recorded {
@@ -547,6 +555,10 @@ impl Session {
                 if let Some((id, ..)) = self.outcome.prepared {
                     lease.close_statement(id).await;
                 }
+                if request.access <= Access::Read || request.expect == Expect::Prepare {
+                    // It has changed nothing that anybody would have to know of.
+                    lease.settle();
+                }
             }
             _ => lease.broken = true,
         }
@@ -657,7 +669,8 @@ impl Session {
     ) -> Result<u32, BackendError> {
         let payload = [&[COM_STMT_PREPARE], text].concat();
         packet::frame(&mut prelude.bytes, 0, &payload);
-        lease.stream.send(&prelude.bytes).await?;
+        let answers = prelude.steps.len() + 1;
+        lease.send(&prelude.bytes, answers).await?;
         let mut failed = None;
         for step in std::mem::take(&mut prelude.steps) {
             if let Err(error) = self.settle_step(lease, step).await {
@@ -678,7 +691,7 @@ impl Session {
                     refused += 1;
                     prelude.bytes.clear();
                     packet::frame(&mut prelude.bytes, 0, &payload);
-                    lease.stream.send(&prelude.bytes).await?;
+                    lease.send(&prelude.bytes, 1).await?;
                 }
                 answer => break answer?,
             }

@@ -205,7 +205,7 @@ async fn run_for_nothing(
     let attributes = lease.has_attributes();
     state::replay(&lease.state, state, attributes, &mut bytes, &mut steps);
     bytes.extend_from_slice(packet);
-    lease.stream.send(&bytes).await?;
+    lease.send_statement(&bytes, steps.len() + 1).await?;
     for step in steps {
         lease
             .read_answer(match step {
@@ -230,13 +230,16 @@ async fn run_for_nothing(
                 lease.fill().await?;
                 continue;
             }
-            Event::Done => return Ok(()),
+            Event::Done => break,
             Event::LocalInfile { .. } | Event::Malformed => {
                 return Err(BackendError::Protocol("an answer that was not expected"));
             }
         };
         lease.buffer.drain(..taken);
     }
+    lease.answered();
+    lease.settle();
+    Ok(())
 }
 
 /// Saves what the session before may still ask about, and makes the connection nobody's.

@@ -550,7 +550,7 @@ impl Session {
         lease: &mut Lease,
         prelude: &mut Prelude,
     ) -> Result<(), BackendError> {
-        lease.stream.send(&prelude.bytes).await?;
+        lease.send(&prelude.bytes, prelude.steps.len()).await?;
         prelude.bytes.clear();
         prelude.doubtful = false;
         for step in std::mem::take(&mut prelude.steps) {

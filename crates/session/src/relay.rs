@@ -187,6 +187,7 @@ impl Session {
                     let first = !self.outcome.forwarded && start == 0 && out.is_empty();
                     if first && plan.hold.has(&error) {
                         lease.buffer.drain(..at + len);
+                        lease.answered();
                         return Ok(Ended::Held(error));
                     }
                     let error = match self.in_place_of(&error, plan) {
@@ -279,6 +280,7 @@ impl Session {
             }
         }
         lease.buffer.drain(..at);
+        lease.answered();
         lease.leave_room();
         if self.outcome.has_status {
             lease.status = self.outcome.status;
@@ -444,7 +446,7 @@ impl Session {
                 && let Some(next) = header(&self.inbuf)
             {
                 if next.len == 0 {
-                    lease.stream.send(&self.inbuf[..HEADER]).await?;
+                    lease.send_content(&self.inbuf[..HEADER]).await?;
                     self.inbuf.drain(..HEADER);
                     return Ok(());
                 }
@@ -452,7 +454,7 @@ impl Session {
             }
             let ready = in_packet.min(self.inbuf.len());
             if ready > 0 {
-                lease.stream.send(&self.inbuf[..ready]).await?;
+                lease.send_content(&self.inbuf[..ready]).await?;
                 self.inbuf.drain(..ready);
                 in_packet -= ready;
                 continue;

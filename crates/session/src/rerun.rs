@@ -453,7 +453,7 @@ impl Session {
             if let Some(id) = told {
                 let id = id.to_le_bytes();
                 let close = [5, 0, 0, 0, 0x19, id[0], id[1], id[2], id[3]];
-                lease.stream.send(&close).await.map_err(BackendError::Io)?;
+                lease.send(&close, 0).await.map_err(BackendError::Io)?;
             }
             if answer == entry.answer {
                 continue;
@@ -503,7 +503,10 @@ impl Session {
         if !prelude.bytes.is_empty() {
             self.run_steps(lease, &mut prelude).await?;
         }
-        lease.stream.send(&bytes).await.map_err(BackendError::Io)?;
+        lease
+            .send_statement(&bytes, 1)
+            .await
+            .map_err(BackendError::Io)?;
         lease.last_insert_id = None;
         Ok(closing)
     }
@@ -606,6 +609,7 @@ impl Session {
     /// The transaction stands where it stood: the connection takes the lost one's place.
     fn settle_rerun(&mut self, lease: &mut Lease, rerun: Rerun) {
         let Rerun { journal, lost, .. } = rerun;
+        lease.settle();
         lease.state = self.state.clone();
         lease.last_user = self.handle.uid;
         lease.last_seq = lost.seq;

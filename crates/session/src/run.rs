@@ -581,7 +581,7 @@ impl Session {
     /// Parts with a connection on which a statement failed before it was run. A transaction that had
     /// just been run again there stays with it.
     fn part_after(&mut self, lease: Lease) {
-        if self.lease_is_kept() && !lease.broken {
+        if self.lease_is_kept() && lease.is_clean() {
             self.keep(lease);
             return;
         }
@@ -604,7 +604,7 @@ impl Session {
                 Ok(Attempt::Done) => return Ok(Some(lease)),
                 Ok(Attempt::Gone { why, sent }) => (why, sent),
                 // Refused, and the connection is as it was.
-                Ok(Attempt::Elsewhere(answer)) if !lease.broken => {
+                Ok(Attempt::Elsewhere(answer)) if lease.is_clean() => {
                     self.keep(lease);
                     return Err(Failure::Answer(answer));
                 }
@@ -612,7 +612,7 @@ impl Session {
                 Ok(Attempt::Elsewhere(answer)) if answer.passing => (answer, false),
                 Ok(Attempt::Elsewhere(answer)) => return Err(Failure::Fatal(answer)),
                 Err(failure) => {
-                    if !lease.broken {
+                    if lease.is_clean() {
                         self.keep(lease);
                     }
                     return Err(failure);

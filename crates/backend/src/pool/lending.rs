@@ -221,7 +221,7 @@ impl Pool {
             else {
                 return (None, lost);
             };
-            if conn.stream.is_quiet() {
+            if conn.is_quiet() {
                 if was_bound {
                     conn.leave_owner();
                     if let Some(server) = self.server.upgrade() {
@@ -240,14 +240,14 @@ impl Pool {
         self.idle
             .borrow_mut()
             .iter_mut()
-            .any(|conn| conn.last_user == uid && conn.last_seq == seq && conn.stream.is_quiet())
+            .any(|conn| conn.last_user == uid && conn.last_seq == seq && conn.is_quiet())
     }
 
     /// The idle connection that ran statement `seq` of `uid`, if nothing was run on it since.
     pub fn try_take_own(self: &Rc<Self>, uid: SessionUid, seq: u64) -> Option<Lease> {
         let server = self.server.upgrade()?;
         let mut conn = self.idle.borrow_mut().take_own(uid, seq)?;
-        if conn.stream.is_quiet() {
+        if conn.is_quiet() {
             return Some(server.lease(conn, self, server.concurrency.begin()));
         }
         drop(conn);
@@ -337,10 +337,10 @@ impl Lease {
         if let Some(statement) = self.running.take() {
             server.end(statement);
         }
-        if server.count.statements.is_beyond(conn.prepared.len()) && !conn.broken {
+        if server.count.statements.is_beyond(conn.prepared.len()) && conn.is_clean() {
             conn.hold_at_most(server.statements_max());
         }
-        if conn.broken {
+        if !conn.is_clean() {
             drop(conn);
             server.closed(1);
         } else {

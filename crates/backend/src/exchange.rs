@@ -1,0 +1,87 @@
+//! What a connection's server still has to answer, and whether what an answer changed has been
+//! noted. A connection is clean only when nothing is open here, so whoever forgets to end an
+//! exchange, returns early or is dropped in the middle of one leaves a connection that is closed.
+
+/// The open exchanges of one connection. Everything that is begun here is ended by name; nothing
+/// ends by itself.
+#[derive(Debug, Default)]
+pub(crate) struct Exchange {
+    /// Commands that were sent and whose answers have not been read to the last byte.
+    owed: u32,
+    /// A write was begun and not finished: a part of a command may be on its way.
+    writing: bool,
+    /// A session's statement was sent, and what it changed on the connection is not noted yet.
+    unsettled: bool,
+}
+
+impl Exchange {
+    /// Commands with so many answers are about to be written.
+    pub(crate) fn write(&mut self, answers: u32) {
+        self.owed = self.owed.saturating_add(answers);
+        self.writing = true;
+    }
+
+    /// They were written to the last byte.
+    pub(crate) fn written(&mut self) {
+        self.writing = false;
+    }
+
+    /// An answer was read, and handed on, to its last byte. False where none was owed: the server
+    /// said something that nobody had asked for.
+    #[must_use]
+    pub(crate) fn answered(&mut self) -> bool {
+        match self.owed.checked_sub(1) {
+            Some(left) => {
+                self.owed = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A session's statement is sent: what it changes has to be noted.
+    pub(crate) fn unsettle(&mut self) {
+        self.unsettled = true;
+    }
+
+    /// What the statement changed is noted.
+    pub(crate) fn settle(&mut self) {
+        self.unsettled = false;
+    }
+
+    /// Nothing is owed, half written or not noted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.owed == 0 && !self.writing && !self.unsettled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_over_only_when_everything_was_ended() {
+        let mut exchange = Exchange::default();
+        assert!(exchange.is_over());
+        exchange.unsettle();
+        exchange.write(2);
+        assert!(!exchange.is_over(), "nothing is written yet");
+        exchange.written();
+        assert!(exchange.answered());
+        assert!(!exchange.is_over(), "one answer is owed");
+        assert!(exchange.answered());
+        assert!(!exchange.is_over(), "its effects are not noted");
+        exchange.settle();
+        assert!(exchange.is_over());
+        assert!(!exchange.answered(), "nobody asked for that");
+    }
+
+    #[test]
+    fn a_command_without_an_answer_can_be_half_written() {
+        let mut exchange = Exchange::default();
+        exchange.write(0);
+        assert!(!exchange.is_over());
+        exchange.written();
+        assert!(exchange.is_over());
+    }
+}
