@@ -22,23 +22,62 @@ pub fn decide(
     if let Some(server) = session.pinned_to {
         return send(one(server), Reason::Pinned);
     }
-    match session.target {
-        Target::PrimaryOnly => return to_primary(world, Reason::PrimaryListener),
+    let reason = match session.target {
+        Target::PrimaryOnly => Some(Reason::PrimaryListener),
         Target::ReplicasOnly => return to_replicas(world, options, session, load),
-        Target::Auto => {}
-    }
-    match needs_primary(session, access) {
-        Some(reason) => to_primary(world, reason),
+        Target::Auto => needs_primary(session, access),
+    };
+    match reason {
         None => to_readers(world, options, session, access, load),
+        Some(reason) => match otherwise(session) {
+            Some(access) => to_others(world, options, session, access, load),
+            None => to_primary(world, reason),
+        },
     }
 }
 
 /// Whether nothing but the primary will do for a statement that needs `access`.
 pub fn is_for_primary(session: &SessionView<'_>, access: Access) -> bool {
-    match session.target {
+    let needs = match session.target {
         Target::PrimaryOnly => true,
         Target::ReplicasOnly => false,
         Target::Auto => needs_primary(session, access).is_some(),
+    };
+    needs && otherwise(session).is_none()
+}
+
+/// What a statement for the primary needs of another server, where the primary cannot be had and
+/// another server will do.
+fn otherwise(session: &SessionView<'_>) -> Option<Access> {
+    let access = session.otherwise?;
+    // Data is read where the listener, the session and its rules allow.
+    let bound = session.target == Target::PrimaryOnly
+        || session.wanted == Some(Wanted::Primary)
+        || (session.position_unknown && session.consistency != Consistency::Eventual);
+    (access == Access::Session || !bound).then_some(access)
+}
+
+/// To a server that takes reads, in the primary's place.
+#[cold]
+fn to_others(
+    world: &Snapshot,
+    options: &Options,
+    session: &SessionView<'_>,
+    access: Access,
+    load: &Load<'_>,
+) -> Decision {
+    // A rule chooses among servers with the data, and this reads none.
+    let free = SessionView {
+        wanted: None,
+        ..*session
+    };
+    let session = match access {
+        Access::Session => &free,
+        _ => session,
+    };
+    match to_readers(world, options, session, access, load) {
+        Decision::Send { candidates, .. } => send(candidates, Reason::WithoutPrimary),
+        nowhere => nowhere,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use millrace_sql::Access;
 use millrace_topology::{GtidSet, ServerId};
 use smallvec::SmallVec;
 
@@ -220,6 +221,9 @@ pub struct SessionView<'a> {
     pub serializable: bool,
     /// Autocommit is off: every statement opens a transaction.
     pub autocommit_off: bool,
+    /// The primary cannot be had now, and a statement that is for it may run elsewhere: what it needs
+    /// there, [`Access::Session`] or [`Access::Read`]. None: nothing but the primary will do.
+    pub otherwise: Option<Access>,
 }
 
 impl<'a> SessionView<'a> {
@@ -237,6 +241,7 @@ impl<'a> SessionView<'a> {
             position_unknown: false,
             serializable: false,
             autocommit_off: false,
+            otherwise: None,
         }
     }
 }
@@ -342,6 +347,8 @@ pub enum Reason {
     AnyServer,
     /// A rule or a hint asks for the primary.
     Wanted,
+    /// It is for the primary, which cannot be had, and another server can answer it.
+    WithoutPrimary,
 }
 
 impl Reason {
@@ -349,7 +356,11 @@ impl Reason {
     pub fn is_balanced(self) -> bool {
         matches!(
             self,
-            Reason::Read | Reason::ReadAfterWait | Reason::AnyServer | Reason::ReplicaListener
+            Reason::Read
+                | Reason::ReadAfterWait
+                | Reason::AnyServer
+                | Reason::ReplicaListener
+                | Reason::WithoutPrimary
         )
     }
 
@@ -371,6 +382,7 @@ impl Reason {
             Reason::ReplicasBehind => "replicas_behind",
             Reason::AnyServer => "any_server",
             Reason::Wanted => "wanted",
+            Reason::WithoutPrimary => "without_primary",
         }
     }
 }

@@ -92,6 +92,7 @@ impl Session {
                 || (global && self.frontier.is_none()),
             serializable: self.settings.serializable,
             autocommit_off: self.autocommit_off(),
+            otherwise: self.otherwise(request),
         };
         let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
         let measures = self.worker.options().routing.balance == Balance::Latency;

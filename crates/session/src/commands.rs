@@ -98,6 +98,7 @@ impl Session {
         let asks_back = is_about_last(&class);
         if asks_back {
             access = access.max(Access::PrimaryRead);
+            preparing.flags |= Flags::USES_CONNECTION_ID;
         }
         let request = Request {
             main: Main::Packet(packet),
@@ -483,11 +484,11 @@ impl Session {
         self.ok(OkFields::default()).await
     }
 
-    /// What a connection to the primary has that was just reset.
+    /// What a connection has that was just reset.
     async fn state_of_new(&mut self) -> Result<SessionState, Failure> {
         let mut lost = 0;
         loop {
-            let mut lease = self.primary_lease().await?;
+            let mut lease = self.any_lease().await?;
             self.save_for_last_user(&mut lease).await;
             let track = lease.server_facts().track.clone();
             match lease.reset(&track).await {

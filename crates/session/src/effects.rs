@@ -47,7 +47,7 @@ const NOT_STATE: &[&str] = &[
 ];
 
 /// Variables that are used up by a later statement or mean something on one connection only.
-const KEEPS_CONNECTION: &[&str] = &[
+pub(crate) const KEEPS_CONNECTION: &[&str] = &[
     "character_set_database",
     "collation_database",
     "rand_seed1",

@@ -35,13 +35,19 @@ pub enum Lane {
     Primary,
     /// Any server with the data.
     Reader,
+    /// A primary, or for lack of one any server with the data: nobody who waits for a primary only is
+    /// in its way.
+    Either,
 }
+
+/// So many.
+const LANES: usize = 3;
 
 impl Lane {
     /// For people.
     pub fn as_str(self) -> &'static str {
         match self {
-            Lane::Primary => "primary",
+            Lane::Primary | Lane::Either => "primary",
             Lane::Reader => "reader",
         }
     }
@@ -73,10 +79,10 @@ struct Queue {
     bytes: usize,
     waiting: BTreeMap<u64, Waiting>,
     /// Those that do not try now, and how many do, by lane.
-    idle: [BTreeSet<u64>; 2],
-    trying: [usize; 2],
+    idle: [BTreeSet<u64>; LANES],
+    trying: [usize; LANES],
     /// The last that tried, found no connection: until one does, they try one at a time.
-    failing: [bool; 2],
+    failing: [bool; LANES],
 }
 
 #[derive(Debug)]
@@ -120,6 +126,7 @@ impl Held {
             let mut queue = self.lock();
             queue.wake_first(Lane::Primary);
             queue.wake_first(Lane::Reader);
+            queue.wake_first(Lane::Either);
         }
     }
 
@@ -284,7 +291,7 @@ impl Drop for Place {
         let mut queue = self.held.lock();
         queue.take(self.ticket, &self.held.count);
         if queue.waiting.is_empty() {
-            queue.failing = [false; 2];
+            queue.failing = [false; LANES];
         }
         queue.wake_first(self.lane);
     }

@@ -7,9 +7,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use millrace_backend::failovers::FailoverCount;
+use millrace_backend::monitor::World;
 use millrace_backend::pool::Lease;
 use millrace_routing::{NoServer, is_for_primary};
 use millrace_sql::Kind;
+use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure};
 use crate::held::{HeldStatement, Lane, Place};
@@ -75,6 +77,7 @@ impl Session {
         why: Option<Answer>,
     ) -> Result<Lease, Failure> {
         let lane = match self.needs_primary(request) {
+            true if self.may_do_without(request) => Lane::Either,
             true => Lane::Primary,
             false => Lane::Reader,
         };
@@ -107,17 +110,30 @@ impl Session {
 
     /// A connection to the primary, as soon as there is one.
     pub(crate) async fn primary_lease(&mut self) -> Result<Lease, Failure> {
+        self.lease_of(|world| world.snapshot.primary).await
+    }
+
+    /// A connection to the primary, or for lack of one to any server that takes reads.
+    pub(crate) async fn any_lease(&mut self) -> Result<Lease, Failure> {
+        self.lease_of(|world| world.snapshot.judges().next()).await
+    }
+
+    /// A connection to the server that is chosen, as soon as there is one.
+    async fn lease_of(
+        &mut self,
+        choose: impl Fn(&World) -> Option<ServerId>,
+    ) -> Result<Lease, Failure> {
         let mut place: Option<Place> = None;
         let (begun, limit) = (Instant::now(), self.hold_time());
         let mut why = Answer::no_server(NoServer::NoPrimary);
         let mut counted = None;
         loop {
-            let primary = self.worker.with_world(|world| world.snapshot.primary);
-            if let Some(primary) = primary {
+            let server = self.worker.with_world(&choose);
+            if let Some(server) = server {
                 let state = self.state.clone();
-                match self.pool(primary).take(self.handle.uid, &state).await {
+                match self.pool(server).take(self.handle.uid, &state).await {
                     Ok(lease) => return Ok(lease),
-                    Err(error) => why = self.unavailable(primary, error),
+                    Err(error) => why = self.unavailable(server, error),
                 }
                 if !why.passing {
                     return Err(why.into());
@@ -136,11 +152,7 @@ impl Session {
                 None => self.enter(metric_kind(Kind::Set).as_str(), Lane::Primary, 0, &why)?,
             };
             counted.get_or_insert_with(|| Counted::new(&self.worker));
-            let ready = |session: &mut Session| {
-                session
-                    .worker
-                    .with_world(|world| world.snapshot.primary.is_some())
-            };
+            let ready = |session: &mut Session| session.worker.with_world(&choose).is_some();
             self.turn(&held, begun, limit, &why, ready).await?;
             held.go();
             place = Some(held);

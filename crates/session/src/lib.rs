@@ -22,6 +22,7 @@ mod local;
 mod login;
 mod obey;
 mod options;
+mod otherwise;
 mod own;
 mod pins;
 mod pools;

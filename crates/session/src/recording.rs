@@ -228,7 +228,7 @@ impl Session {
 
 /// What surrounds the statement allows it: MariaDB's bulk executions and those that open a cursor
 /// are more than one statement and one answer.
-fn is_replayable_outside(request: &Request<'_>) -> bool {
+pub(crate) fn is_replayable_outside(request: &Request<'_>) -> bool {
     match request.main {
         Main::Packet(_) => request.inner.is_none(),
         Main::Execute { packet, .. } => {

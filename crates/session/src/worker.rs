@@ -307,6 +307,8 @@ pub struct Worker {
     proven: RefCell<HashSet<u64>>,
     tick: Cell<u64>,
     draining: Cell<bool>,
+    /// Since when there is no primary.
+    without_since: Cell<Option<Instant>>,
 }
 
 /// Servers beyond this many are routed to without regard to their load.
@@ -403,6 +405,7 @@ impl Worker {
             proven: RefCell::default(),
             tick: Cell::new(1),
             draining: Cell::new(false),
+            without_since: Cell::default(),
         })
     }
 
@@ -495,6 +498,10 @@ impl Worker {
 
     fn sweep(self: &Rc<Self>) {
         self.settle_written();
+        if self.lacks_primary() {
+            // Some wait for a primary only for a while.
+            self.shared.held.look_again();
+        }
         let tick = self.tick.get() + 1;
         self.tick.set(tick);
         let late = self.late_until.get();
@@ -553,6 +560,9 @@ impl Worker {
         // Before anybody can choose among them.
         self.servers.grow(&world.facts);
         let old = self.world.replace(world.clone());
+        let since = self.without_since.get().unwrap_or_else(Instant::now);
+        let lacks = world.snapshot.primary.is_none();
+        self.without_since.set(lacks.then_some(since));
         for (facts, view) in world.facts.iter().zip(&world.snapshot.servers) {
             self.servers.of(view.id).set_facts(facts.clone());
             let turn = self.servers.follow(view.id, &old.snapshot, &world.snapshot);
@@ -601,6 +611,17 @@ impl Worker {
         let limit = self.options().failover.drain_time_max;
         let since = self.drained.borrow().get(server.index()).copied().flatten();
         since.is_some_and(|since| since.elapsed() >= limit)
+    }
+
+    /// There is no primary.
+    pub(crate) fn lacks_primary(&self) -> bool {
+        self.without_since.get().is_some()
+    }
+
+    /// There is none, and until lately there was.
+    pub(crate) fn has_just_lost_primary(&self, lately: Duration) -> bool {
+        let since = self.without_since.get();
+        since.is_some_and(|since| since.elapsed() < lately)
     }
 
     /// The servers as known now.

@@ -324,6 +324,21 @@ impl Snapshot {
         self.primary.and_then(|id| self.server(id))
     }
 
+    /// The servers that may say what holds for an account and what a new session has, the best first:
+    /// the primary, those that take reads, and any other that answers.
+    pub fn judges(&self) -> impl Iterator<Item = ServerId> {
+        let fit = self.fit_replicas().map(|view| view.id);
+        let others = self.servers.iter().filter(|view| {
+            !view.is_fit()
+                && view.health.is_usable()
+                && !view.gone
+                && Some(view.id) != self.primary
+                && !matches!(view.unfit, Some(Unfit::OtherFamily | Unfit::SameServer(_)))
+        });
+        let others = others.map(|view| view.id);
+        self.primary.into_iter().chain(fit).chain(others)
+    }
+
     /// Servers that take reads, the primary left out.
     pub fn fit_replicas(&self) -> impl Iterator<Item = &ServerView> {
         let primary = self.primary;

@@ -816,3 +816,119 @@ fn weights_are_kept_without_runs() {
         .count();
     assert!((20..50).contains(&turns), "{turns} turns of 1,000");
 }
+
+#[test]
+fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
+    type Change = fn(&mut SessionView<'_>);
+    let table: &[(&str, Change, Access, &str)] = &[
+        (
+            "nothing but the primary will do",
+            |_| {},
+            Access::PrimaryRead,
+            "none: no primary is available",
+        ),
+        (
+            "the session only",
+            |s| s.otherwise = Some(Access::Session),
+            Access::PrimaryRead,
+            "1 2: without_primary",
+        ),
+        (
+            "data that must be there",
+            |s| s.otherwise = Some(Access::Read),
+            Access::PrimaryRead,
+            "1 2?: without_primary",
+        ),
+        (
+            "a transaction that may come to write",
+            |s| {
+                s.transaction = Transaction::ReadWrite;
+                s.otherwise = Some(Access::Read);
+            },
+            Access::Read,
+            "1 2?: without_primary",
+        ),
+        (
+            "autocommit off",
+            |s| {
+                s.autocommit_off = true;
+                s.otherwise = Some(Access::Read);
+            },
+            Access::Read,
+            "1 2?: without_primary",
+        ),
+        (
+            "data, and it is not known what must be there",
+            |s| {
+                s.position_unknown = true;
+                s.otherwise = Some(Access::Read);
+            },
+            Access::PrimaryRead,
+            "none: no primary is available",
+        ),
+        (
+            "no data, and it is not known what must be there",
+            |s| {
+                s.position_unknown = true;
+                s.otherwise = Some(Access::Session);
+            },
+            Access::PrimaryRead,
+            "1 2: without_primary",
+        ),
+        (
+            "data, and a rule that wants the primary",
+            |s| {
+                s.wanted = Some(Wanted::Primary);
+                s.otherwise = Some(Access::Read);
+            },
+            Access::PrimaryRead,
+            "none: no primary is available",
+        ),
+        (
+            "no data, and a rule that wants the primary",
+            |s| {
+                s.wanted = Some(Wanted::Primary);
+                s.otherwise = Some(Access::Session);
+            },
+            Access::PrimaryRead,
+            "1 2: without_primary",
+        ),
+        (
+            "data, on a listener for the primary",
+            |s| {
+                s.target = Target::PrimaryOnly;
+                s.otherwise = Some(Access::Read);
+            },
+            Access::Read,
+            "none: no primary is available",
+        ),
+        (
+            "no data, on a listener for the primary",
+            |s| {
+                s.target = Target::PrimaryOnly;
+                s.otherwise = Some(Access::Session);
+            },
+            Access::PrimaryRead,
+            "1 2: without_primary",
+        ),
+    ];
+    for (name, session, access, expected) in table {
+        let case = with(|case| {
+            case.world.primary = None;
+            case.world.servers[0].unfit = Some(Unfit::Down(Cause::Refused));
+            case.required = set("0-1-10");
+            case.session = *session;
+            case.access = *access;
+        });
+        assert_eq!(case.decide(), *expected, "{name}");
+    }
+}
+
+#[test]
+fn a_primary_without_a_place_comes_last() {
+    let case = with(|case| {
+        case.access = Access::PrimaryRead;
+        case.session = |s| s.otherwise = Some(Access::Session);
+    });
+    assert_eq!(case.decide(), "1 2 primary: without_primary");
+}
