@@ -335,7 +335,7 @@ pub struct Routing {
     /// `reads` (`"replicas"`, the default, or `"all"`) and `wait_limit` (default 100 ms, 0: never
     /// wait).
     pub options: RoutingOptions,
-    /// `consistency`: `"eventual"`, `"session"` (default), `"instance"` or `"global"`.
+    /// `consistency`: `"eventual"`, `"session"`, `"instance"` (default) or `"global"`.
     pub consistency: Consistency,
     /// `max_lag`: a replica further behind takes no reads. Whole seconds, default 30 s.
     pub max_lag: Duration,
@@ -351,7 +351,7 @@ impl Default for Routing {
     fn default() -> Self {
         Routing {
             options: RoutingOptions::default(),
-            consistency: Consistency::Session,
+            consistency: Consistency::default(),
             max_lag: Duration::from_secs(30),
             max_running: 0,
             slow_start: Duration::from_secs(10),

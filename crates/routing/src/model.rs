@@ -13,10 +13,10 @@ pub enum Consistency {
     /// Whatever the replica has.
     Eventual,
     /// The session's own writes, and never less than it has seen already.
-    #[default]
     Session,
-    /// All writes acknowledged through this process. The caller puts them into
-    /// [`SessionView::required`].
+    /// All writes acknowledged through this process, so that it behaves as one server. The caller puts
+    /// them into [`SessionView::required`].
+    #[default]
     Instance,
     /// All writes acknowledged anywhere before the read began. The caller puts the primary's
     /// position into [`SessionView::required`].
@@ -231,7 +231,7 @@ impl<'a> SessionView<'a> {
     pub fn new(required: &'a GtidSet) -> Self {
         SessionView {
             target: Target::Auto,
-            consistency: Consistency::Session,
+            consistency: Consistency::default(),
             pinned_to: None,
             transaction: Transaction::None,
             required,

@@ -47,7 +47,7 @@ impl Session {
         let seen = self.settle_seen();
         if level == Consistency::Instance {
             // After that: what was known of the primary may be older than the last write.
-            self.worker.shared.written.add_to(&mut self.position);
+            self.note_all_written();
         }
         seen
     }

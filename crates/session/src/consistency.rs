@@ -143,6 +143,8 @@ impl Session {
                 // Whatever was required before and is not here is nowhere: a transaction of some
                 // replica's own, or one that was lost with an old primary.
                 self.position = GtidSet::clone(&found.visible);
+                // Something may have been written there since.
+                self.written_seen = 0;
                 self.leave_out_unreplicated();
             } else if self.is_elsewhere(seen.server, &found) {
                 self.position.union(&found.visible);

@@ -90,7 +90,7 @@ impl Default for Options {
             login_timeout: Duration::from_secs(10),
             long_data_max: 64 << 20,
             statements_max: 16_382,
-            consistency: Consistency::Session,
+            consistency: Consistency::default(),
             levels: HashMap::new(),
             routing: RoutingOptions::default(),
             failure_delay: Duration::from_millis(100),

@@ -234,6 +234,8 @@ pub(crate) struct Session {
     pub(crate) level_given: Consistency,
     /// What a read must have seen.
     pub(crate) position: GtidSet,
+    /// How much of what was written through this process is in it, by `Written`'s count.
+    pub(crate) written_seen: u64,
     /// What holds while a statement runs that a rule is about.
     pub(crate) obeying: Option<Box<Obeying>>,
     /// Where the last statement went.
@@ -333,12 +335,13 @@ impl Session {
             found_rows_at: None,
             diagnostics_at: None,
             warning_count: 0,
-            level: Consistency::Session,
+            level: Consistency::default(),
             level_given: entry.consistency.unwrap_or_default(),
             obeying: None,
             route: Route::default(),
             selection: Rc::default(),
             position: GtidSet::new(topology_family),
+            written_seen: 0,
             seen: None,
             asked: 0,
             concealing: None,
@@ -370,7 +373,13 @@ impl Session {
         self.set_level(self.level_given);
         (self.seen, self.home) = (None, None);
         // An application that connects anew still sees what it wrote before.
-        self.worker.shared.written.add_to(&mut self.position);
+        self.note_all_written();
+    }
+
+    /// Its reads must see all that was written through this process until now.
+    pub(crate) fn note_all_written(&mut self) {
+        let written = &self.worker.shared.written;
+        written.add_to(&mut self.position, &mut self.written_seen);
     }
 
     /// Its reads are guaranteed to see this from now on.

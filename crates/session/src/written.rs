@@ -12,7 +12,9 @@ const INTERVALS_MAX: usize = 8;
 /// Shared by all workers.
 #[derive(Debug)]
 pub struct Written {
-    workers: Vec<Mutex<Positions>>,
+    workers: Vec<Worker>,
+    /// How many times something was added: a session that has seen this number has seen it all.
+    count: AtomicU64,
     /// How many writes there were whose position the server did not tell.
     hidden: AtomicU64,
     /// How many are under way that may turn out to be such.
@@ -43,6 +45,14 @@ impl Drop for Concealing {
     }
 }
 
+/// What one worker has noted. Only that worker changes it.
+#[derive(Debug, Default)]
+struct Worker {
+    positions: Mutex<Positions>,
+    /// The count with its last addition; `u64::MAX` while it is adding.
+    added_at: AtomicU64,
+}
+
 #[derive(Debug, Default)]
 struct Positions {
     /// Since the primary is the primary.
@@ -55,7 +65,8 @@ impl Written {
     /// For so many workers.
     pub fn new(workers: usize) -> Self {
         Written {
-            workers: (0..workers).map(|_| Mutex::default()).collect(),
+            workers: (0..workers).map(|_| Worker::default()).collect(),
+            count: AtomicU64::new(0),
             hidden: AtomicU64::new(0),
             concealing: AtomicU64::new(0),
         }
@@ -66,14 +77,28 @@ impl Written {
         if let Some(mut positions) = self.positions(worker) {
             add(&mut positions.sure, position);
         }
+        if let Some(worker) = self.workers.get(worker) {
+            // Whoever sees the new count finds either what was added, or that something is being added.
+            worker.added_at.store(u64::MAX, Ordering::SeqCst);
+            let count = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+            worker.added_at.store(count, Ordering::SeqCst);
+        }
     }
 
-    /// Adds everything written so far.
-    pub(crate) fn add_to(&self, into: &mut GtidSet) {
-        for worker in 0..self.workers.len() {
-            let Some(positions) = self.positions(worker) else {
+    /// Adds everything that was written since the count was `since`, and brings that up to date. Where
+    /// nothing was, the count is all that is looked at.
+    pub(crate) fn add_to(&self, into: &mut GtidSet, since: &mut u64) {
+        let count = self.count.load(Ordering::SeqCst);
+        let before = std::mem::replace(since, count);
+        if before == count {
+            return;
+        }
+        for worker in &self.workers {
+            if worker.added_at.load(Ordering::SeqCst) <= before {
                 continue;
-            };
+            }
+            let positions = worker.positions.lock();
+            let positions = positions.unwrap_or_else(PoisonError::into_inner);
             for written in [&positions.sure, &positions.doubtful].into_iter().flatten() {
                 if written.family() == into.family() {
                     into.union(written);
@@ -131,8 +156,8 @@ impl Written {
     }
 
     fn positions(&self, worker: usize) -> Option<MutexGuard<'_, Positions>> {
-        let positions = self.workers.get(worker)?;
-        Some(positions.lock().unwrap_or_else(PoisonError::into_inner))
+        let positions = self.workers.get(worker)?.positions.lock();
+        Some(positions.unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -161,7 +186,7 @@ mod tests {
 
     fn all(written: &Written) -> GtidSet {
         let mut all = GtidSet::new(Family::MySql);
-        written.add_to(&mut all);
+        written.add_to(&mut all, &mut 0);
         all
     }
 
@@ -174,6 +199,30 @@ mod tests {
         assert_eq!(written.hidden(), None, "one is under way");
         drop(second);
         assert_eq!(written.hidden(), Some(1), "and has not told");
+    }
+
+    #[test]
+    fn only_what_is_new_is_added() {
+        let written = Written::new(2);
+        let (mut position, mut since) = (GtidSet::new(Family::MySql), 0);
+        written.add_to(&mut position, &mut since);
+        assert_eq!(
+            (position.is_empty(), since),
+            (true, 0),
+            "nothing was written"
+        );
+        written.note(0, &set(&format!("{A}:1-7")));
+        written.note(1, &set(&format!("{B}:1")));
+        written.add_to(&mut position, &mut since);
+        assert_eq!(since, 2);
+        assert_eq!(position, set(&format!("{A}:1-7,{B}:1")));
+        let mut other = GtidSet::new(Family::MySql);
+        written.note(1, &set(&format!("{B}:2")));
+        written.add_to(&mut other, &mut since);
+        assert_eq!(other, set(&format!("{B}:1-2")), "only that worker's");
+        let mut none = GtidSet::new(Family::MySql);
+        written.add_to(&mut none, &mut since);
+        assert!(none.is_empty());
     }
 
     #[test]

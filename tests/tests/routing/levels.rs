@@ -18,15 +18,15 @@ async fn level(connection: &mut Connection) -> anyhow::Result<String> {
 pub(crate) async fn variable(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "").await?;
     let mut connection = Connection::open(&app(proxy.address())).await?;
-    ensure!(level(&mut connection).await? == "session");
+    ensure!(level(&mut connection).await? == "instance");
     for (set, now) in [
         ("SET @@millrace_consistency = 'global'", "global"),
         (
-            "SET @@SESSION.Millrace_Consistency = \"INSTANCE\"",
-            "instance",
+            "SET @@SESSION.Millrace_Consistency = \"SESSION\"",
+            "session",
         ),
         ("SET millrace_consistency = eventual", "eventual"),
-        ("SET SESSION millrace_consistency = DEFAULT", "session"),
+        ("SET SESSION millrace_consistency = DEFAULT", "instance"),
     ] {
         connection.expect(set).await?;
         ensure!(level(&mut connection).await? == now, "{set}");
@@ -44,7 +44,7 @@ pub(crate) async fn variable(cluster: &Cluster) -> anyhow::Result<()> {
         ensure!(found == Some(code), "{wrong}: {found:?}");
     }
     ensure!(
-        level(&mut connection).await? == "session",
+        level(&mut connection).await? == "instance",
         "an error changed it"
     );
     connection
@@ -54,7 +54,7 @@ pub(crate) async fn variable(cluster: &Cluster) -> anyhow::Result<()> {
         .command(0x1f, b"", millrace_tests::wire::Expect::Single)
         .await;
     ensure!(reset.err().is_none());
-    ensure!(level(&mut connection).await? == "session", "after a reset");
+    ensure!(level(&mut connection).await? == "instance", "after a reset");
     // The column is named as the servers name theirs.
     let reply = connection
         .expect("SELECT @@millrace_consistency AS level;")

@@ -5,6 +5,7 @@ mod examples;
 #[allow(dead_code, reason = "the suite needs but some of it")]
 mod ground;
 mod levels;
+mod pools;
 mod rules;
 
 use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
@@ -25,6 +26,9 @@ async fn routing(family: Family) -> anyhow::Result<()> {
             "levels of accounts and listeners",
             levels::configured(cluster),
         )
+        .await;
+    checks
+        .run("an application's pool", pools::written_and_read(cluster))
         .await;
     checks
         .run("sequential reads spread", levels::spread(cluster))

@@ -47,7 +47,7 @@ pub(crate) async fn explained(cluster: &Cluster) -> anyhow::Result<()> {
         "needs: a server with the data: it only reads\n",
         "tables: app.place\n",
         "rule: places\n",
-        "level: session\n",
+        "level: instance\n",
         &format!("goes to: 127.0.0.1:{primary}\n"),
         "because: wanted\n",
     ] {

@@ -80,7 +80,7 @@ fn a_read_after_a_write() {
 statement: select
 needs: a server with the data: it only reads
 tables: shop.orders, users
-level: session
+level: instance
 must have: 0-1-9
 server: db0:3306 primary, takes reads, 1 statements under way here, known to have 0-1-9
 server: db1:3306 replica, takes reads, 0 s behind, 4 statements under way here, known to have 0-1-7
