@@ -35,6 +35,9 @@ fuzz_target!(|data: &[u8]| {
     if flags & 32 != 0 {
         tracker = tracker.showing_counts();
     }
+    if flags & 64 != 0 {
+        tracker = tracker.opening_cursor();
+    }
     let whole = follow(tracker, data, data.len().max(1));
     let pieces = follow(tracker, data, usize::from(*cut).max(1));
     assert_eq!(whole, pieces);

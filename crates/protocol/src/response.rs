@@ -130,6 +130,8 @@ pub struct Tracker {
     infile: bool,
     /// Column counts are events of their own.
     shows_counts: bool,
+    /// The statement may open a cursor instead of sending rows.
+    may_open_cursor: bool,
     /// The result set in progress holds OUT parameters, which the EOF before its rows
     /// has said.
     out_params: bool,
@@ -155,6 +157,7 @@ impl Tracker {
             started: false,
             infile: false,
             shows_counts: false,
+            may_open_cursor: false,
             out_params: false,
         }
     }
@@ -164,6 +167,15 @@ impl Tracker {
     pub fn showing_counts(self) -> Self {
         Self {
             shows_counts: true,
+            ..self
+        }
+    }
+
+    /// The same, for an execution that asked for a cursor. All others send their rows whatever the
+    /// status says: a routine's own open cursors set the same flag (observed on both families).
+    pub fn opening_cursor(self) -> Self {
+        Self {
+            may_open_cursor: true,
             ..self
         }
     }
@@ -362,13 +374,17 @@ impl Tracker {
             return at;
         };
         match eof_status(&buf[at..]) {
-            Some(status) if !status.contains(Status::CURSOR_EXISTS) => {
+            Some(status) if !self.opens_cursor(status) => {
                 self.out_params = status.contains(Status::PS_OUT_PARAMS | Status::MORE_RESULTS);
                 self.state = State::Rows;
                 at + HEADER + 5
             }
             _ => at,
         }
+    }
+
+    fn opens_cursor(&self, status: Status) -> bool {
+        self.may_open_cursor && status.contains(Status::CURSOR_EXISTS)
     }
 
     /// Packets of this length and more are rows although they start with 0xFE: a value

@@ -443,3 +443,30 @@ fn an_ok_of_our_own_is_the_servers() {
     assert_eq!(encode_ok(&mut out, 255, TRACKED, &fields), 0);
     assert_eq!(out, [7, 0, 0, 255, 0, 0, 0, 2, 0, 0, 0]);
 }
+
+#[test]
+fn a_routines_own_cursor_is_no_end() {
+    use millrace_protocol::response::Tracker;
+    // One column, its definition (content does not matter), EOF with CURSOR_EXISTS, a row, EOF.
+    let mut bytes = vec![1, 0, 0, 1, 1, 1, 0, 0, 2, 3];
+    bytes.extend([5, 0, 0, 3, 0xFE, 0, 0, 0x42, 0]);
+    bytes.extend([2, 0, 0, 4, 1, b'5']);
+    bytes.extend([5, 0, 0, 5, 0xFE, 0, 0, 0x42, 0]);
+    let caps = Capabilities::PROTOCOL_41;
+    for (expect, cursor, ends_at) in [
+        (Expect::Query, false, bytes.len()),
+        (Expect::Execute, false, bytes.len()),
+        (Expect::Execute, true, 19),
+    ] {
+        let mut tracker = Tracker::new(expect, caps);
+        if cursor {
+            tracker = tracker.opening_cursor();
+        }
+        let mut at = 0;
+        while let Event::Pass(len) | Event::Eof { len, .. } = tracker.next(&bytes[at..]) {
+            at += len;
+        }
+        assert!(tracker.is_done(), "{expect:?} {cursor}");
+        assert_eq!(at, ends_at, "{expect:?} {cursor}");
+    }
+}

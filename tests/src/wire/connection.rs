@@ -111,6 +111,8 @@ pub struct Connection {
     /// What LOAD DATA LOCAL sends, in packets of the given sizes.
     pub infile: Vec<Vec<u8>>,
     cursors: HashMap<u32, Vec<Column>>,
+    /// The execution under way asked for a cursor.
+    wants_cursor: bool,
 }
 
 async fn dial(target: &Target) -> io::Result<Box<dyn Io>> {
@@ -200,6 +202,7 @@ impl Connection {
             login_reply: Reply::default(),
             infile: Vec::new(),
             cursors: HashMap::new(),
+            wants_cursor: false,
         };
         connection.send_login().await?;
         let reply = connection.read_reply(Expect::Auth).await;
@@ -366,9 +369,11 @@ impl Connection {
     /// Executes a prepared statement.
     pub async fn execute(&mut self, id: u32, flags: u8, params: &[Param], types: bool) -> Reply {
         let body = self.execute_body(id, flags, params, types);
+        self.wants_cursor = flags != 0;
         let mut reply = self
             .command(com::STMT_EXECUTE, &body, Expect::Results { binary: true })
             .await;
+        self.wants_cursor = false;
         // What a client sees that keeps definitions is the ones it has kept, right or wrong.
         reply.fill_in(self.cursor_columns(id));
         let columns: Vec<Column> = reply.columns().into_iter().cloned().collect();
@@ -605,7 +610,8 @@ impl Connection {
         push(reply, &packet, Some(Item::ColumnCount { count, metadata }));
         self.read_definitions(reply, if metadata { count } else { 0 }, true)
             .await?;
-        if binary && self.last_status(reply) & status::CURSOR_EXISTS != 0 {
+        // A routine's own cursors set the flag as well.
+        if self.wants_cursor && self.last_status(reply) & status::CURSOR_EXISTS != 0 {
             return Ok(self.last_status(reply) & !status::MORE_RESULTS);
         }
         self.read_rows(reply, binary).await
