@@ -18,7 +18,7 @@ use crate::failure::{Answer, Failure};
 use crate::kill;
 use crate::lease::{Main, Request, Types};
 use crate::login::{Claim, Entrance, Proof};
-use crate::prepared::ClientStatement;
+use crate::prepared::{ClientStatement, TEMPORARY};
 use crate::questions::{
     asks_connection, asks_own_number, first_found_rows, is_about_last, with_connection_id,
 };
@@ -93,10 +93,7 @@ impl Session {
         // Their types decide the metadata.
         preparing.flags = class.flags & Flags::READS_USER_VARS;
         let mut access = self.access(&class, text);
-        // A statement about the one before cannot be given the answer: it stays with the
-        // connection that will have it.
-        let asks_back = is_about_last(&class);
-        if asks_back {
+        if is_about_last(&class) {
             access = access.max(Access::PrimaryRead);
             preparing.flags |= Flags::USES_CONNECTION_ID;
         }
@@ -113,9 +110,7 @@ impl Session {
         let ended = match ran {
             Ok(mut lease) => {
                 if let Some((server_id, _, params)) = self.outcome.prepared {
-                    if asks_back {
-                        self.pin(PinReason::SessionState);
-                    }
+                    self.note_prepared(&mut lease, &class);
                     let shared = self.temporary_tables.is_empty() && is_shareable(&class);
                     let mut statement = ClientStatement {
                         uid: self.worker.next_statement_uid(),
@@ -224,7 +219,7 @@ impl Session {
                 types = Types::LeftOut;
             }
         }
-        let wants_cursor = execute.wants_cursor();
+        let wants_cursor = execute.wants_cursor() && class.kind != Kind::Call;
         if wants_cursor && std::mem::take(&mut statement.shared) {
             // A statement has one cursor only.
             statement.uid = self.worker.next_statement_uid();
@@ -238,6 +233,9 @@ impl Session {
             && let Some(killed) = self.kill_prepared(&class, &text, first_number).await
         {
             return killed;
+        }
+        if self.lease.is_none() && self.rerun.is_none() && is_about_last(&class) {
+            return Box::pin(self.execute_about_last(packet, id, types)).await;
         }
         // A cursor keeps its connection, which must then take whatever comes next.
         let access = match self.access(&class, &text) {
@@ -277,6 +275,68 @@ impl Session {
         if access == Access::Read {
             self.worker.servers.of(server).responded(elapsed);
         }
+        Ok(())
+    }
+
+    /// COM_STMT_EXECUTE of a statement about the one before, where no connection is kept. Which one it
+    /// would find there nobody knows once it has been prepared anew: so what it asks is gathered first,
+    /// and it is prepared with the answers in place of the questions.
+    async fn execute_about_last(
+        &mut self,
+        packet: &[u8],
+        id: u32,
+        types: Types,
+    ) -> Result<(), Failure> {
+        let Some(asking) = self.statements.get(id) else {
+            return Err(Failure::Ended);
+        };
+        let (class, text) = (asking.class.clone(), asking.text.clone());
+        self.gather_answers().await;
+        if class.kind == Kind::Diagnostics {
+            self.answers_binary = true;
+            let answered = self.show_saved_warnings(&text).await;
+            self.answers_binary = false;
+            if answered? {
+                return Ok(());
+            }
+        }
+        let access = self.access(&class, &text);
+        let request = |class, access, packet, id, directions| Request {
+            main: Main::Execute { packet, id, types },
+            class,
+            inner: None,
+            access,
+            expect: Expect::Execute,
+            prepare: None,
+            directions,
+        };
+        let asked = request(&class, access, packet, id, None);
+        let answered = self.with_known_answers(&asked, &text)?;
+        let text: Rc<[u8]> = answered.map_or(text, Into::into);
+        let class = Rc::new(self.worker.classify(&text, &self.lex));
+        let database = self.state.database.clone();
+        let directions = self.directions(&class, &text, access, &database);
+        refusal(directions.as_deref())?;
+        let uid = self.worker.next_statement_uid();
+        self.statements.add_temporary(id, uid, &text, &class);
+        // Its rows are sent whole: a cursor would be another statement's than the client's.
+        let mut packet = packet.to_vec();
+        if let Some(flags) = packet.get_mut(packet::HEADER + 5) {
+            *flags &= !7;
+        }
+        let asked = request(&class, access, &packet, TEMPORARY, directions);
+        let begun = std::time::Instant::now();
+        let ran = self.run_somewhere(&asked).await;
+        self.statements.remove(TEMPORARY);
+        let mut lease = ran?;
+        if let Some(held) = lease.prepared.remove(uid) {
+            lease.close_statement(held).await;
+        }
+        let server = lease.server;
+        self.conclude(lease, &asked, &text).await?;
+        let kind = crate::run::metric_kind(class.kind);
+        let metrics = self.worker.metrics();
+        metrics.statement(Some(server.index()), kind, begun.elapsed());
         Ok(())
     }
 
@@ -390,6 +450,7 @@ impl Session {
             return Err(unknown_statement(self.family, id, "mysqld_stmt_reset"));
         };
         if !std::mem::take(&mut statement.cursor) {
+            self.answered_ok();
             return self.ok(OkFields::default()).await;
         }
         let mut class = self.worker.take_statement();

@@ -84,7 +84,9 @@ impl Session {
                 self.handle.begun.set(false);
             }
         }
-        self.note_results(&mut lease, &outcome, class, text);
+        if request.expect != Expect::Prepare || failed {
+            self.note_results(&mut lease, &outcome, class, text);
+        }
         self.note_transaction(&outcome, request, began);
         if self.journal.is_some() {
             self.keep_journal(&outcome, request);
@@ -230,7 +232,8 @@ impl Session {
                 lease.last_seq = 0;
                 lease.residue = Residue::default();
             }
-            self.row_count = -1;
+            // An OK (of GET DIAGNOSTICS, or to COM_PING) counts no rows, a result none at all.
+            self.row_count = if outcome.ended_ok { 0 } else { -1 };
             return;
         }
         let holds_insert_id = self
@@ -290,6 +293,9 @@ impl Session {
             lease.residue.diagnostics = true;
             self.diagnostics_at = Some((lease.server, self.seq));
             self.warning_count = u64::from(outcome.warnings);
+            if let Some(error) = &outcome.error {
+                self.last_error = Some((error.code, error.state));
+            }
         } else if !leaves_messages {
             lease.residue.diagnostics = false;
             self.diagnostics_at = None;
@@ -318,6 +324,33 @@ impl Session {
         self.handle
             .saved
             .retain(|seq| asked.iter().flatten().any(|at| at.1 == seq));
+    }
+
+    /// What COM_STMT_PREPARE leaves, where it succeeds: it runs nothing, so that what the session may
+    /// ask about its last statement stays as it was, but for the messages. They are now the ones of
+    /// preparing; where there are none, MySQL's are gone, and MariaDB's where `class` reads a table
+    /// (observed).
+    pub(crate) fn note_prepared(&mut self, lease: &mut Lease, class: &Statement) {
+        let uid = self.handle.uid;
+        let own = lease.last_user == uid && lease.last_seq != 0;
+        if !own {
+            self.seq += 1;
+            // What is asked of the last statement is answered from what is known of it.
+            self.last_server = None;
+            lease.residue = Residue::default();
+            (lease.last_user, lease.last_seq) = (uid, self.seq);
+            lease.keeper = Some(self.handle.saved.clone());
+        }
+        if self.outcome.warnings > 0 {
+            lease.residue.diagnostics = true;
+            self.diagnostics_at = Some((lease.server, lease.last_seq));
+            self.warning_count = u64::from(self.outcome.warnings);
+        } else if self.family == Family::MySql || !class.tables.is_empty() {
+            if own {
+                lease.residue.diagnostics = false;
+            }
+            self.diagnostics_at = None;
+        }
     }
 
     /// On MariaDB (observed) a statement that reads no table leaves the messages of the one

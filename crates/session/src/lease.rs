@@ -99,6 +99,14 @@ impl Session {
         self.attempt_once(lease, request, wait, true)
     }
 
+    /// Preparing leaves what a session may ask about its last statement, but what goes ahead of it does
+    /// not.
+    async fn keep_over_preparing(&mut self, lease: &mut Lease) {
+        if lease.last_user == self.handle.uid && self.handle.pins.is_empty() {
+            self.save_own_diagnostics(lease).await;
+        }
+    }
+
     /// The second attempt of a prepared statement.
     async fn attempt_anew(
         &mut self,
@@ -178,6 +186,9 @@ impl Session {
                 return Ok(Attempt::Elsewhere(Answer::backend(error)));
             }
         };
+        if request.expect == Expect::Prepare && !prelude.bytes.is_empty() {
+            Box::pin(self.keep_over_preparing(lease)).await;
+        }
         let recorded = self.is_recorded(request);
         let writes = request.access >= Access::PrimaryRead;
         if prelude.doubtful
@@ -248,6 +259,7 @@ impl Session {
             statement: request.prepare,
             discard: false,
             sums: recorded,
+            cursor: opens_cursor(request),
         };
         let ended = self.relay(lease, request.expect, &plan).await?;
         if let Ended::Held(_) = ended {
@@ -548,6 +560,7 @@ impl Session {
     async fn discard(&mut self, lease: &mut Lease, request: &Request<'_>) {
         let plan = Plan {
             discard: true,
+            cursor: opens_cursor(request),
             ..Plan::default()
         };
         match self.relay(lease, request.expect, &plan).await {
@@ -820,6 +833,19 @@ fn is_change(request: &Request<'_>) -> bool {
         Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
     );
     changes && class.functions.is_empty() && request.inner.is_none()
+}
+
+/// Whether the request is an execution that opens a cursor if it has rows: one that asks for that, of
+/// anything but a routine, whose results are sent whole.
+fn opens_cursor(request: &Request<'_>) -> bool {
+    let Main::Execute { packet, .. } = request.main else {
+        return false;
+    };
+    // The lowest bits of the flags behind the statement's number ask for a cursor.
+    let asked = packet
+        .get(packet::HEADER + 5)
+        .is_some_and(|flags| flags & 7 != 0);
+    asked && is_plain_execution(packet) && request.class.kind != Kind::Call
 }
 
 /// Whether an execution's packet is COM_STMT_EXECUTE.

@@ -8,6 +8,7 @@ mod charsets;
 mod choose;
 mod commands;
 mod consistency;
+mod diagnostics;
 mod directions;
 mod effects;
 mod epilogue;

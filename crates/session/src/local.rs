@@ -172,7 +172,7 @@ impl Session {
     }
 
     /// SHOW WARNINGS and its like after another session has used the connection that had them.
-    async fn show_saved_warnings(&mut self, text: &[u8]) -> Result<bool, Failure> {
+    pub(crate) async fn show_saved_warnings(&mut self, text: &[u8]) -> Result<bool, Failure> {
         let Some(asked) = asked_messages(&words(text)) else {
             return Ok(false);
         };
@@ -293,6 +293,17 @@ impl Session {
         // No connection has it, whichever server this names.
         self.diagnostics_at = Some((ServerId(0), self.seq));
         self.warning_count = 1;
+    }
+
+    /// One more message beside those that were saved of the last statement.
+    pub(crate) fn add_message(&mut self, message: [&str; 3]) {
+        let Some((_, seq)) = self.diagnostics_at else {
+            return self.note_message(message);
+        };
+        let message = message.map(|text| text.as_bytes().into());
+        let mut saved = self.handle.saved.keep(seq);
+        saved.warnings.get_or_insert_default().push(message);
+        self.warning_count += 1;
     }
 
     pub(crate) async fn show(&mut self, result: &TextResult, warnings: u16) -> Result<(), Failure> {

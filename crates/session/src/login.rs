@@ -58,6 +58,7 @@ const SUPPORTED: Capabilities = Capabilities::LONG_PASSWORD
     .union(Capabilities::DEPRECATE_EOF)
     .union(Capabilities::QUERY_ATTRIBUTES)
     .union(Capabilities::STMT_BULK_OPERATIONS)
+    .union(Capabilities::PROGRESS)
     .union(Capabilities::EXTENDED_METADATA)
     .union(Capabilities::CACHE_METADATA);
 

@@ -72,16 +72,28 @@ impl ClientStatement {
     }
 }
 
+/// A number that no client is given.
+pub(crate) const TEMPORARY: u32 = 0;
+
 /// A session's prepared statements.
 #[derive(Debug, Default)]
 pub(crate) struct Statements {
     held: ById<u32, Box<ClientStatement>>,
     last_id: u32,
+    /// Whether all ones name the statement prepared last: MariaDB's way alone.
+    names_last: bool,
     /// Bytes of long data kept.
     pub(crate) long_data: usize,
 }
 
 impl Statements {
+    pub(crate) fn new(names_last: bool) -> Self {
+        Statements {
+            names_last,
+            ..Statements::default()
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.held.len()
     }
@@ -115,6 +127,35 @@ impl Statements {
         self.held.insert(id, Box::new(statement));
     }
 
+    /// Adds a copy of a statement under [`TEMPORARY`], for one execution of another text. It takes the
+    /// long data with it.
+    pub(crate) fn add_temporary(
+        &mut self,
+        id: u32,
+        uid: StatementUid,
+        text: &Rc<[u8]>,
+        class: &Rc<Statement>,
+    ) {
+        let Some(asking) = self.get_mut(id) else {
+            return;
+        };
+        let copy = ClientStatement {
+            uid,
+            shared: false,
+            unused: None,
+            text: text.clone(),
+            class: class.clone(),
+            context: asking.context.clone(),
+            params: asking.params,
+            types: asking.types.clone(),
+            types_changed: 0,
+            long_data: std::mem::take(&mut asking.long_data),
+            bad_long_data: false,
+            cursor: false,
+        };
+        self.add(TEMPORARY, copy);
+    }
+
     pub(crate) fn get(&self, id: u32) -> Option<&ClientStatement> {
         self.held.get(&self.real(id)).map(|held| &**held)
     }
@@ -126,7 +167,11 @@ impl Statements {
 
     /// MariaDB's clients may name the statement prepared last by all ones.
     pub(crate) fn real(&self, id: u32) -> u32 {
-        if id == u32::MAX { self.last_id } else { id }
+        if id == u32::MAX && self.names_last {
+            self.last_id
+        } else {
+            id
+        }
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<Box<ClientStatement>> {

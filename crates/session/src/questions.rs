@@ -64,6 +64,20 @@ impl Session {
         self.wait_until_saved().await;
     }
 
+    /// Reads what can be asked about the last statement from the connections that know.
+    pub(crate) async fn gather_answers(&mut self) {
+        self.wait_until_saved().await;
+        let asked = [self.diagnostics_at, self.found_rows_at, self.last_at()];
+        for (server, seq) in asked.into_iter().flatten() {
+            let uid = self.handle.uid;
+            if let Some(mut own) = self.pool(server).try_take_own(uid, seq) {
+                self.save_own_diagnostics(&mut own).await;
+                own.give_back();
+            }
+        }
+        self.wait_until_saved().await;
+    }
+
     /// The text with what the statement asks about the one before in place of the questions,
     /// where no connection can answer them any more; none where there is nothing to replace.
     pub(crate) fn with_known_answers(
@@ -141,7 +155,7 @@ impl Session {
     pub(crate) fn has_lost_diagnostics(&mut self, class: &Statement) -> bool {
         let is_get = class.flags.contains(Flags::ASSIGNS_USER_VARS);
         let asked = self.diagnosed(class);
-        self.lease.is_none() && is_get && asked.is_some() && !self.is_idle_at(asked)
+        self.lease.is_none() && is_get && (asked.is_none() || !self.is_idle_at(asked))
     }
 
     /// The connection of a statement of this session is free and unused since.

@@ -89,6 +89,8 @@ pub(crate) struct Plan {
     pub(crate) discard: bool,
     /// Sum up definitions and rows.
     pub(crate) sums: bool,
+    /// The statement opens a cursor, where it has rows.
+    pub(crate) cursor: bool,
 }
 
 /// The number in `Rows matched: 2  Changed: 1  Warnings: 0`.
@@ -122,6 +124,9 @@ impl Session {
         let cached = Capabilities::CACHE_METADATA;
         if self.capabilities.contains(cached) && !lease.capabilities.contains(cached) {
             tracker = tracker.showing_counts();
+        }
+        if plan.cursor {
+            tracker = tracker.opening_cursor();
         }
         // Bytes before `start` are forwarded or rewritten; bytes before `at` are understood.
         let (mut start, mut at) = (0, 0);
@@ -207,8 +212,9 @@ impl Session {
                     id,
                     columns,
                     params,
-                    ..
+                    warnings,
                 } => {
+                    self.outcome.warnings = warnings;
                     if let Some(number) = plan.statement {
                         let field = at + HEADER + 1;
                         lease.buffer[field..field + 4].copy_from_slice(&number.to_le_bytes());
@@ -229,6 +235,10 @@ impl Session {
                         return Err(Failure::Client(io::ErrorKind::BrokenPipe.into()));
                     }
                     tracker.infile_sent();
+                }
+                // Only a client that wants them has a connection on which they are sent.
+                Event::Progress { len } if self.capabilities.contains(Capabilities::PROGRESS) => {
+                    at += len;
                 }
                 Event::Progress { len } => {
                     out.extend_from_slice(&lease.buffer[start..at]);

@@ -240,7 +240,10 @@ impl Session {
                 Box::pin(self.forward(packet, Kind::Diagnostics, Access::Read, Expect::Simple))
                     .await
             }
-            Command::Ping => self.ok(OkFields::default()).await,
+            Command::Ping => {
+                self.answered_ok();
+                self.ok(OkFields::default()).await
+            }
             Command::StmtClose(id) => Box::pin(self.close_statement(id)).await,
             Command::StmtSendLongData { id, param, data } => self.keep_long_data(id, param, data),
             Command::StmtReset(id) => Box::pin(self.reset_statement(packet, id)).await,
@@ -387,13 +390,18 @@ impl Session {
             return Box::pin(answering).await;
         }
         match request.class.kind {
-            Kind::Diagnostics if self.has_lost_diagnostics(request.class) => Err(Answer::client(
-                1105,
-                b"HY000",
-                "Millrace: the connection that GET DIAGNOSTICS asks about has been used by others; \
-                 send it in one command with its statement, or ask with SHOW WARNINGS",
-            )
-            .into()),
+            Kind::Diagnostics if self.has_lost_diagnostics(request.class) => {
+                if self.get_saved_diagnostics(text).await? {
+                    return Ok(());
+                }
+                Err(Answer::client(
+                    1105,
+                    b"HY000",
+                    "Millrace: the connection that GET DIAGNOSTICS asks about has been used by others, and \
+                     this form of it cannot be answered without; ask with SHOW WARNINGS",
+                )
+                .into())
+            }
             Kind::Kill => self.kill(request, text).await,
             Kind::Execute { immediate: false } => self.execute_named(request, text).await,
             _ => self.statement(request, text).await,
@@ -694,6 +702,12 @@ impl Session {
         self.send(&out).await
     }
 
+    /// A command that Millrace has answered with an OK by itself leaves ROW_COUNT() as an OK without
+    /// rows does, and nothing else changed.
+    pub(crate) fn answered_ok(&mut self) {
+        (self.row_count, self.last_server) = (0, None);
+    }
+
     /// The status flags that hold between statements.
     pub(crate) fn idle_status(&self) -> Status {
         // 0x8000 is MariaDB's ANSI_QUOTES.
@@ -713,6 +727,8 @@ impl Session {
             _ => return Err(Answer::client(1047, b"08S01", "Unknown command").into()),
         };
         self.change_state(|state| state.multi_statements = on);
+        // Its EOF counts as a result (observed).
+        (self.row_count, self.last_server) = (-1, None);
         let mut out = Vec::new();
         let fields = OkFields {
             status: self.idle_status(),

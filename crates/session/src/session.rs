@@ -42,6 +42,7 @@ const SHAPE: Capabilities = Capabilities::FOUND_ROWS
     .union(Capabilities::DEPRECATE_EOF)
     .union(Capabilities::QUERY_ATTRIBUTES)
     .union(Capabilities::STMT_BULK_OPERATIONS)
+    .union(Capabilities::PROGRESS)
     .union(Capabilities::EXTENDED_METADATA);
 
 /// Who the client is, as far as server connections depend on it.
@@ -229,6 +230,8 @@ pub(crate) struct Session {
     pub(crate) diagnostics_at: Option<(ServerId, u64)>,
     /// How many messages there were then, shown or not.
     pub(crate) warning_count: u64,
+    /// The last error's code and SQLSTATE, which a saved message does not tell.
+    pub(crate) last_error: Option<(u16, [u8; 5])>,
     /// What its reads are guaranteed to see, and what it began with.
     pub(crate) level: Consistency,
     pub(crate) level_given: Consistency,
@@ -335,6 +338,7 @@ impl Session {
             found_rows_at: None,
             diagnostics_at: None,
             warning_count: 0,
+            last_error: None,
             level: Consistency::default(),
             level_given: entry.consistency.unwrap_or_default(),
             obeying: None,
@@ -353,7 +357,7 @@ impl Session {
             unreported: Vec::new(),
             locks: Vec::new(),
             locks_unknown: false,
-            statements: Statements::default(),
+            statements: Statements::new(family == Family::MariaDb),
             status: Status::AUTOCOMMIT,
             outcome: Box::default(),
             worker,

@@ -52,6 +52,12 @@ impl Private {
         }
     }
 
+    /// A user variable's value, where it is a plain number.
+    pub(crate) fn number(&self, name: &[u8]) -> Option<u64> {
+        let (_, value) = self.variables.iter().find(|(other, _)| **other == *name)?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    }
+
     /// The body of a SQL-level prepared statement.
     pub(crate) fn statement(&self, name: &[u8]) -> Option<&Named> {
         self.statements
