@@ -95,7 +95,6 @@ impl Session {
         let mut access = self.access(&class, text);
         if is_about_last(&class) {
             access = access.max(Access::PrimaryRead);
-            preparing.flags |= Flags::USES_CONNECTION_ID;
         }
         let request = Request {
             main: Main::Packet(packet),
