@@ -74,7 +74,10 @@ fn tail<'a>(
     if caps.contains(Capabilities::SESSION_TRACK) {
         let info = reader.lenenc_bytes()?;
         let changed = status.contains(Status::SESSION_STATE_CHANGED) && !reader.is_empty();
-        let session = if changed { reader.lenenc_bytes()? } else { &[] };
+        let session = match changed {
+            true => changes(reader)?,
+            false => &[],
+        };
         return Ok((info, session));
     }
     let raw = reader.rest();
@@ -83,6 +86,16 @@ fn tail<'a>(
         Ok(info) if counted.is_empty() => Ok((info, &[])),
         _ => Ok((raw, &[])),
     }
+}
+
+/// The session entries. MariaDB puts zeros before them where a database in a wide character set was chosen
+/// (one for utf16 and ucs2, three for utf32; observed on 10.11): none of what it tells is to be lost for that.
+fn changes<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+    let mut entries = reader.lenenc_bytes()?;
+    while entries.is_empty() && !reader.is_empty() {
+        entries = reader.lenenc_bytes()?;
+    }
+    Ok(entries)
 }
 
 /// One change of session state (MySQL manual, "Session State Information").
