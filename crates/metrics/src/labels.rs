@@ -69,7 +69,7 @@ labels! {
         UserVariable => "user_variable",
         /// Session state that cannot be restored elsewhere.
         SessionState => "session_state",
-        /// Warnings, FOUND_ROWS, ROW_COUNT of the last statement.
+        /// What the connection measures: profiling, the optimizer trace, counters since FLUSH STATUS.
         Diagnostics => "diagnostics",
         /// Long data of a prepared statement, LOAD DATA LOCAL, or a bulk command under way.
         DataInFlight => "data_in_flight",

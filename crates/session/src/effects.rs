@@ -513,6 +513,11 @@ impl Session {
             return;
         };
         let name = String::from_utf8_lossy(&variables::variable_name(name.of(text))).into_owned();
+        let value = assignment.value.of(text);
+        self.note_measuring(&name, assignment.kind, value);
+        if name == "profiling" {
+            return;
+        }
         if KEEPS_CONNECTION.contains(&&*name) {
             self.pin(PinReason::SessionState);
             return;
@@ -520,7 +525,6 @@ impl Session {
         if name == "sql_log_bin" {
             self.position_unknown = true;
         }
-        let value = assignment.value.of(text);
         if NOT_STATE.contains(&&*name) {
             return;
         }
@@ -631,6 +635,7 @@ impl Session {
             }
             _ => {}
         }
+        self.note_measured(class, text);
         self.note_tables(class, text);
         self.note_leaves(class, text);
         if class.flags.contains(Flags::ACQUIRES_USER_LOCK) {

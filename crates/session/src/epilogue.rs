@@ -14,6 +14,18 @@ use crate::session::Session;
 use crate::variables;
 
 impl Session {
+    /// Whatever could be asked would be measured as the session's own: what is not known then lives on
+    /// the connection, which is kept.
+    fn leave_unasked(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
+        let assigns = class.flags.contains(Flags::ASSIGNS_USER_VARS);
+        if assigns && !self.keep_numbers(lease, class, text) {
+            self.pin(PinReason::UserVariable);
+        }
+        if !std::mem::take(&mut self.unreported).is_empty() {
+            self.pin(PinReason::SessionState);
+        }
+    }
+
     pub(crate) fn has_epilogue(&self, class: &Statement, lease: &Lease) -> bool {
         class.flags.contains(Flags::ASSIGNS_USER_VARS)
             || !self.unreported.is_empty()
@@ -46,6 +58,9 @@ impl Session {
 
     /// Reads back what the statement may have changed and the server does not report.
     pub(crate) async fn epilogue(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
+        if self.is_measured() {
+            return self.leave_unasked(lease, class, text);
+        }
         let assigns = class.flags.contains(Flags::ASSIGNS_USER_VARS)
             && !self.handle.pins.has(PinReason::UserVariable);
         if assigns && !self.keep_numbers(lease, class, text) {

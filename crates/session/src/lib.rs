@@ -21,6 +21,7 @@ mod kill;
 mod lease;
 mod local;
 mod login;
+mod measuring;
 mod obey;
 mod options;
 mod otherwise;

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 
 use crate::consistency::Seen;
 use crate::journal::Journal;
+use crate::measuring::Measuring;
 use crate::obey::Obeying;
 use crate::prelude::IdBefore;
 use crate::prepared::Statements;
@@ -266,6 +267,8 @@ pub(crate) struct Session {
     pub(crate) locks: Vec<Box<str>>,
     /// Some lock's name is not known.
     pub(crate) locks_unknown: bool,
+    /// What its connection measures.
+    pub(crate) measuring: Measuring,
     pub(crate) statements: Statements,
     /// Status flags of the last answer.
     pub(crate) status: Status,
@@ -357,6 +360,7 @@ impl Session {
             unreported: Vec::new(),
             locks: Vec::new(),
             locks_unknown: false,
+            measuring: Measuring::default(),
             statements: Statements::new(family == Family::MariaDb),
             status: Status::AUTOCOMMIT,
             outcome: Box::default(),
@@ -494,6 +498,7 @@ impl Session {
         self.handlers = 0;
         self.locks.clear();
         self.locks_unknown = false;
+        self.measuring = Measuring::default();
     }
 
     /// A variable is in force with a value that makes every statement open a transaction.

@@ -163,9 +163,9 @@ pub enum Show {
     Create,
     /// SHOW GRANTS.
     Grants,
-    /// SHOW DATABASES, TABLES, COLUMNS, INDEX, TRIGGERS, … : the data dictionary.
+    /// SHOW DATABASES, TABLES, COLUMNS, TRIGGERS, … : the data dictionary, as replicas share it.
     Metadata,
-    /// Other server-local lists: PLUGINS, OPEN TABLES, PRIVILEGES, …
+    /// Other server-local lists: PLUGINS, OPEN TABLES, PRIVILEGES, EVENTS, INDEX, TABLE STATUS, …
     Other,
 }
 
@@ -309,6 +309,8 @@ bitflags! {
         const MILLRACE_VARIABLE = 1 << 50;
         /// Has a comment that the server skips.
         const COMMENT = 1 << 51;
+        /// FLUSH STATUS, SET of `profiling` or `optimizer_trace`: the connection measures what follows.
+        const MEASURES = 1 << 52;
     }
 }
 
@@ -550,6 +552,12 @@ pub struct Statement {
 }
 
 impl Statement {
+    /// Whether it is for the primary for no other reason than that it asks about *the* server. A session
+    /// that asks for replicas is told of those.
+    pub fn asks_about_server(&self) -> bool {
+        crate::classify::asks_about_server(self)
+    }
+
     /// Forgets the statement and keeps the memory.
     pub fn clear(&mut self) {
         self.kind = Kind::Unknown;

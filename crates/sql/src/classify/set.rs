@@ -127,7 +127,16 @@ impl Parser<'_, '_> {
         match scope {
             Scope::Global | Scope::Persist | Scope::PersistOnly => self.flag(Flags::SETS_GLOBAL),
             Scope::NextTransaction => self.flag(Flags::TX_ONE_SHOT),
-            Scope::Session => {}
+            Scope::Session => {
+                let measures = ["profiling", "optimizer_trace"];
+                let name = name.of(self.text);
+                if measures
+                    .iter()
+                    .any(|known| crate::ident::ident_eq(name, known))
+                {
+                    self.flag(Flags::MEASURES);
+                }
+            }
         }
     }
 

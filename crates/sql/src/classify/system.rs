@@ -5,8 +5,9 @@ use crate::ident::ident_eq;
 use crate::statement::{Access, Flags, Kind, NameRef};
 use crate::words::Kw;
 
-/// Tables of information_schema that hold the data dictionary, which replicas share. All others
-/// are taken for server-local.
+/// Tables of information_schema that hold the data dictionary, as far as replicas share it. All others
+/// are about the server that is asked: so are engines, sizes and statistics of tables (TABLES, PARTITIONS,
+/// STATISTICS), and EVENTS, which a replica says are disabled.
 const DICTIONARY: &[&str] = &[
     "administrable_role_authorizations",
     "applicable_roles",
@@ -18,12 +19,10 @@ const DICTIONARY: &[&str] = &[
     "columns",
     "columns_extensions",
     "enabled_roles",
-    "events",
     "geometry_columns",
     "key_column_usage",
     "keywords",
     "parameters",
-    "partitions",
     "referential_constraints",
     "role_column_grants",
     "role_routine_grants",
@@ -37,12 +36,9 @@ const DICTIONARY: &[&str] = &[
     "st_geometry_columns",
     "st_spatial_reference_systems",
     "st_units_of_measure",
-    "statistics",
     "table_constraints",
     "table_constraints_extensions",
     "table_privileges",
-    "tables",
-    "tables_extensions",
     "triggers",
     "user_attributes",
     "user_privileges",
@@ -121,6 +117,9 @@ impl Parser<'_, '_> {
         while !self.at_end() {
             read_lock |= self.cur.is(Kw::With) && self.next.is(Kw::Read);
             read_lock |= self.cur.is(Kw::For) && self.next.is(Kw::Export);
+            if self.cur.is(Kw::Status) {
+                self.flag(Flags::MEASURES);
+            }
             self.bump();
         }
         self.out.kind = Kind::Flush { read_lock };
