@@ -85,8 +85,8 @@ fn to_others(
 fn needs_primary(session: &SessionView<'_>, access: Access) -> Option<Reason> {
     match access {
         Access::Write => return Some(Reason::Write),
-        Access::PrimaryRead => return Some(Reason::PrimaryRead),
-        Access::Read | Access::Session => {}
+        Access::PrimaryRead if !asks_for_others(session) => return Some(Reason::PrimaryRead),
+        Access::PrimaryRead | Access::Read | Access::Session => {}
     }
     if session.transaction == Transaction::ReadWrite {
         Some(Reason::Transaction)
@@ -104,6 +104,11 @@ fn needs_primary(session: &SessionView<'_>, access: Access) -> Option<Reason> {
     } else {
         None
     }
+}
+
+/// It asks about the server, and for another than the primary.
+fn asks_for_others(session: &SessionView<'_>) -> bool {
+    session.about_server && matches!(session.wanted, Some(Wanted::Replica | Wanted::Servers(_)))
 }
 
 fn send(candidates: Candidates, reason: Reason) -> Decision {

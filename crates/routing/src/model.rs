@@ -215,6 +215,9 @@ pub struct SessionView<'a> {
     pub home: Option<ServerId>,
     /// What a rule or a hint asks for.
     pub wanted: Option<Wanted>,
+    /// The statement is for the primary only as it asks about *the* server: who asks for other servers is
+    /// told of those.
+    pub about_server: bool,
     /// The session has written something whose position is not known: reads go to the primary.
     pub position_unknown: bool,
     /// Isolation is SERIALIZABLE: every read locks.
@@ -238,6 +241,7 @@ impl<'a> SessionView<'a> {
             seen: None,
             home: None,
             wanted: None,
+            about_server: false,
             position_unknown: false,
             serializable: false,
             autocommit_off: false,

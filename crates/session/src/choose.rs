@@ -87,6 +87,12 @@ impl Session {
             seen,
             home: self.home,
             wanted: directions.and_then(|directions| directions.wanted),
+            about_server: request.access == Access::PrimaryRead
+                && !self.settings.finds_last_row
+                && request
+                    .inner
+                    .map_or(request.class, |inner| inner.0)
+                    .asks_about_server(),
             position_unknown: self.position_unknown
                 || self.position_stale
                 || (global && self.frontier.is_none()),

@@ -99,6 +99,69 @@ impl Session {
         self.attempt_once(lease, request, wait, true)
     }
 
+    /// Sends the prelude alone, as [`Session::confirm`] does.
+    async fn confirmed(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        prelude: &mut Prelude,
+    ) -> Result<Result<(), Answer>, Failure> {
+        match self.confirm(lease, prelude).await {
+            Ok(Err(answer)) => Ok(Err(self.without_database(request, answer))),
+            Err(Failure::Answer(answer)) => {
+                Err(Failure::Answer(self.without_database(request, answer)))
+            }
+            confirmed => confirmed,
+        }
+    }
+
+    /// What the client is told where its session's database may be chosen no more (1044): nobody asked for
+    /// that. Whoever is in a database without any right there has none on its tables (1142).
+    fn without_database(&self, request: &Request<'_>, answer: Answer) -> Answer {
+        if answer.error.code != 1044 {
+            return answer;
+        }
+        let text = match request.inner {
+            Some((_, text)) => Some(text.into()),
+            None => self.text_of(request),
+        };
+        let Some(text) = text else {
+            return answer;
+        };
+        // Of what is prepared, the request does not have it.
+        let class = self.worker.classify(&text, &self.lex);
+        let denied = self.denied(&answer, &class, &text);
+        self.worker.put_class(class);
+        denied.unwrap_or(answer)
+    }
+
+    fn denied(&self, answer: &Answer, class: &Statement, text: &[u8]) -> Option<Answer> {
+        let verb = match class.kind {
+            Kind::Select => "SELECT",
+            Kind::Insert => "INSERT",
+            Kind::Replace => "INSERT, DELETE",
+            Kind::Update => "UPDATE",
+            Kind::Delete => "DELETE",
+            _ => return None,
+        };
+        let said = String::from_utf8_lossy(&answer.error.message);
+        let (_, who) = said.split_once("for user ")?;
+        let (who, _) = who.split_once(" to database")?;
+        let mut tables = class.tables.iter();
+        let table = tables.find(|table| table.schema.is_none())?;
+        let table = millrace_sql::ident::unquote_ident(table.name.of(text));
+        let table = String::from_utf8_lossy(&table);
+        let named = match self.family {
+            Family::MySql => format!("'{table}'"),
+            Family::MariaDb => {
+                let database = String::from_utf8_lossy(&self.state.database);
+                format!("`{database}`.`{table}`")
+            }
+        };
+        let text = format!("{verb} command denied to user {who} for table {named}");
+        Some(Answer::server(ServerError::new(1142, b"42000", text)))
+    }
+
     /// Preparing leaves what a session may ask about its last statement, but what goes ahead of it does
     /// not.
     async fn keep_over_preparing(&mut self, lease: &mut Lease) {
@@ -193,7 +256,7 @@ impl Session {
         let writes = request.access >= Access::PrimaryRead;
         if prelude.doubtful
             && writes
-            && let Err(answer) = Box::pin(self.confirm(lease, &mut prelude)).await?
+            && let Err(answer) = Box::pin(self.confirmed(lease, request, &mut prelude)).await?
         {
             return Ok(Attempt::Elsewhere(answer));
         }
@@ -244,6 +307,7 @@ impl Session {
             }
         }
         if let Some(answer) = refusal {
+            let answer = self.without_database(request, answer);
             let begins = prelude.begins;
             drop(prelude);
             return Box::pin(self.refused(lease, request, answer, begins)).await;

@@ -83,7 +83,7 @@ impl Session {
         )
     }
 
-    fn text_of<'a>(&'a self, request: &Request<'a>) -> Option<Cow<'a, [u8]>> {
+    pub(crate) fn text_of<'a>(&'a self, request: &Request<'a>) -> Option<Cow<'a, [u8]>> {
         match request.main {
             Main::Execute { id, .. } => Some(Cow::Borrowed(&*self.statements.get(id)?.text)),
             Main::Packet(packet) => {

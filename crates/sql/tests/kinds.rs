@@ -247,8 +247,10 @@ fn queries() {
         (
             "SELECT UUID_SHORT()",
             K::Select,
-            Read,
-            F::UUID_SHORT.union(F::NONDETERMINISTIC),
+            PrimaryRead,
+            F::UUID_SHORT
+                .union(F::NONDETERMINISTIC)
+                .union(F::SERVER_LOCAL),
         ),
         ("SELECT VERSION()", K::Select, PrimaryRead, F::SERVER_LOCAL),
         (
@@ -273,10 +275,16 @@ fn queries() {
                 .union(F::SHOWS_VARIABLES),
         ),
         (
-            "SELECT * FROM information_schema.tables",
+            "SELECT * FROM information_schema.columns",
             K::Select,
             Read,
             F::SYSTEM_SCHEMA,
+        ),
+        (
+            "SELECT event_name FROM information_schema.events",
+            K::Select,
+            PrimaryRead,
+            F::SYSTEM_SCHEMA.union(F::SERVER_LOCAL),
         ),
         (
             "SELECT * FROM INFORMATION_SCHEMA.PROCESSLIST",
@@ -930,20 +938,48 @@ fn shows_and_explains() {
             Read,
             NONE,
         ),
-        ("SHOW CREATE PROCEDURE p", K::Show(Show::Create), Read, NONE),
         ("SHOW PROCEDURE STATUS", K::Show(Show::Metadata), Read, NONE),
-        ("SHOW CREATE TABLE t", K::Show(Show::Create), Read, NONE),
+        (
+            "SHOW CREATE PROCEDURE p",
+            K::Show(Show::Create),
+            PrimaryRead,
+            F::SERVER_LOCAL,
+        ),
+        (
+            "SHOW CREATE TABLE t",
+            K::Show(Show::Create),
+            PrimaryRead,
+            F::SERVER_LOCAL,
+        ),
+        (
+            "SHOW EVENTS FROM d",
+            K::Show(Show::Other),
+            PrimaryRead,
+            F::SERVER_LOCAL,
+        ),
+        (
+            "SHOW TABLE STATUS LIKE 't'",
+            K::Show(Show::Other),
+            PrimaryRead,
+            F::SERVER_LOCAL,
+        ),
+        (
+            "SHOW INDEX FROM t",
+            K::Show(Show::Other),
+            PrimaryRead,
+            F::SERVER_LOCAL,
+        ),
         (
             "SHOW CREATE USER u@h",
             K::Show(Show::Grants),
             PrimaryRead,
-            NONE,
+            F::SERVER_LOCAL,
         ),
         (
             "SHOW GRANTS FOR u@h",
             K::Show(Show::Grants),
             PrimaryRead,
-            NONE,
+            F::SERVER_LOCAL,
         ),
         (
             "SHOW VARIABLES LIKE 'x'",
@@ -1027,4 +1063,34 @@ fn several_statements() {
     ];
     check(&mysql(), &table);
     check(&mariadb(), &table);
+}
+
+#[test]
+fn questions_about_the_server_are_told_from_those_about_the_session() {
+    let asks = |text: &str| common::read(text, &mysql()).asks_about_server();
+    for text in [
+        "SHOW CREATE TABLE t",
+        "SHOW GLOBAL STATUS",
+        "SHOW BINARY LOGS",
+        "SELECT @@server_id, @@hostname",
+        "SELECT VERSION()",
+        "SELECT * FROM performance_schema.threads",
+        "SELECT * FROM sys.version",
+        "SELECT * FROM information_schema.processlist",
+        "EXPLAIN FOR CONNECTION 5",
+    ] {
+        assert!(asks(text), "{text}");
+    }
+    for text in [
+        "SELECT 1",
+        "SHOW TABLES",
+        "SELECT CONNECTION_ID(), @@server_id",
+        "SELECT @@server_id INTO @a",
+        "SELECT FOUND_ROWS(), VERSION()",
+        "SELECT @@read_only FOR UPDATE",
+        "SET @@sql_mode=''",
+        "SHOW WARNINGS",
+    ] {
+        assert!(!asks(text), "{text}");
+    }
 }

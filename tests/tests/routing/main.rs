@@ -1,5 +1,6 @@
 //! Query routing on real servers: levels, rules, hints, and what EXPLAIN ROUTE says of them.
 
+mod about;
 mod examples;
 #[path = "../serving/ground.rs"]
 #[allow(dead_code, reason = "the suite needs but some of it")]
@@ -54,6 +55,14 @@ async fn routing(family: Family) -> anyhow::Result<()> {
     checks
         .run("hidden writes", levels::hidden_writes(cluster))
         .await;
+    checks
+        .run("about the server", about::the_server(cluster))
+        .await;
+    if family == Family::MariaDb {
+        checks
+            .run("progress reports", about::progress(cluster))
+            .await;
+    }
     checks.run("explain route", rules::explained(cluster)).await;
     checks.run("hints", rules::hints(cluster)).await;
     checks.run("where rules send", rules::sent(cluster)).await;

@@ -932,3 +932,33 @@ fn a_primary_without_a_place_comes_last() {
     });
     assert_eq!(case.decide(), "1 2 primary: without_primary");
 }
+
+#[test]
+fn who_asks_for_replicas_is_told_of_those() {
+    let world = world();
+    let required = set("");
+    for (about_server, wanted, expected) in [
+        (true, None, 0),
+        (true, Some(Wanted::Primary), 0),
+        (true, Some(Wanted::Replica), 1),
+        (true, Some(Wanted::Servers(0b100.into())), 2),
+        (false, Some(Wanted::Replica), 0),
+    ] {
+        let session = SessionView {
+            about_server,
+            wanted,
+            ..SessionView::new(&required)
+        };
+        let decision = decide(
+            &world,
+            &Options::default(),
+            &session,
+            Access::PrimaryRead,
+            &IDLE,
+        );
+        let Decision::Send { candidates, .. } = decision else {
+            panic!("no server");
+        };
+        assert_eq!(candidates[0].server.index(), expected, "{wanted:?}");
+    }
+}

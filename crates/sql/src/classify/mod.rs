@@ -363,6 +363,34 @@ impl<'t, 'o> Parser<'t, 'o> {
     }
 }
 
+/// What only the session's own connection, or one like it at the primary, can tell.
+const ABOUT_SESSION: Flags = Flags::INTO_VARIABLE
+    .union(Flags::ASSIGNS_USER_VARS)
+    .union(Flags::USES_FOUND_ROWS)
+    .union(Flags::USES_ROW_COUNT)
+    .union(Flags::USES_WARNING_COUNT)
+    .union(Flags::SETS_LAST_INSERT_ID)
+    .union(Flags::USES_CONNECTION_ID)
+    .union(Flags::USES_USER_LOCK_STATE)
+    .union(Flags::WAITS)
+    .union(Flags::TRUNCATED);
+
+/// What asks about *the* server: to clients that is the primary.
+const ABOUT_SERVER: Flags = Flags::READS_SYSVARS
+    .union(Flags::SHOWS_VARIABLES)
+    .union(Flags::SERVER_LOCAL)
+    .union(Flags::LOAD_FILE);
+
+/// Whether the statement is for the primary for no other reason than that it asks about the server.
+pub(crate) fn asks_about_server(class: &Statement) -> bool {
+    matches!(
+        class.kind,
+        Kind::Select | Kind::Show(_) | Kind::Explain { .. }
+    ) && class.access == Access::PrimaryRead
+        && class.flags.intersects(ABOUT_SERVER)
+        && !class.flags.intersects(ABOUT_SESSION)
+}
+
 /// The least access that flags ask for.
 fn access_of(flags: Flags) -> Access {
     const WRITE: Flags = Flags::INTO_OUTFILE
@@ -375,20 +403,7 @@ fn access_of(flags: Flags) -> Access {
         .union(Flags::SET_SUBQUERY_OR_CALL)
         .union(Flags::SETS_GLOBAL)
         .union(Flags::UNTERMINATED);
-    const PRIMARY: Flags = Flags::INTO_VARIABLE
-        .union(Flags::ASSIGNS_USER_VARS)
-        .union(Flags::USES_FOUND_ROWS)
-        .union(Flags::USES_ROW_COUNT)
-        .union(Flags::USES_WARNING_COUNT)
-        .union(Flags::SETS_LAST_INSERT_ID)
-        .union(Flags::USES_CONNECTION_ID)
-        .union(Flags::USES_USER_LOCK_STATE)
-        .union(Flags::READS_SYSVARS)
-        .union(Flags::SHOWS_VARIABLES)
-        .union(Flags::SERVER_LOCAL)
-        .union(Flags::LOAD_FILE)
-        .union(Flags::WAITS)
-        .union(Flags::TRUNCATED);
+    const PRIMARY: Flags = ABOUT_SESSION.union(ABOUT_SERVER);
     if flags.intersects(WRITE) {
         Access::Write
     } else if flags.intersects(PRIMARY) {

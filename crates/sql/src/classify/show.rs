@@ -6,6 +6,27 @@ use crate::lexer::Tok;
 use crate::statement::{Access, Flags, Kind, Show, TableUse};
 use crate::words::Kw;
 
+/// What a SHOW tells of, beside what replicas have in common: its own server asks for the primary, as long as
+/// nobody asks for replicas.
+fn tells(show: Show) -> Flags {
+    match show {
+        Show::Metadata => Flags::empty(),
+        // A client that asks for these may set them.
+        Show::Variables => Flags::SHOWS_VARIABLES,
+        // A replica's engines, collations and options may differ (CREATE), its statistics do (INDEX, TABLE
+        // STATUS), its events are disabled; accounts may differ.
+        Show::Status
+        | Show::Processlist
+        | Show::Replica
+        | Show::Binlog
+        | Show::Engine
+        | Show::Profile
+        | Show::Create
+        | Show::Grants
+        | Show::Other => Flags::SERVER_LOCAL,
+    }
+}
+
 impl Parser<'_, '_> {
     pub(super) fn show(&mut self) {
         self.bump();
@@ -20,18 +41,8 @@ impl Parser<'_, '_> {
         };
         self.show_operands(show);
         self.out.kind = Kind::Show(show);
-        match show {
-            Show::Variables => self.flag(Flags::SHOWS_VARIABLES),
-            Show::Metadata | Show::Create => {}
-            Show::Grants => {}
-            _ => self.flag(Flags::SERVER_LOCAL),
-        }
-        let base = if show == Show::Grants {
-            Access::PrimaryRead
-        } else {
-            Access::Read
-        };
-        self.access_from(base);
+        self.flag(tells(show));
+        self.access_from(Access::Read);
     }
 
     /// None: it is about warnings and errors.
@@ -55,12 +66,7 @@ impl Parser<'_, '_> {
             | Kw::Tables
             | Kw::Columns
             | Kw::Fields
-            | Kw::Index
-            | Kw::Indexes
-            | Kw::Keys
             | Kw::Triggers
-            | Kw::Events
-            | Kw::Table
             | Kw::Character
             | Kw::Char
             | Kw::Charset
