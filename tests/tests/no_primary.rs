@@ -4,8 +4,12 @@
 #[path = "serving/ground.rs"]
 #[allow(dead_code, reason = "the suite needs but some of it")]
 mod ground;
+#[path = "no_primary/logins.rs"]
+mod logins;
 #[path = "no_primary/lost.rs"]
 mod lost;
+#[path = "no_primary/room.rs"]
+mod room;
 
 use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
 use millrace_tests::checks::Checks;
@@ -27,6 +31,13 @@ async fn no_primary(family: Family) -> anyhow::Result<()> {
     check!("transactions move", lost::transactions_move);
     check!("drivers log in", lost::drivers_log_in);
     check!("what keeps its connection waits", lost::kept_waits);
+    check!("places taken", room::places_taken);
+    check!("account full", room::account_full);
+    check!("account full for long", room::account_full_for_long);
+    check!("server full", room::server_full);
+    check!("logins per hour", room::per_hour);
+    check!("primary dies", logins::primary_dies);
+    check!("nobody answers", logins::nobody_answers);
     checks.finish()
 }
 

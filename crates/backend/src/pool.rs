@@ -12,18 +12,21 @@ use millrace_metrics::{Metrics, WorkerMetrics};
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
+use tokio::time::Instant;
 use tracing::info;
 
 use crate::account::Account;
 use crate::concurrency::{Concurrency, Found, Limit};
 use crate::conn::Conn;
 use crate::connect::Address;
+use crate::error::ServerError;
 use crate::idle::Idle;
 pub use crate::idle::Wish;
 use crate::opener::Opener;
 use crate::prepared::Allowance;
 
 mod lending;
+mod limits;
 mod places;
 mod queue;
 
@@ -153,7 +156,12 @@ pub struct ServerPool {
     spare_from: Cell<u64>,
     /// Shared with its connections.
     down: Rc<Cell<bool>>,
+    /// Has all workers close what an account has idle.
+    on_limit: RefCell<Option<OnLimit>>,
 }
+
+/// An account may have no more connections than it has.
+pub type OnLimit = Box<dyn Fn(&[u8])>;
 
 /// The idle connections of one key.
 pub struct Pool {
@@ -168,6 +176,9 @@ pub struct Pool {
     returned: Cell<u64>,
     /// Which of its server's it is, in the order in which they were made.
     serial: u64,
+    /// The server last allowed no more connections of this kind: until when none is opened, and what
+    /// it said.
+    limited: RefCell<Option<(Instant, ServerError)>>,
     server: Weak<ServerPool>,
 }
 
@@ -216,6 +227,7 @@ impl ServerPool {
             connects: Cell::new(0),
             spare_from: Cell::new(0),
             down: Rc::default(),
+            on_limit: RefCell::default(),
         });
         pool.tell_concurrency();
         pool
@@ -332,6 +344,7 @@ impl ServerPool {
             lent: Cell::new(0),
             returned: Cell::new(0),
             serial: self.made.replace(self.made.get() + 1),
+            limited: RefCell::default(),
             server: self.me.clone(),
         });
         self.pools.borrow_mut().insert(key.clone(), pool.clone());

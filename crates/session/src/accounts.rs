@@ -57,19 +57,29 @@ impl Accounts {
         }
     }
 
-    /// Keeps a password that a server accepted, or that the configuration gives.
+    /// Keeps a password that the configuration gives.
     pub fn learn(&self, user: &[u8], password: Secret) -> Arc<Account> {
+        self.keep(self.candidate(user, password))
+    }
+
+    /// An account whose password no server has accepted yet.
+    pub(crate) fn candidate(&self, user: &[u8], password: Secret) -> Arc<Account> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Account::new(id, user, password))
+    }
+
+    /// Keeps a password that a server accepted; answers the account that was known with it, if one was.
+    pub(crate) fn keep(&self, account: Arc<Account>) -> Arc<Account> {
+        let user = &*account.user;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(name) = known.get(user)
             && let Some(same) = name
                 .accounts
                 .iter()
-                .find(|account| account.password.bytes() == password.bytes())
+                .find(|same| same.password.bytes() == account.password.bytes())
         {
             return same.clone();
         }
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let account = Arc::new(Account::new(id, user, password));
         if known.len() >= NAMES_MAX && !known.contains_key(user) {
             let oldest = known.iter().min_by_key(|(_, name)| name.used);
             if let Some(oldest) = oldest.map(|(user, _)| user.clone()) {

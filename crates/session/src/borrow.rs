@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{Lease, Pool, Wish};
@@ -15,6 +16,9 @@ use crate::failure::{Answer, Failure, observed};
 use crate::lease::{Main, Request};
 use crate::prepared::ClientStatement;
 use crate::session::Session;
+
+/// How long a question to a primary without a place waits before others are asked.
+const BRIEF: Duration = Duration::from_secs(1);
 
 impl Session {
     /// The idle connection that suits the request best.
@@ -56,25 +60,34 @@ impl Session {
     }
 
     /// A connection that is not there yet; none from a primary that was demoted meanwhile. An answer
-    /// says why there is none; other failures end the statement.
+    /// says why there is none; other failures end the statement. `last`: no other server is tried after
+    /// this one.
     pub(crate) async fn take_lease(
         &self,
         server: ServerId,
         pool: &Rc<Pool>,
         state: &Rc<SessionState>,
         request: &Request<'_>,
+        last: bool,
     ) -> Result<Lease, Failure> {
         let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
         let before = is_primary();
-        let taken = match pool.queue(&self.wish(state, request)) {
+        let wish = self.wish(state, request);
+        let queued = match last && self.route.patient {
+            true => pool.queue_patiently(&wish),
+            false => pool.queue(&wish),
+        };
+        let taken = match queued {
+            Ok(waiting) if self.route.brief && !last => {
+                Box::pin(tokio::time::timeout(BRIEF, self.unless_killed(waiting)))
+                    .await
+                    .unwrap_or_else(|_| {
+                        let text = "no place on the primary yet".to_owned();
+                        Err(BackendError::Limit(text))
+                    })
+            }
             Ok(waiting) => self.unless_killed(waiting).await,
             Err(refused) => Err(refused),
-        };
-        let taken = match taken {
-            Err(error) if is_at_account_limit(&error) => {
-                Box::pin(self.take_from_own(pool, state)).await
-            }
-            taken => taken,
         };
         match taken {
             Ok(lease) if before && !is_primary() => {
@@ -85,17 +98,6 @@ impl Session {
             Err(_) if self.was_killed() => Err(self.interrupted().await),
             Err(error) => Err(self.unavailable(server, error).into()),
         }
-    }
-
-    /// The account may have no more connections: those that it has and does not use are closed first.
-    async fn take_from_own(
-        &self,
-        pool: &Rc<Pool>,
-        state: &Rc<SessionState>,
-    ) -> Result<Lease, BackendError> {
-        self.worker.make_room_for(&self.identity.account.user).await;
-        let taking = pool.take(self.handle.uid, state);
-        self.unless_killed(taking).await
     }
 
     /// Waits for a connection until a KILL names the session.
@@ -139,9 +141,4 @@ impl Session {
         lease.broken |= self.handle.tainted.take() | lease.in_transaction();
         lease.give_back();
     }
-}
-
-/// The server allows the account, or the user, no more connections.
-fn is_at_account_limit(error: &BackendError) -> bool {
-    matches!(error, BackendError::Server(error) if matches!(error.code, 1203 | 1226))
 }

@@ -1,14 +1,16 @@
 //! Which servers may run a request, and in which order to try them: what the decision looks at.
 
+use millrace_backend::pool::Pool;
 use millrace_routing::{
-    Balance, Candidates, Consistency, Decision, Load, Options as RoutingOptions, SessionView,
-    Target, Transaction as TxView, decide,
+    Balance, Candidate, Candidates, Consistency, Decision, Load, Options as RoutingOptions,
+    SessionView, Target, Transaction as TxView, decide,
 };
 use millrace_sql::{Access, Kind, Statement};
 use millrace_topology::{ServerId, Snapshot};
 
 use crate::failure::Answer;
 use crate::lease::Request;
+use crate::otherwise::asks_server;
 use crate::session::{Session, Transaction};
 use crate::worker::SERVERS;
 
@@ -30,6 +32,75 @@ impl Session {
             }
             Decision::NoServer(why) => Err(Answer::no_server(why)),
         }
+    }
+
+    /// Has servers that have a place for another connection come before one that has none. Where that is
+    /// the primary, and it alone was to run the request, others may do in its place. True where another
+    /// is to be tried now.
+    #[cold]
+    pub(crate) fn is_passed_by(
+        &mut self,
+        request: &Request<'_>,
+        pool: &Pool,
+        candidates: &mut Candidates,
+        at: usize,
+    ) -> bool {
+        if !pool.is_full() {
+            return false;
+        }
+        let rest = at + 1..candidates.len();
+        for other in rest {
+            let server = candidates[other].server;
+            if !self.pool(server).is_full() {
+                candidates[at..].rotate_left(other - at);
+                return true;
+            }
+        }
+        let alone = candidates.len() == 1 && self.lease.is_none();
+        if !alone || std::mem::replace(&mut self.route.passed, true) {
+            return false;
+        }
+        let Some(access) = self.elsewhere(request, true) else {
+            return false;
+        };
+        self.route.instead = Some(access);
+        let others = self.candidates(request);
+        self.route.instead = None;
+        let Ok(others) = others else {
+            return false;
+        };
+        *candidates = others;
+        // The primary's own word is worth a short wait.
+        if asks_server(request.class) {
+            candidates.insert(
+                0,
+                Candidate {
+                    server: candidates[candidates.len() - 1].server,
+                    wait: false,
+                },
+            );
+            self.route.brief = true;
+            return false;
+        }
+        true
+    }
+
+    /// The last server that was to be tried has just said that it lets nobody in: others may do in its
+    /// place, or it is waited for. True where the request is to be tried once more.
+    pub(crate) fn looks_further(
+        &mut self,
+        request: &Request<'_>,
+        pool: &Pool,
+        candidates: &mut Candidates,
+        at: usize,
+    ) -> bool {
+        let last = at + 1 == candidates.len();
+        if !last || self.route.patient || self.was_killed() || !pool.is_full() {
+            return false;
+        }
+        self.route.patient = true;
+        self.is_passed_by(request, pool, candidates, at);
+        true
     }
 
     /// Takes over what has become known of positions, as far as the request is a read that depends
@@ -98,7 +169,7 @@ impl Session {
                 || (global && self.frontier.is_none()),
             serializable: self.settings.serializable,
             autocommit_off: self.autocommit_off(),
-            otherwise: self.otherwise(request),
+            otherwise: self.route.instead.or_else(|| self.otherwise(request)),
         };
         let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
         let measures = self.worker.options().routing.balance == Balance::Latency;

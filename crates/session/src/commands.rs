@@ -648,6 +648,7 @@ impl Session {
                 ..HandshakeResponse::default()
             },
             capabilities: self.capabilities,
+            waits: Rc::default(),
         };
         let proof = entrance.prove(&claim).await;
         let sequence = entrance.sequence;

@@ -106,6 +106,12 @@ impl Answer {
         .passing()
     }
 
+    /// No server answers that could say whether a client may come in.
+    pub(crate) fn nobody_answers() -> Self {
+        let text = "Millrace: no server answers; look at the servers, and at Millrace's log";
+        Self::proxy(ErrorClass::NoServer, 1105, b"HY000", text).passing()
+    }
+
     /// The same after a wait that was in vain.
     pub(crate) fn waited(mut self, time: Duration) -> Self {
         let waited = format!(" (waited {time:?}: failover.hold_time)");

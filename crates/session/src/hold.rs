@@ -115,6 +115,15 @@ impl Session {
 
     /// A connection to the primary, or for lack of one to any server that takes reads.
     pub(crate) async fn any_lease(&mut self) -> Result<Lease, Failure> {
+        let world = self.worker.world();
+        let mut judges = world.snapshot.judges();
+        if let Some(free) = judges.find(|judge| !self.pool(*judge).is_full()) {
+            let state = self.state.clone();
+            match self.pool(free).take(self.handle.uid, &state).await {
+                Ok(lease) => return Ok(lease),
+                Err(error) => drop(self.unavailable(free, error)),
+            }
+        }
         self.lease_of(|world| world.snapshot.judges().next()).await
     }
 

@@ -3,17 +3,18 @@
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use millrace_backend::account::Account;
-use millrace_backend::connect::{LOGIN_PACKET_MAX, Login, open};
-use millrace_backend::error::BackendError;
+use millrace_backend::connect::LOGIN_PACKET_MAX;
 use millrace_backend::packet_io::{read_packet, write_packet};
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
-use millrace_metrics::{ErrorClass, LoginOutcome};
+use millrace_metrics::{ErrorClass, LoginOutcome, Side};
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::compress::Algorithm;
 use millrace_protocol::handshake::{
@@ -31,6 +32,9 @@ use crate::worker::{Entry, Handle, ListenerTls, Worker};
 
 /// Before the login no packet may be longer; bytes. A response with attributes fits well.
 const HELLO_MAX: usize = 64 * 1024;
+
+/// How often a login that waits for a server looks whether its client is still there.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What Millrace can do on a client's connection, where the server can.
 const SUPPORTED: Capabilities = Capabilities::LONG_PASSWORD
@@ -108,14 +112,17 @@ async fn serve(
         heard: Cell::new(worker.tick()),
         ..Handle::default()
     });
-    let login = Box::pin(log_in(worker, stream, entry, address, id, handle.clone()));
-    let session = match tokio::time::timeout(worker.options().login_timeout, login).await {
-        Ok(session) => session,
-        Err(_) => {
-            worker.metrics().login(LoginOutcome::TimedOut);
-            None
-        }
-    };
+    let waits = Rc::new(Waits::default());
+    let login = log_in(
+        worker,
+        stream,
+        entry,
+        address,
+        id,
+        handle.clone(),
+        waits.clone(),
+    );
+    let session = within(worker, Box::pin(login), &waits).await;
     match session {
         Some(Entered::Session(session)) => {
             worker.enter(&handle);
@@ -130,6 +137,28 @@ async fn serve(
         None => {}
     }
     worker.shared.registry.leave(id);
+}
+
+/// Gives the client `limits.login_timeout`, in which its waits for servers do not count.
+async fn within(
+    worker: &Worker,
+    mut login: Pin<Box<impl Future<Output = Option<Entered>>>>,
+    waits: &Waits,
+) -> Option<Entered> {
+    let begun = Instant::now();
+    let mut limit = worker.options().login_timeout;
+    loop {
+        let rest = limit.saturating_sub(begun.elapsed());
+        if let Ok(entered) = tokio::time::timeout(rest, &mut login).await {
+            return entered;
+        }
+        let extended = worker.options().login_timeout + waits.total();
+        if begun.elapsed() >= extended {
+            worker.metrics().login(LoginOutcome::TimedOut);
+            return None;
+        }
+        limit = extended;
+    }
 }
 
 /// How a client got in.
@@ -197,6 +226,31 @@ pub(crate) struct Entrance<'a> {
     pub(crate) hello: HandshakeResponse,
     /// The flags agreed on.
     pub(crate) capabilities: Capabilities,
+    /// How long it has waited for servers.
+    pub(crate) waits: Rc<Waits>,
+}
+
+/// For how long a login has waited for servers, which is not its client's doing.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    since: Cell<Option<Instant>>,
+    before: Cell<Duration>,
+}
+
+impl Waits {
+    pub(crate) fn begin(&self) {
+        self.since.set(Some(Instant::now()));
+    }
+
+    pub(crate) fn end(&self) {
+        self.before.set(self.total());
+        self.since.set(None);
+    }
+
+    fn total(&self) -> Duration {
+        let now = self.since.get().map(|since| since.elapsed());
+        self.before.get() + now.unwrap_or_default()
+    }
 }
 
 /// How a client's proof ended.
@@ -219,6 +273,7 @@ async fn log_in(
     address: Option<IpAddr>,
     id: u32,
     handle: Rc<Handle>,
+    waits: Rc<Waits>,
 ) -> Option<Entered> {
     let greeting = worker.with_world(|world| world.greeting.clone())?;
     let mut entrance = match greet(worker, stream, entry.tls, address, id, &greeting).await {
@@ -230,6 +285,7 @@ async fn log_in(
             return None;
         }
     };
+    entrance.waits = waits;
     let plugin = entrance.hello.plugin.clone().unwrap_or_default();
     let plugin = Plugin::from_name(&String::from_utf8_lossy(&plugin));
     let hello = &entrance.hello;
@@ -275,8 +331,11 @@ async fn log_in(
             );
             worker.metrics().login(LoginOutcome::Denied);
             worker.metrics().error(answer.side, answer.class);
-            let delay = worker.shared.accounts.failed(address, worker.options());
-            tokio::time::sleep(delay).await;
+            // A server that could not be had says nothing against the client.
+            if answer.error.code == 1045 || answer.side != Side::Proxy {
+                let delay = worker.shared.accounts.failed(address, worker.options());
+                tokio::time::sleep(delay).await;
+            }
             let mut out = Vec::new();
             error_packet(&answer).encode(&mut out, entrance.sequence);
             let _ = entrance.stream.send(&out).await;
@@ -376,6 +435,7 @@ async fn greet<'a>(
         address,
         hello,
         capabilities,
+        waits: Rc::default(),
     }))
 }
 
@@ -474,9 +534,21 @@ impl Entrance<'_> {
         }
     }
 
-    async fn verify(&self, account: &Arc<Account>, claim: &Claim) -> Result<(), Answer> {
+    async fn verify(&mut self, account: &Arc<Account>, claim: &Claim) -> Result<(), Answer> {
         let tls = self.stream.is_tls();
-        verify(self.worker, account, &claim.database, claim.collation, tls).await
+        let worker = self.worker.clone();
+        let verifying = verify(&worker, account, &claim.database, claim.collation, tls);
+        let mut verifying = pin!(verifying);
+        self.waits.begin();
+        let verified = loop {
+            match tokio::time::timeout(LOOK, &mut verifying).await {
+                Ok(verified) => break verified,
+                Err(_) if self.stream.peer_closed().await => break Err(Answer::nobody_answers()),
+                Err(_) => {}
+            }
+        };
+        self.waits.end();
+        verified
     }
 
     /// Whether the client will send its password when asked: privately, or under our RSA key.
@@ -558,25 +630,12 @@ impl Entrance<'_> {
                 Err(answer) => Proof::Denied(answer),
             };
         }
-        let mut tried = self.try_login(claim, &password).await;
-        if matches!(&tried, Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226)) {
-            self.worker.make_room_for(&claim.user).await;
-            tried = self.try_login(claim, &password).await;
-        }
-        match tried {
-            Ok(()) => {
-                let account = self.worker.shared.accounts.learn(&claim.user, password);
-                // Also learns what a session with this collation starts with.
-                match self.verify(&account, claim).await {
-                    Ok(()) => Proof::Account(account),
-                    Err(answer) if self.may_expire(&answer) => Proof::Own(account.password.clone()),
-                    Err(answer) => Proof::Denied(answer),
-                }
-            }
-            Err(error) => match Answer::backend(error) {
-                answer if self.may_expire(&answer) => Proof::Own(password),
-                answer => Proof::Denied(answer),
-            },
+        // The connection on which it is tried stays, and asks for the logins that follow.
+        let account = self.worker.shared.accounts.candidate(&claim.user, password);
+        match self.verify(&account, claim).await {
+            Ok(()) => Proof::Account(self.worker.shared.accounts.keep(account)),
+            Err(answer) if self.may_expire(&answer) => Proof::Own(account.password.clone()),
+            Err(answer) => Proof::Denied(answer),
         }
     }
 
@@ -590,43 +649,6 @@ impl Entrance<'_> {
                 .contains(Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS),
             _ => false,
         }
-    }
-
-    async fn try_login(&self, claim: &Claim, password: &Secret) -> Result<(), BackendError> {
-        let world = self.worker.world();
-        let judge = world
-            .snapshot
-            .primary
-            .or_else(|| {
-                let mut up = world
-                    .snapshot
-                    .servers
-                    .iter()
-                    .filter(|view| view.health.is_usable());
-                up.next().map(|view| view.id)
-            })
-            .ok_or(BackendError::Limit("no server is up".to_owned()))?;
-        let login = Login {
-            user: &claim.user,
-            password,
-            database: (!claim.database.is_empty()).then_some(&claim.database),
-            collation: claim.collation,
-            capabilities: Capabilities::empty(),
-            tls: self.stream.is_tls(),
-        };
-        let facts = &world.facts[judge.index()];
-        let timeout = self.worker.shared.pool.connect_timeout;
-        let opened = open(
-            &facts.address,
-            &login,
-            &self.worker.shared.server_tls,
-            timeout,
-        )
-        .await?;
-        let mut stream = opened.stream;
-        // A polite end, so that the server does not count an aborted connection.
-        let _ = stream.send(&[1, 0, 0, 0, 1]).await;
-        Ok(())
     }
 
     /// The login is done: tells the client and begins the session.

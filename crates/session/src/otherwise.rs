@@ -37,7 +37,7 @@ impl Session {
 
     /// What the request needs of a server that is not the primary; none where that will not do. `patient`:
     /// what would keep its connection does not yet go there.
-    fn elsewhere(&self, request: &Request<'_>, patient: bool) -> Option<Access> {
+    pub(crate) fn elsewhere(&self, request: &Request<'_>, patient: bool) -> Option<Access> {
         if request.access == Access::Write || self.rerun.is_some() {
             return None;
         }
@@ -115,6 +115,12 @@ fn reads_data(class: &Statement, expect: Expect) -> bool {
                 | Kind::Explain { .. }
                 | Kind::Show(Show::Metadata | Show::Create)
         )
+}
+
+/// Whether it asks about the server rather than the session: the primary's answer is the best.
+pub(crate) fn asks_server(class: &Statement) -> bool {
+    let asks = Flags::READS_SYSVARS | Flags::SHOWS_VARIABLES | Flags::SERVER_LOCAL;
+    class.flags.intersects(asks) || matches!(class.kind, Kind::Show(_))
 }
 
 /// Whether something of the statement stays on its connection, so that the session could not go on

@@ -51,6 +51,16 @@ pub(crate) fn proves_nothing(error: &ServerError) -> bool {
 /// `max_prepared_stmt_count` statements. Nothing was prepared.
 pub(crate) const CROWDED: u16 = 1461;
 
+/// The server allows the account, or the user, no more connections.
+pub(crate) fn is_of_account(error: &ServerError) -> bool {
+    matches!(error.code, 1203 | 1226)
+}
+
+/// Of what 1226 names, the connections at one time: one may come free soon.
+pub(crate) fn is_of_connections(error: &ServerError) -> bool {
+    says(error, b"max_user_connections")
+}
+
 bitflags! {
     /// Kinds of errors.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,22 +2,29 @@
 //! keeps the connection for itself. No pooling and no split, but no valid login is refused.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use millrace_backend::connect::{LOGIN_PACKET_MAX, Login, MAX_PACKET, dial, open, start_tls};
+use millrace_backend::connect::{
+    Address, LOGIN_PACKET_MAX, Login, MAX_PACKET, dial, open, start_tls,
+};
 use millrace_backend::error::BackendError;
 use millrace_backend::packet_io::{read_packet, write_packet};
+use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
 use millrace_metrics::{LoginOutcome, PinReason};
 use millrace_protocol::Capabilities;
-use millrace_protocol::handshake::{HandshakeResponse, ServerAuthPacket};
+use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
 use millrace_protocol::ok::{OkFields, encode_ok};
+use millrace_routing::NoServer;
 
-use crate::failure::Answer;
+use crate::failure::{Answer, observed};
 use crate::login::{Claim, Entrance, compressed, error_packet};
 use crate::worker::{Handle, Worker};
 use crate::written::Concealing;
+
+/// Between two attempts, while the primary cannot be had.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A client with a server connection of its own.
 pub(crate) struct Relayed {
@@ -54,8 +61,7 @@ pub(crate) async fn log_in(mut entrance: Entrance<'_>, claim: &Claim) -> Option<
             entrance.worker.metrics().login(LoginOutcome::Denied);
             None
         }
-        Err(error) => {
-            let answer = Answer::backend(error);
+        Err(answer) => {
             entrance.worker.metrics().login(LoginOutcome::NoServer);
             entrance.worker.metrics().error(answer.side, answer.class);
             let mut out = Vec::new();
@@ -82,17 +88,14 @@ pub(crate) async fn log_in_with(
         capabilities: (entrance.capabilities - own) | Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS,
         tls: entrance.stream.is_tls(),
     };
-    let primary = worker.with_world(|world| {
-        let primary = world.snapshot.primary?;
-        Some(world.facts[primary.index()].clone())
-    });
-    let opened = match primary {
-        Some(facts) => {
-            let timeout = worker.shared.pool.connect_timeout;
-            open(&facts.address, &login, &worker.shared.server_tls, timeout).await
-        }
-        None => Err(BackendError::Limit("no primary is available".to_owned())),
-    };
+    let timeout = worker.shared.pool.connect_timeout;
+    let tls = &worker.shared.server_tls;
+    entrance.waits.begin();
+    let opened = on_primary(&worker, async |facts| {
+        open(&facts.address, &login, tls, timeout).await
+    })
+    .await;
+    entrance.waits.end();
     let mut out = Vec::new();
     let opened = match opened {
         Ok(opened) => {
@@ -103,8 +106,7 @@ pub(crate) async fn log_in_with(
             encode_ok(&mut out, entrance.sequence, entrance.capabilities, &fields);
             Some(opened)
         }
-        Err(error) => {
-            let answer = Answer::backend(error);
+        Err(answer) => {
             worker.metrics().error(answer.side, answer.class);
             error_packet(&answer).encode(&mut out, entrance.sequence);
             None
@@ -129,19 +131,66 @@ pub(crate) async fn log_in_with(
     })
 }
 
+/// Does something with the primary, which is waited for, and tried again, as a statement would.
+async fn on_primary<T>(
+    worker: &Worker,
+    mut with: impl AsyncFnMut(&ServerFacts) -> Result<T, BackendError>,
+) -> Result<T, Answer> {
+    let (begun, limit) = (Instant::now(), worker.options().failover.hold_time_max);
+    loop {
+        let primary = worker.with_world(|world| {
+            let primary = world.snapshot.primary?;
+            Some(world.facts[primary.index()].clone())
+        });
+        let why = match primary {
+            None => Answer::no_server(NoServer::NoPrimary),
+            Some(facts) => match with(&facts).await {
+                Ok(done) => return Ok(done),
+                Err(error) => {
+                    if let Some(kind) = observed(&error) {
+                        worker.shared.monitor.observe(facts.id, kind);
+                    }
+                    Answer::backend(error)
+                }
+            },
+        };
+        if !why.passing {
+            return Err(why);
+        }
+        if begun.elapsed() >= limit {
+            return Err(why.waited(limit));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
 async fn relay(
     entrance: &mut Entrance<'_>,
     claim: &Claim,
+) -> Result<Option<(Stream, Vec<u8>)>, Answer> {
+    let worker = entrance.worker;
+    let timeout = worker.shared.pool.connect_timeout;
+    entrance.waits.begin();
+    let dialed = on_primary(worker, async |facts| {
+        let (stream, greeting, ahead) = dial(&facts.address, timeout).await?;
+        Ok((stream, greeting, ahead, facts.address.clone()))
+    })
+    .await;
+    entrance.waits.end();
+    let (stream, greeting, ahead, address) = dialed?;
+    let relayed = relay_to(entrance, claim, stream, greeting, ahead, &address).await;
+    relayed.map_err(Answer::backend)
+}
+
+async fn relay_to(
+    entrance: &mut Entrance<'_>,
+    claim: &Claim,
+    stream: Stream,
+    greeting: Greeting,
+    mut ahead: Vec<u8>,
+    address: &Address,
 ) -> Result<Option<(Stream, Vec<u8>)>, BackendError> {
     let worker = entrance.worker;
-    let world = worker.world();
-    let primary = world
-        .snapshot
-        .primary
-        .ok_or(BackendError::Limit("no primary is available".to_owned()))?;
-    let address = &world.facts[primary.index()].address;
-    let timeout = worker.shared.pool.connect_timeout;
-    let (stream, greeting, mut ahead) = dial(address, timeout).await?;
     let own = Capabilities::SSL | Capabilities::COMPRESS | Capabilities::ZSTD_COMPRESSION;
     let mut capabilities = entrance.capabilities - own;
     let (mut server, sequence) = start_tls(

@@ -8,7 +8,7 @@ use millrace_protocol::resultset::{Cell, ColumnDef, TextResult};
 use millrace_routing::explain::{Line, Question, explain};
 use millrace_routing::rules::{Directions, idle_item};
 use millrace_routing::{Consistency, Reason};
-use millrace_sql::{Family, Hint};
+use millrace_sql::{Access, Family, Hint};
 use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure};
@@ -31,6 +31,14 @@ pub(crate) struct Route {
     /// A server or its connection ended while a write ran: the answer, where that cannot be undone.
     pub(crate) ended: Option<Answer>,
     pub(crate) directions: Option<Rc<Directions>>,
+    /// The primary had no place: others were looked for, once.
+    pub(crate) passed: bool,
+    /// What the statement needs of them, while they are.
+    pub(crate) instead: Option<Access>,
+    /// Where the last server lets nobody in, it is waited for.
+    pub(crate) patient: bool,
+    /// The next wait for a place is short, as others can do.
+    pub(crate) brief: bool,
 }
 
 impl Route {
@@ -38,6 +46,7 @@ impl Route {
     pub(crate) fn begin(&mut self, level: Consistency, directions: Option<&Rc<Directions>>) {
         (self.reason, self.waited) = (Some(Reason::Pinned), false);
         (self.refused, self.lost, self.crowded) = (0, 0, 0);
+        (self.passed, self.patient, self.brief) = (false, false, false);
         if self.ended.is_some() {
             self.ended = None;
         }

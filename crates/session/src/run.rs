@@ -524,29 +524,44 @@ impl Session {
         request: &Request<'_>,
         place: Option<&Place>,
     ) -> Result<Tried, Failure> {
-        let candidates = match self.candidates(request) {
+        let mut candidates = match self.candidates(request) {
             Ok(candidates) => candidates,
             Err(why) => return Ok(Tried::NotYet(why)),
         };
         let mut refusal = None;
-        for candidate in candidates {
+        let mut at = 0;
+        while let Some(candidate) = candidates.get(at).copied() {
             let pool = self.pool(candidate.server);
             let state = self.state.clone();
             // In one expression: what has a name of its own takes room until the statement ends.
             let mut lease = match self.take_idle(&pool, &state, request) {
                 Some(lease) => lease,
+                None if self.is_passed_by(request, &pool, &mut candidates, at) => continue,
                 None => match self
-                    .take_lease(candidate.server, &pool, &state, request)
+                    .take_lease(
+                        candidate.server,
+                        &pool,
+                        &state,
+                        request,
+                        at + 1 == candidates.len(),
+                    )
                     .await
                 {
                     Ok(lease) => lease,
+                    Err(Failure::Answer(_))
+                        if self.looks_further(request, &pool, &mut candidates, at) =>
+                    {
+                        continue;
+                    }
                     Err(Failure::Answer(why)) if !self.was_killed() => {
                         refusal = Some(why);
+                        at += 1;
                         continue;
                     }
                     Err(failure) => return Err(failure),
                 },
             };
+            at += 1;
             if let Some(place) = place {
                 place.connected();
             }

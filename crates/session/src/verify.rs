@@ -6,18 +6,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backend::account::Account;
 use millrace_backend::conn::Conn;
 use millrace_backend::connect::{Login, open};
 use millrace_backend::error::BackendError;
 use millrace_backend::state::SessionState;
+use millrace_metrics::Side;
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
+use millrace_topology::ServerId;
 use tokio::sync::{Notify, oneshot};
 
-use crate::failure::Answer;
+use crate::failure::{Answer, observed};
+use crate::refusals::{is_of_account, is_of_connections};
 use crate::worker::Worker;
 
 /// One worker's questions under way.
@@ -39,8 +42,22 @@ struct Key {
 struct Line {
     /// The connection is to be closed at once.
     rests: Cell<bool>,
-    waiting: RefCell<Vec<oneshot::Sender<Result<(), Answer>>>>,
+    waiting: RefCell<Vec<Waiting>>,
     called: Notify,
+}
+
+/// A login that waits for an answer.
+struct Waiting {
+    since: Instant,
+    answer: oneshot::Sender<Result<(), Answer>>,
+}
+
+/// The connection that asks.
+struct Asking {
+    conn: Conn,
+    /// Until then it asks although its server is not the first that should be asked: that one could
+    /// not be had.
+    instead: Option<Instant>,
 }
 
 impl Verifiers {
@@ -58,7 +75,17 @@ impl Verifiers {
 /// How long the connection that asks is kept when nobody logs in.
 const REST: Duration = Duration::from_secs(20);
 
-/// Answers whether the account may log in, and into the database, as the server says now.
+/// Between two attempts, while no server can say.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a server is not tried again that could not be had, where another answers.
+const INSTEAD: Duration = Duration::from_secs(1);
+
+/// The longest that a server may take to let the connection in that asks, where there are others to ask.
+const HUNG: Duration = Duration::from_secs(2);
+
+/// Answers whether the account may log in, and into the database, as the server says now. Where none
+/// can say, the login waits as a statement does.
 pub(crate) async fn verify(
     worker: &Rc<Worker>,
     account: &Arc<Account>,
@@ -83,7 +110,10 @@ pub(crate) async fn verify(
         tokio::task::spawn_local(asking);
         line
     });
-    line.waiting.borrow_mut().push(sender);
+    line.waiting.borrow_mut().push(Waiting {
+        since: Instant::now(),
+        answer: sender,
+    });
     line.called.notify_one();
     match receiver.await {
         Ok(answer) => answer,
@@ -94,99 +124,161 @@ pub(crate) async fn verify(
 }
 
 async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key) {
-    let mut conn = None;
+    let mut asking = None;
     loop {
-        let called = tokio::time::timeout(REST, line.called.notified()).await;
-        let waiting = std::mem::take(&mut *line.waiting.borrow_mut());
-        if waiting.is_empty() {
-            if line.rests.take() {
-                conn = None;
+        // A password that no server took is not likely to be tried again.
+        let rest = match asking {
+            Some(_) => REST,
+            None => Duration::ZERO,
+        };
+        if line.waiting.borrow().is_empty() {
+            let called = tokio::time::timeout(rest, line.called.notified()).await;
+            if line.waiting.borrow().is_empty() {
+                if line.rests.take() {
+                    asking = None;
+                }
+                if called.is_err() {
+                    worker.verifiers.lines.borrow_mut().remove(&key);
+                    return;
+                }
+                continue;
             }
-            if called.is_err() {
-                worker.verifiers.lines.borrow_mut().remove(&key);
-                return;
-            }
-            continue;
         }
-        let answer = ask_once(&worker, &mut conn, &account, &key).await;
+        let waiting = std::mem::take(&mut *line.waiting.borrow_mut());
+        let answer = ask_servers(&worker, &mut asking, &account, &key).await;
+        let passing = matches!(&answer, Err(why) if why.passing || is_full(why));
         for waiter in waiting {
-            // A client that left meanwhile does not matter.
-            let _ = waiter.send(answer.clone());
+            let limit = match &answer {
+                Err(why) if is_full(why) => worker.shared.pool.wait_timeout,
+                _ => worker.options().failover.hold_time_max,
+            };
+            if !passing {
+                // A client that left meanwhile does not matter.
+                let _ = waiter.answer.send(answer.clone());
+            } else if waiter.since.elapsed() < limit {
+                // Before those that have come since, if it is still there.
+                if !waiter.answer.is_closed() {
+                    line.waiting.borrow_mut().push(waiter);
+                }
+            } else if let Err(why) = &answer {
+                let why = match is_full(why) {
+                    true => why.clone(),
+                    false => why.clone().waited(limit),
+                };
+                let _ = waiter.answer.send(Err(why));
+            }
+        }
+        if passing && !line.waiting.borrow().is_empty() {
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }
 
-async fn ask_once(
+/// The server, or the account on it, has as many connections as it may.
+fn is_full(why: &Answer) -> bool {
+    why.side == Side::Server
+        && match why.error.code {
+            1040 | 1203 => true,
+            // Not what may be done in an hour: that is no wait's length.
+            1226 => is_of_connections(&why.error),
+            _ => false,
+        }
+}
+
+/// Asks one server after the other until one can say.
+async fn ask_servers(
     worker: &Rc<Worker>,
-    slot: &mut Option<Conn>,
+    slot: &mut Option<Asking>,
     account: &Account,
     key: &Key,
 ) -> Result<(), Answer> {
-    if let Some(mut conn) = slot.take()
-        && Some(conn.server) == judge(worker)
-    {
-        let changed = conn
-            .change_user(
-                &account.user,
-                &account.password,
-                &key.database,
-                key.collation,
-            )
-            .await;
-        match changed {
-            // MariaDB lets an account with an expired password in and then refuses its statements.
-            Ok(()) if conn.family == Family::MariaDb => match conn.query("DO 0").await {
-                Ok(_) => {
-                    *slot = Some(conn);
-                    return Ok(());
-                }
-                Err(BackendError::Server(error)) => return Err(Answer::server(error)),
-                Err(_) => {}
-            },
-            Ok(()) => {
-                *slot = Some(conn);
-                return Ok(());
+    let judges: Vec<ServerId> = worker.with_world(|world| world.snapshot.judges().collect());
+    if let Some(mut asking) = slot.take() {
+        let first = judges.first() == Some(&asking.conn.server);
+        let instead = asking.instead.is_some_and(|until| Instant::now() < until);
+        if (first || (instead && judges.contains(&asking.conn.server)))
+            && let Some(answer) = ask_again(worker, &mut asking.conn, account, key).await
+        {
+            if answer.is_ok() {
+                *slot = Some(asking);
             }
-            Err(BackendError::Server(error)) if error.code != 1053 => {
-                return Err(Answer::server(error));
-            }
-            // The connection was gone: ask on a new one.
-            Err(_) => {}
+            return answer;
         }
     }
-    let connected = match connect(worker, account, key).await {
-        Err(BackendError::Server(error)) if matches!(error.code, 1203 | 1226) => {
-            worker.make_room_for(&account.user).await;
-            connect(worker, account, key).await
+    let mut why = Answer::nobody_answers();
+    for (at, judge) in judges.iter().enumerate() {
+        let last = at + 1 == judges.len();
+        let connected = match connect(worker, *judge, account, key, last).await {
+            Err(BackendError::Server(error)) if is_of_account(&error) => {
+                worker.make_room_for(&account.user).await;
+                connect(worker, *judge, account, key, last).await
+            }
+            connected => connected,
+        };
+        match connected {
+            Ok((conn, state)) => {
+                let is_primary = worker.with_world(|world| world.snapshot.primary) == Some(*judge);
+                // What another has in its place may differ from it.
+                if is_primary || worker.base(key.collation).is_none() {
+                    worker.set_base(key.collation, &worker.states.share(state));
+                }
+                let instead = (at > 0).then(|| Instant::now() + INSTEAD);
+                *slot = Some(Asking { conn, instead });
+                return Ok(());
+            }
+            Err(error) => {
+                if let Some(kind) = observed(&error) {
+                    worker.shared.monitor.observe(*judge, kind);
+                }
+                let answer = Answer::backend(error);
+                if !answer.passing && !is_full(&answer) {
+                    return Err(answer);
+                }
+                // The first is the one that matters.
+                if at == 0 {
+                    why = answer;
+                }
+            }
         }
-        connected => connected,
-    };
-    let (conn, state) = connected.map_err(Answer::backend)?;
-    worker.set_base(key.collation, &worker.states.share(state));
-    *slot = Some(conn);
-    Ok(())
+    }
+    Err(why)
 }
 
-/// The server whose word counts: the primary, else any that is up.
-fn judge(worker: &Worker) -> Option<millrace_topology::ServerId> {
-    worker.with_world(|world| {
-        let snapshot = &world.snapshot;
-        snapshot.primary.or_else(|| {
-            let mut up = snapshot
-                .servers
-                .iter()
-                .filter(|view| view.health.is_usable());
-            up.next().map(|view| view.id)
-        })
-    })
-}
-
-async fn connect(
+/// Asks on a connection that is there. None: it was gone.
+async fn ask_again(
     worker: &Worker,
+    conn: &mut Conn,
     account: &Account,
     key: &Key,
+) -> Option<Result<(), Answer>> {
+    let (user, password) = (&account.user, &account.password);
+    let changing = async {
+        conn.change_user(user, password, &key.database, key.collation)
+            .await?;
+        match conn.family {
+            // It lets an account with an expired password in and then refuses its statements.
+            Family::MariaDb => conn.query("DO 0").await.map(drop),
+            Family::MySql => Ok(()),
+        }
+    };
+    let changed = tokio::time::timeout(worker.shared.pool.connect_timeout, changing).await;
+    match changed {
+        Ok(Ok(())) => Some(Ok(())),
+        Ok(Err(BackendError::Server(error))) if error.code != 1053 => {
+            Some(Err(Answer::server(error)))
+        }
+        _ => None,
+    }
+}
+
+/// `last`: there is no other to ask.
+async fn connect(
+    worker: &Worker,
+    judge: ServerId,
+    account: &Account,
+    key: &Key,
+    last: bool,
 ) -> Result<(Conn, SessionState), BackendError> {
-    let judge = judge(worker).ok_or(BackendError::Limit("no server is up".to_owned()))?;
     let facts = worker.servers.of(judge).facts();
     let login = Login {
         user: &account.user,
@@ -197,9 +289,11 @@ async fn connect(
         tls: key.tls,
     };
     let timeout = worker.shared.pool.connect_timeout;
+    let timeout = if last { timeout } else { timeout.min(HUNG) };
     let opened = open(&facts.address, &login, &worker.shared.server_tls, timeout).await?;
     let mut conn = Conn::new(opened, judge, facts.family, None);
-    let mut state = conn.set_up(&facts.track).await?;
+    let setting_up = tokio::time::timeout(timeout, conn.set_up(&facts.track)).await;
+    let mut state = setting_up.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
     state.database = Box::default();
     state.multi_statements = false;
     Ok((conn, state))

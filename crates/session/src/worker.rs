@@ -353,7 +353,7 @@ impl Worker {
         let make = move |facts: &Arc<ServerFacts>| {
             let shared = &shared_pools;
             let count = shared.counts.get(facts.id.index());
-            ServerPool::new(
+            let pool = ServerPool::new(
                 facts.clone(),
                 shared.pool.clone(),
                 opener.clone(),
@@ -362,7 +362,15 @@ impl Worker {
                 workers,
                 nudge.clone(),
                 shared.metrics.clone(),
-            )
+            );
+            let mailboxes = shared.mailboxes.clone();
+            pool.on_limit(Box::new(move |user| {
+                for mailbox in mailboxes.iter() {
+                    // A closed mailbox is a worker that ends.
+                    let _ = mailbox.send(Message::DropAccount(user.into()));
+                }
+            }));
+            pool
         };
         let servers = Pools::new(make);
         servers.grow(&world.facts);

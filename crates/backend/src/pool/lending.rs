@@ -41,6 +41,7 @@ impl ServerPool {
                     let (metrics, server) = me.metrics();
                     metrics.connection_opened(server);
                     pool.opened.set(pool.opened.get() + 1);
+                    pool.forget_limit();
                     me.deliver(conn, &pool);
                 }
                 Err(error) => me.failed(&pool, error, awaited),
@@ -86,6 +87,10 @@ impl ServerPool {
         // A server that is too busy to let one more in may serve those who are in: as long as one of
         // these will come free, nobody is told.
         let slow = matches!(error, BackendError::Timeout(_)) && self.leased.get() > 0;
+        if awaited && self.meet_limit(pool, &error) {
+            self.fill();
+            return;
+        }
         let waiter = {
             let mut waiters = self.waiters.borrow_mut();
             let at = waiters
@@ -286,7 +291,7 @@ impl Pool {
         {
             return Ok(lease);
         }
-        self.queue(&wish)?.await
+        self.queue_patiently(&wish)?.await
     }
 
     /// The same for a KILL, which is to end what others wait for: an idle connection is for it

@@ -22,6 +22,8 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(super) struct Waiter {
     pub(super) pool: Rc<Pool>,
+    /// It waits also while the server lets no more connections in.
+    pub(super) patient: bool,
     wanted: Wanted,
     begun: Instant,
     /// When it has waited for too long.
@@ -179,6 +181,10 @@ impl ServerPool {
             let waited = self.options.wait_timeout;
             let (metrics, index) = self.metrics();
             metrics.pool_wait(index, PoolWait::TimedOut, waited);
+            if let Some(error) = first.pool.limit_met() {
+                first.finish(Err(BackendError::Server(error)));
+                continue;
+            }
             first.finish(Err(BackendError::Limit(format!(
                 "no connection to {} came free within pool.wait_timeout ({waited:?}); \
                  pool.max_connections is {}{}",
@@ -195,7 +201,11 @@ impl ServerPool {
     /// The kind of connection that the first waits for, for whom none is idle or being opened.
     pub(super) fn uncovered(&self) -> Option<Rc<Pool>> {
         let waiters = self.waiters.borrow();
-        let covered = |pool: &Pool| pool.opening.get() + pool.idle();
+        let covered = |pool: &Pool| match pool.is_limited() {
+            // For those there is none to be had now.
+            true => usize::MAX,
+            false => pool.opening.get() + pool.idle(),
+        };
         let first = waiters.front()?;
         if covered(&first.pool) == 0 {
             return Some(first.pool.clone());
@@ -273,6 +283,19 @@ impl Pool {
     /// # Errors
     /// [`BackendError::Limit`] where too many wait already.
     pub fn queue(self: &Rc<Self>, wish: &Wish<'_>) -> Result<Waiting, BackendError> {
+        self.enqueue(wish, false)
+    }
+
+    /// The same for who cannot go elsewhere: where the server, or the account on it, may have no more
+    /// connections, he waits as where the pool is full.
+    ///
+    /// # Errors
+    /// [`BackendError::Limit`] where too many wait already.
+    pub fn queue_patiently(self: &Rc<Self>, wish: &Wish<'_>) -> Result<Waiting, BackendError> {
+        self.enqueue(wish, true)
+    }
+
+    fn enqueue(self: &Rc<Self>, wish: &Wish<'_>, patient: bool) -> Result<Waiting, BackendError> {
         let Some(server) = self.server.upgrade() else {
             return Err(BackendError::Protocol("the server was removed"));
         };
@@ -283,6 +306,7 @@ impl Pool {
         }
         let waiter = Rc::new(Waiter {
             pool: self.clone(),
+            patient,
             wanted: Wanted::new(wish),
             begun,
             deadline: begun + server.options.wait_timeout.min(NEVER),

@@ -296,12 +296,15 @@ impl Connections {
                 let server = pools.of(server);
                 here += server.open_here();
                 let (mut waiting, mut opening, mut leased) = (0, 0, 0);
+                let mut limited = false;
                 server.each_pool(|pool, wait| {
                     assert!(
                         wait == 0 || pool.idle() == 0 || server.is_full(),
                         "nobody waits beside an idle connection"
                     );
                     waiting += wait;
+                    // The server has just let nobody in: it is tried again in a moment.
+                    limited |= wait > 0 && pool.is_limited();
                     opening += pool.opening();
                     leased += pool.leased();
                 });
@@ -314,7 +317,11 @@ impl Connections {
                     server.open_here()
                 );
                 assert!(
-                    waiting == 0 || opening > 0 || open == self.limit || server.is_full(),
+                    waiting == 0
+                        || opening > 0
+                        || open == self.limit
+                        || server.is_full()
+                        || limited,
                     "server {at}: {waiting} of worker {worker} wait, {open} are open, and nothing is done: {}",
                     self.state_of(at)
                 );
