@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use millrace_sandbox::{APP, Cluster, skip_unless};
+use millrace_sandbox::{APP, Cluster, ClusterSpec, Topology, skip_unless, skip_unless_topology};
 use millrace_tests::differential::script::Family;
 use millrace_tests::harness::{self, ProxyOptions, Stage};
 use millrace_tests::histories::{History, Level, Read, Violation};
@@ -187,6 +187,46 @@ async fn session(
 
 /// One fault after the other, on one replica or the other.
 async fn faults(cluster: &Cluster, board: &Board, until: Instant, seed: u64) -> anyhow::Result<()> {
+    match cluster.topology() {
+        Topology::Galera => galera_faults(cluster, until, seed).await,
+        _ => replica_faults(cluster, board, until, seed).await,
+    }
+}
+
+/// Nodes that take no writes fall behind (the others are told not to wait for them), leave and come back.
+async fn galera_faults(cluster: &Cluster, until: Instant, seed: u64) -> anyhow::Result<()> {
+    let rest = |ms| tokio::time::sleep(Duration::from_millis(ms));
+    let mut turn = seed as usize;
+    while Instant::now() < until {
+        turn += 1;
+        let nodes = cluster.replicas();
+        let node = &nodes[turn % nodes.len()].name;
+        if turn.is_multiple_of(5) {
+            cluster.stop(node).await?;
+            rest(500).await;
+            cluster.start(node).await?;
+        } else {
+            let mut control = cluster.control(node).await?;
+            control.run("SET GLOBAL wsrep_desync = ON").await?;
+            control.run("FLUSH TABLES WITH READ LOCK").await?;
+            rest(50 + 150 * (turn as u64 % 5)).await;
+            control.run("UNLOCK TABLES").await?;
+            control.run("SET GLOBAL wsrep_desync = OFF").await?;
+            control.close().await;
+        }
+        rest(500).await;
+    }
+    Ok(())
+}
+
+async fn replica_faults(
+    cluster: &Cluster,
+    board: &Board,
+    until: Instant,
+    seed: u64,
+) -> anyhow::Result<()> {
+    // Without GTIDs the primary stays where it is.
+    let faults = if cluster.has_gtids() { 6 } else { 5 };
     let mut dice = seed | 1;
     let mut roll = |sides: u64| {
         dice ^= dice << 13;
@@ -198,7 +238,7 @@ async fn faults(cluster: &Cluster, board: &Board, until: Instant, seed: u64) -> 
     while Instant::now() < until {
         let replicas = cluster.replicas();
         let replica = &replicas[roll(replicas.len() as u64) as usize].name;
-        match roll(6) {
+        match roll(faults) {
             0 => {
                 cluster.delay_applier(replica, 1).await?;
                 rest(2_000).await;
@@ -238,14 +278,24 @@ fn number(name: &str, default: u64) -> u64 {
     given.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-async fn run(family: Family) -> anyhow::Result<()> {
+async fn run(spec: ClusterSpec) -> anyhow::Result<()> {
+    let family = match spec.family {
+        millrace_sandbox::Family::MySql => Family::MySql,
+        millrace_sandbox::Family::MariaDb => Family::MariaDb,
+    };
     let seconds = number("MILLRACE_CONSISTENCY_SECONDS", 30);
     let seed = number("MILLRACE_CONSISTENCY_SEED", 0x5eed);
     let options = ProxyOptions {
         log: "info",
         ..ProxyOptions::default()
     };
-    let stage = Stage::start(family, 2, &options).await?;
+    let mut stage = Stage {
+        family,
+        proxy: None,
+        cluster: Cluster::up(spec).await?,
+        address: Target::Tcp(String::new()),
+    };
+    stage.start_proxy(&options).await?;
     let cluster = &stage.cluster;
     let mut control = cluster.control(&cluster.primary().name).await?;
     control
@@ -328,7 +378,7 @@ async fn test(family: Family) -> anyhow::Result<()> {
     if harness::direct_only() || !skip_unless(family.into(), "consistency") {
         return Ok(());
     }
-    run(family).await
+    run(ClusterSpec::new(family.into())).await
 }
 
 #[tokio::test]
@@ -339,4 +389,26 @@ async fn mysql() -> anyhow::Result<()> {
 #[tokio::test]
 async fn mariadb() -> anyhow::Result<()> {
     test(Family::MariaDb).await
+}
+
+#[tokio::test]
+async fn galera() -> anyhow::Result<()> {
+    let family = millrace_sandbox::Family::MariaDb;
+    if harness::direct_only() || !skip_unless_topology(family, Topology::Galera, "consistency") {
+        return Ok(());
+    }
+    let mut spec = ClusterSpec::new(family);
+    spec.topology = Topology::Galera;
+    run(spec).await
+}
+
+#[tokio::test]
+async fn without_gtids() -> anyhow::Result<()> {
+    let family = millrace_sandbox::Family::MySql;
+    if harness::direct_only() || !skip_unless(family, "consistency without GTIDs") {
+        return Ok(());
+    }
+    let mut spec = ClusterSpec::new(family);
+    spec.gtid = false;
+    run(spec).await
 }

@@ -10,7 +10,7 @@ use millrace_metrics::PerServer;
 use millrace_protocol::handshake::Greeting;
 use millrace_topology::{
     ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, ServerId,
-    ServerSpec, Snapshot, Topology, Unfit,
+    ServerSpec, Snapshot, Topology, Unfit, Waits,
 };
 use tokio::sync::{Notify, watch};
 use tracing::{error, warn};
@@ -22,7 +22,7 @@ use crate::connect::{Address, SharedTls};
 use crate::failovers::Failovers;
 use crate::pool::ServerFacts;
 use crate::positions::{Position, Positions};
-use crate::probe::{self, Probed};
+use crate::probe::{self, Asked, Probed};
 use crate::secret::Secret;
 
 /// How the servers are asked.
@@ -317,18 +317,14 @@ impl Monitor {
         let mut unchanged = 0;
         loop {
             self.positions.called(id).await;
-            let (facts, incarnation) = {
+            let (facts, asked) = {
                 let world = self.world.borrow();
-                let view = world.snapshot.server(id);
-                let usable = view.filter(|view| view.health.is_usable() && view.gtid);
-                (
-                    world.facts[id.index()].clone(),
-                    usable.map(|view| view.incarnation),
-                )
+                let asked = how_to_ask(&world.snapshot, id);
+                (world.facts[id.index()].clone(), asked)
             };
-            if let Some(incarnation) = incarnation {
+            if let Some((asked, incarnation)) = asked {
                 let number = self.positions.begin(id);
-                let asking = probe::ask_position(&mut conn, &facts, &options, &tls);
+                let asking = probe::ask_position(&mut conn, &facts, asked, &options, &tls);
                 match tokio::time::timeout(options.timeout, asking).await {
                     Ok(Ok(told)) => {
                         let visible = Arc::new(told.visible);
@@ -456,6 +452,23 @@ async fn keep<F: Future<Output = ()> + 'static>(what: &str, begin: impl Fn() -> 
         }
         tokio::time::sleep(BEGUN_ANEW).await;
     }
+}
+
+/// How a server can be asked how far it is, and its incarnation; none where it cannot.
+fn how_to_ask(snapshot: &Snapshot, id: ServerId) -> Option<(Asked, u32)> {
+    let view = snapshot.server(id).filter(|view| view.health.is_usable())?;
+    let version = view
+        .report
+        .as_ref()
+        .map_or(0, |report| report.version_number);
+    let asked = match view.waits {
+        Waits::Gtids => Asked::Gtids,
+        Waits::Log if snapshot.primary == Some(id) => Asked::OwnLog(version),
+        Waits::Log => Asked::SourcesLog(version),
+        // A cluster's node is not asked: it waits for all that there is.
+        Waits::Cluster | Waits::Nothing => return None,
+    };
+    Some((asked, view.incarnation))
 }
 
 fn unknown_facts(id: ServerId, address: Address) -> Arc<ServerFacts> {

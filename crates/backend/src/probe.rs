@@ -299,7 +299,8 @@ async fn report_mysql(
             "SELECT @@version, @@server_uuid, @@server_id, @@GLOBAL.read_only, \
              @@GLOBAL.super_read_only, @@GLOBAL.offline_mode, @@GLOBAL.gtid_mode, \
              @@GLOBAL.gtid_executed, @@GLOBAL.max_connections, @@GLOBAL.sql_mode, \
-             @@lower_case_table_names, CONCAT_WS(' ', @@hostname, @@port, @@datadir)",
+             @@lower_case_table_names, CONCAT_WS(' ', @@hostname, @@port, @@datadir), \
+             @@GLOBAL.log_bin",
         )
         .await?;
     let row = rows
@@ -315,6 +316,7 @@ async fn report_mysql(
     report.super_read_only = is_on(&at(4));
     report.offline_mode = is_on(&at(5));
     report.gtid = at(6).starts_with("ON");
+    report.log = !report.gtid && is_on(&at(12));
     report.executed = GtidSet::parse_mysql(at(7).as_bytes())
         .map_err(|_| BackendError::Protocol("gtid_executed is not understood"))?;
     report.max_connections = at(8).parse().unwrap_or(151);
@@ -330,6 +332,7 @@ async fn report_mysql(
     let channels = conn.query_named(statement).await?;
     report.peers = sources(channels.as_ref());
     report.replication = replication(channels);
+    report.log |= !report.gtid && report.replication.is_some();
     group(conn, &mut report).await?;
     if options.discovers() {
         let statement = match renamed {
@@ -687,10 +690,22 @@ pub(crate) struct Told {
     pub(crate) read_only: bool,
 }
 
+/// How a server is asked how far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// By GTIDs.
+    Gtids,
+    /// By the coordinates of its own binary log: it is the primary. With the server's version.
+    OwnLog(u32),
+    /// By those of the log that it replicates.
+    SourcesLog(u32),
+}
+
 /// Asks a server how far it is.
 pub(crate) async fn ask_position(
     slot: &mut Option<Conn>,
     facts: &ServerFacts,
+    asked: Asked,
     options: &MonitorOptions,
     tls: &SharedTls,
 ) -> Result<Told, BackendError> {
@@ -698,9 +713,11 @@ pub(crate) async fn ask_position(
         Some(conn) => conn,
         None => connect(facts.id, &facts.address, options, tls).await?.0,
     };
-    let told = match conn.family {
-        millrace_sql::Family::MySql => position_mysql(&mut conn).await?,
-        millrace_sql::Family::MariaDb => position_mariadb(&mut conn).await?,
+    let told = match (asked, conn.family) {
+        (Asked::OwnLog(version), _) => own_log(&mut conn, version).await?,
+        (Asked::SourcesLog(version), _) => sources_log(&mut conn, version).await?,
+        (Asked::Gtids, millrace_sql::Family::MySql) => position_mysql(&mut conn).await?,
+        (Asked::Gtids, millrace_sql::Family::MariaDb) => position_mariadb(&mut conn).await?,
     };
     *slot = Some(conn);
     Ok(told)
@@ -731,6 +748,69 @@ async fn position_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
         visible,
         read_only: is_on(&at(1)),
     })
+}
+
+/// A transaction is in the binary log before it is visible. Whether the server takes writes comes after, as
+/// for GTIDs.
+async fn own_log(conn: &mut Conn, version: u32) -> Result<Told, BackendError> {
+    // 8.2 renamed the statement; 8.4 dropped the old one.
+    let statement = match version >= 80_200 {
+        true => "SHOW BINARY LOG STATUS",
+        false => "SHOW MASTER STATUS",
+    };
+    let [log, rows] = conn
+        .query_each([statement, "SELECT @@server_uuid, @@GLOBAL.read_only"])
+        .await?;
+    let of = |rows: &[Row], index: usize| text(rows.first().and_then(|row| row.get(index)));
+    let position = coordinates(&of(&rows, 0), &of(&log, 0), &of(&log, 1))?;
+    Ok(Told {
+        executed: position.clone(),
+        visible: position,
+        read_only: is_on(&of(&rows, 1)),
+    })
+}
+
+/// What a replica has applied, and what it has received: what lies between may be visible. With several
+/// channels nobody can tell which of them a wait is about.
+async fn sources_log(conn: &mut Conn, version: u32) -> Result<Told, BackendError> {
+    let statement = match version >= 80_022 {
+        true => "SHOW REPLICA STATUS",
+        false => "SHOW SLAVE STATUS",
+    };
+    let status = conn.query_named(statement).await?;
+    let rows = conn.query("SELECT @@GLOBAL.read_only").await?;
+    let read_only = is_on(&text(rows.first().and_then(|row| row.first())));
+    let mut channels = status.iter().flat_map(|rows| &rows.rows);
+    let (Some(status), Some(row), None) = (&status, channels.next(), channels.next()) else {
+        return Err(BackendError::Protocol("a replica without one source"));
+    };
+    let columns = Columns(status);
+    let at = |names: [&str; 2]| text(columns.find(names).and_then(|at| row.get(at)));
+    let source = at(["Source_UUID", "Master_UUID"]);
+    let executed = coordinates(
+        &source,
+        &at(["Relay_Source_Log_File", "Relay_Master_Log_File"]),
+        &at(["Exec_Source_Log_Pos", "Exec_Master_Log_Pos"]),
+    )?;
+    let mut visible = coordinates(
+        &source,
+        &at(["Source_Log_File", "Master_Log_File"]),
+        &at(["Read_Source_Log_Pos", "Read_Master_Log_Pos"]),
+    )?;
+    visible.union(&executed);
+    Ok(Told {
+        executed,
+        visible,
+        read_only,
+    })
+}
+
+fn coordinates(server: &str, file: &str, offset: &str) -> Result<GtidSet, BackendError> {
+    let position = offset.parse().ok();
+    let position = position.and_then(|offset| GtidSet::log(server, file, offset));
+    position.ok_or(BackendError::Protocol(
+        "a server's binary-log coordinates are not understood",
+    ))
 }
 
 /// `gtid_owned` names the thread that owns each: `uuid:7#23:8#24`.

@@ -14,7 +14,7 @@ use millrace_routing::{Consistency, Load, SessionView, Transaction};
 use millrace_sql::{Family, Hint, LexMode, Statement, classify};
 use millrace_topology::{
     Cause, Family as Positions, GtidSet, Health, NoPrimary, Role, ServerId, ServerView, Snapshot,
-    Unfit,
+    Unfit, Waits,
 };
 use serde::Deserialize;
 
@@ -295,7 +295,7 @@ fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result
             health: Health::Up,
             unfit,
             lag_seconds: (!is_primary).then_some(lag),
-            gtid: true,
+            waits: Waits::Gtids,
             executed: position(family, executed)?,
             report: None,
             probed_at: None,

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use millrace_sql::Access;
-use millrace_topology::{GtidSet, ServerId, ServerView, Snapshot, Unfit};
+use millrace_topology::{GtidSet, ServerId, ServerView, Snapshot, Unfit, Waits};
 use smallvec::SmallVec;
 
 use crate::{
@@ -343,20 +343,36 @@ fn readers(
             Some(set) if !is_primary => lacks(view, set, load),
             _ => 0,
         };
-        // Without GTIDs a server cannot be asked to wait.
-        if lacks > 0 && !view.gtid {
+        let vain = match view.waits {
+            Waits::Gtids => false,
+            // Replicas without GTIDs may count how far they are but a few times a second, and a wait of a
+            // cluster's node that takes too long costs its connection: so they are not tried again at once.
+            // Where there is the primary to turn to.
+            Waits::Log | Waits::Cluster => {
+                let other = world.primary.is_some() && session.target == Target::Auto;
+                other && is_late(load, view.id)
+            }
+            Waits::Nothing => true,
+        };
+        if lacks > 0 && vain {
             continue;
         }
         let mut reader = reader(view, lacks, options, session, load);
-        // Without GTIDs nobody can be asked how far he is, so that none would ever leave the replica.
+        // Where servers do not tell how far they are, none would ever leave the replica.
         reader.refuge = is_primary
             && seen
                 .filter(|seen| *seen != view.id)
                 .and_then(|seen| world.server(seen))
-                .is_some_and(|seen| seen.gtid);
+                .is_some_and(|seen| seen.waits != Waits::Nothing);
         readers.push(reader);
     }
     readers
+}
+
+/// Whether a wait was in vain there lately.
+fn is_late(load: &Load<'_>, server: ServerId) -> bool {
+    let shifted = load.behind.checked_shr(server.index() as u32);
+    shifted.unwrap_or(0) & 1 != 0
 }
 
 fn reader(
@@ -368,7 +384,7 @@ fn reader(
 ) -> Reader {
     let index = view.id.index();
     let outstanding = u64::from(load.outstanding.get(index).copied().unwrap_or(0));
-    let late = load.behind.checked_shr(index as u32).unwrap_or(0) & 1 != 0;
+    let late = is_late(load, view.id);
     let magnitude = u64::BITS - lacks.leading_zeros();
     Reader {
         server: view.id,

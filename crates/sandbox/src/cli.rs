@@ -92,6 +92,9 @@ struct UpArgs {
     /// Acknowledge a commit only once a replica has it (with --topology async).
     #[arg(long)]
     semi_sync: bool,
+    /// No GTIDs: replicas follow by file and offset (with --family mysql).
+    #[arg(long)]
+    no_gtid: bool,
     /// Replicas beside the primary, or members beside the first.
     #[arg(long, value_name = "N", default_value_t = 2)]
     replicas: usize,
@@ -132,6 +135,7 @@ impl UpArgs {
             family: self.family,
             topology: self.topology,
             semi_sync: self.semi_sync,
+            gtid: !self.no_gtid,
             replicas: self.replicas,
             dir: self.at.dir.clone(),
             base_port: self.base_port,

@@ -179,6 +179,11 @@ impl Cluster {
         self.state().spec.topology
     }
 
+    /// Whether its transactions have GTIDs.
+    pub fn has_gtids(&self) -> bool {
+        self.state().spec.gtid
+    }
+
     pub(crate) fn semi_sync(&self) -> bool {
         self.state().spec.semi_sync
     }
@@ -346,6 +351,9 @@ fn possible(spec: &ClusterSpec) -> Result<()> {
     }
     if spec.semi_sync && *topology != Topology::Async {
         bail!("semi-synchronous replication is for the asynchronous topology only");
+    }
+    if !spec.gtid && (*family != Family::MySql || *topology != Topology::Async) {
+        bail!("only asynchronous MySQL replicates without GTIDs");
     }
     if *topology == Topology::Galera {
         galera_needs()?;

@@ -28,11 +28,31 @@ impl Cluster {
         }
         let family = self.family();
         let primary = self.server(&self.primary().name)?;
+        if !self.has_gtids() {
+            return self.wait_log_applied(&primary, limit).await;
+        }
         let position = ask(&primary, replication::position(family)).await?;
         let seconds = limit.as_millis().div_ceil(1000) as u64;
         for replica in self.layout() {
             if replica.role == Role::Replica && is_up(&replica) {
                 wait_executed(family, &replica, &position, seconds).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn wait_log_applied(&self, primary: &Server, limit: Duration) -> Result<()> {
+        let (file, offset) = log_end(primary).await?;
+        let seconds = limit.as_millis().div_ceil(1000) as u64;
+        let wait = replication::wait_for_log(&file, &offset, seconds);
+        for replica in self.layout() {
+            if replica.role == Role::Replica && is_up(&replica) {
+                let mut control = replica.control().await?;
+                let answer = control.value_within(&wait, limit + POLL).await?;
+                control.close().await;
+                if answer.as_deref() != Some("0") {
+                    bail!("{} has not reached {file}:{offset}", replica.name);
+                }
             }
         }
         Ok(())
@@ -63,6 +83,9 @@ impl Cluster {
     /// Galera, where every node is a primary.
     pub async fn promote(&self, name: &str) -> Result<()> {
         match self.topology() {
+            Topology::Async if !self.has_gtids() => {
+                bail!("without GTIDs the primary stays where it is")
+            }
             Topology::Async => {}
             Topology::Group => return self.set_as_primary(name).await,
             Topology::Galera => bail!("every node of a Galera cluster takes writes"),
@@ -209,6 +232,12 @@ impl Cluster {
     pub(crate) async fn replicate_from(&self, replica: &Server, primary_port: u16) -> Result<()> {
         let family = self.family();
         run_all(replica, replication::forbid_writes(family)).await?;
+        if !self.has_gtids() {
+            let primary = self.server(&self.primary().name)?;
+            let (file, offset) = log_end(&primary).await?;
+            let attach = replication::attach_at(primary_port, &file, &offset);
+            return run_all(replica, &attach).await;
+        }
         run_all(replica, &replication::attach(family, primary_port)).await?;
         if self.semi_sync() {
             // MySQL takes a second for it, in which the replica works already.
@@ -252,6 +281,16 @@ pub(crate) async fn run_all(server: &Server, statements: &[impl AsRef<str>]) -> 
     }
     control.close().await;
     Ok(())
+}
+
+/// Where a server's binary log ends: file and offset.
+async fn log_end(server: &Server) -> Result<(String, String)> {
+    let mut control = server.control().await?;
+    let row = control.row(replication::LOG_STATUS).await?;
+    control.close().await;
+    let row = row.context("no binary log")?;
+    let at = |name| row.get(name).cloned().context("no coordinates");
+    Ok((at("File")?, at("Position")?))
 }
 
 async fn ask(server: &Server, question: &str) -> Result<String> {

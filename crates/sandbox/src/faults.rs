@@ -79,6 +79,9 @@ impl Cluster {
     /// When it is the primary, or does not start or catch up.
     pub async fn rebuild(&self, name: &str) -> Result<()> {
         let server = self.replica(name)?;
+        if !self.has_gtids() {
+            bail!("without GTIDs a replica cannot find where to begin");
+        }
         if server.pid().is_some() {
             self.kill(name).await?;
         }

@@ -36,6 +36,29 @@ pub(crate) fn attach(family: Family, primary_port: u16) -> Vec<String> {
     }
 }
 
+/// The primary's binary log from here on, without GTIDs: file and offset as SHOW BINARY LOG STATUS tells them.
+pub(crate) fn attach_at(primary_port: u16, file: &str, offset: &str) -> Vec<String> {
+    let (user, password) = (REPLICATION.user, REPLICATION.password);
+    vec![
+        "STOP REPLICA".into(),
+        format!(
+            "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={primary_port}, \
+             SOURCE_USER='{user}', SOURCE_PASSWORD='{password}', SOURCE_LOG_FILE='{file}', \
+             SOURCE_LOG_POS={offset}, GET_SOURCE_PUBLIC_KEY=1, SOURCE_CONNECT_RETRY=1, \
+             SOURCE_RETRY_COUNT=86400, SOURCE_HEARTBEAT_PERIOD=1, SOURCE_DELAY=0"
+        ),
+        "START REPLICA".into(),
+    ]
+}
+
+/// Where the primary's binary log ends.
+pub(crate) const LOG_STATUS: &str = "SHOW BINARY LOG STATUS";
+
+/// Waits on a replica until it has applied its source's log up to there; gives 0 when it has.
+pub(crate) fn wait_for_log(file: &str, offset: &str, seconds: u64) -> String {
+    format!("SELECT IF(SOURCE_POS_WAIT('{file}', {offset}, {seconds}) >= 0, 0, 1)")
+}
+
 /// Ends replication and forgets its source.
 pub(crate) const DETACH: [&str; 2] = ["STOP REPLICA", "RESET REPLICA ALL"];
 pub(crate) const STATUS: &str = "SHOW REPLICA STATUS";

@@ -231,6 +231,11 @@ impl Server {
         if spec.topology == Topology::Async && self.role == Role::Replica {
             set(read_only_option(spec.family), &"ON");
         }
+        if !spec.gtid {
+            for (name, value) in WITHOUT_GTIDS {
+                set(name, &value);
+            }
+        }
         if spec.semi_sync {
             for (name, value) in semi_sync_options(spec.family) {
                 set(name, value);
@@ -319,6 +324,13 @@ const COMMON_OPTIONS: [(&str, &str); 13] = [
     ("innodb-use-native-aio", "OFF"),
     ("table-open-cache", "400"),
     ("table-definition-cache", "400"),
+];
+
+const WITHOUT_GTIDS: [(&str, &str); 3] = [
+    ("gtid-mode", "OFF"),
+    ("enforce-gtid-consistency", "OFF"),
+    // Milliseconds: how far appliers that work in parallel are is counted so often.
+    ("replica-checkpoint-period", "1"),
 ];
 
 fn family_options(family: Family) -> &'static [(&'static str, &'static str)] {

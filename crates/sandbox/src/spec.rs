@@ -103,6 +103,10 @@ pub struct ClusterSpec {
     /// With [`Topology::Async`]: the primary acknowledges a commit once a replica has it, however
     /// long that takes.
     pub semi_sync: bool,
+    /// Transactions have GTIDs. Without them (MySQL, [`Topology::Async`]) replicas follow the primary's binary
+    /// log by file and offset, and the primary cannot be moved.
+    #[serde(default = "yes")]
+    pub gtid: bool,
     /// Servers beside the first; 0 is a primary alone.
     pub replicas: usize,
     /// The cluster's folder. It must not exist, or be empty; it is removed with the cluster.
@@ -129,6 +133,10 @@ pub struct ClusterSpec {
     pub disk_mib: Option<u32>,
 }
 
+fn yes() -> bool {
+    true
+}
+
 impl ClusterSpec {
     /// A primary with two replicas on free ports, in a folder of its own under the system's
     /// folder for temporary files.
@@ -141,6 +149,7 @@ impl ClusterSpec {
             family,
             topology: Topology::Async,
             semi_sync: false,
+            gtid: true,
             replicas: 2,
             dir,
             base_port: 0,

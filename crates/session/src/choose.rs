@@ -6,7 +6,7 @@ use millrace_routing::{
     SessionView, Target, Transaction as TxView, decide,
 };
 use millrace_sql::{Access, Kind, Statement};
-use millrace_topology::{ServerId, Snapshot};
+use millrace_topology::{ServerId, Snapshot, Waits};
 
 use crate::failure::Answer;
 use crate::lease::Request;
@@ -119,6 +119,11 @@ impl Session {
         if level == Consistency::Instance {
             // After that: what was known of the primary may be older than the last write.
             self.note_all_written();
+            self.has_all_written();
+            if self.seen.is_some() && self.worker.waits_of_primary() == Waits::Cluster {
+                // The node where it has read last may not have that.
+                return self.settle_seen();
+            }
         }
         seen
     }

@@ -1,6 +1,7 @@
 //! What a session's reads must see: the level that it asks for, what it wrote and has seen, and
 //! for the strictest level how far the primary is at this moment.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_backend::positions::Position;
@@ -10,7 +11,7 @@ use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
 use millrace_routing::{Consistency, Reads, Target, Wanted};
 use millrace_sql::{Access, Family, Kind, Scope, Statement, ValueKind};
-use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot};
+use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot, Waits};
 
 use crate::failure::{Answer, Failure};
 use crate::lease::Request;
@@ -123,6 +124,9 @@ impl Session {
     /// was then; once it is known, any server that is as far will do.
     pub(crate) fn settle_seen(&mut self) -> Option<ServerId> {
         let seen = self.seen?;
+        if self.worker.waits_of(seen.server) == Waits::Cluster {
+            return self.settle_in_cluster(seen.server);
+        }
         let (primary, view) = self.worker.with_world(|world| {
             let snapshot = &world.snapshot;
             let view = snapshot.server(seen.server);
@@ -165,6 +169,40 @@ impl Session {
             }
             None => self.settled(),
         }
+    }
+
+    /// Nodes of a cluster are not asked how far they are. A read costs nothing on the node where the session
+    /// has read last, as long as that one has what the session must see. Any node, asked to wait, shows no
+    /// less: so where there has to be a wait, the session is free to go where it likes.
+    fn settle_in_cluster(&mut self, node: ServerId) -> Option<ServerId> {
+        let reads = self.worker.options().routing.reads;
+        let stays = self.worker.with_world(|world| {
+            let is_primary = world.snapshot.primary == Some(node);
+            let fit = world.snapshot.server(node).is_some_and(ServerView::is_fit);
+            fit && (!is_primary || reads == Reads::All) && (is_primary || self.has_own(node))
+        });
+        if stays {
+            return Some(node);
+        }
+        self.require_everything();
+        None
+    }
+
+    /// Whether a node is known to have what the session must see.
+    fn has_own(&self, node: ServerId) -> bool {
+        self.position.is_empty()
+            || self.worker.with_known(|known| {
+                let known = known.get(node.index());
+                known.is_some_and(|known| known.contains(&self.position))
+            })
+    }
+
+    /// In a cluster: the next read must see all that was written anywhere until now, so that it is no matter
+    /// where the session has read before.
+    fn require_everything(&mut self) {
+        let count = self.worker.shared.written.reserve();
+        self.position.union(&GtidSet::Cluster(count));
+        self.seen = None;
     }
 
     fn settled(&mut self) -> Option<ServerId> {
@@ -223,7 +261,7 @@ impl Session {
         ends_with_rows
             || self.worker.with_world(|world| {
                 let primary = world.snapshot.primary_view();
-                primary.is_none_or(|view| !view.gtid)
+                primary.is_none_or(|view| view.waits == Waits::Nothing)
             })
     }
 
@@ -240,7 +278,9 @@ impl Session {
         self.worker.with_world(|world| {
             let snapshot = &world.snapshot;
             let asked = snapshot.server(seen.server).filter(|view| {
-                view.gtid && view.health.is_usable() && view.incarnation == seen.incarnation
+                view.waits != Waits::Nothing
+                    && view.health.is_usable()
+                    && view.incarnation == seen.incarnation
             });
             let view = asked?;
             let primary = snapshot.primary == Some(seen.server);
@@ -310,6 +350,9 @@ impl Session {
         seen.reads = 0;
         self.asked = (self.asked + 1).min(7);
         let (server, mark) = (seen.server, seen.mark);
+        if self.worker.waits_of(server) == Waits::Cluster {
+            return self.require_everything();
+        }
         let positions = self.worker.shared.monitor.positions();
         if stuck == Stuck::Crowded {
             // Whether another is as far must be known as well: nobody waits for the sake of balance. A
@@ -355,15 +398,27 @@ impl Session {
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
     /// Where it does not say, there is no frontier.
     pub(crate) async fn ask_frontier(&mut self) {
-        // Without GTIDs it can say nothing.
         let primary = self.worker.with_world(|world| {
-            let primary = world.snapshot.primary_view().filter(|view| view.gtid);
-            primary.map(|view| (view.id, view.incarnation))
+            let primary = world.snapshot.primary_view()?;
+            Some((primary.id, primary.incarnation, primary.waits))
         });
-        let Some((primary, incarnation)) = primary else {
+        let Some((primary, incarnation, waits)) = primary else {
             return;
         };
         let hidden = self.worker.shared.written.hidden();
+        match waits {
+            Waits::Nothing => return,
+            // Whoever is asked to wait from now on has all.
+            Waits::Cluster => {
+                let all = GtidSet::Cluster(self.worker.shared.written.reserve());
+                if let Some(hidden) = hidden {
+                    self.worker.found(hidden, &all);
+                }
+                self.frontier = Some(Arc::new(all));
+                return;
+            }
+            Waits::Gtids | Waits::Log => {}
+        }
         let positions = self.worker.shared.monitor.positions();
         let mark = positions.mark(primary);
         let found = positions.ask(primary, mark, FRONTIER_LIMIT).await;
@@ -375,6 +430,11 @@ impl Session {
         }
         if let Some(hidden) = hidden {
             self.worker.found(hidden, &found.visible);
+        }
+        if waits == Waits::Log {
+            // The session's own writes are in it, and what was required of another log is not comparable.
+            self.position = GtidSet::clone(&found.visible);
+            self.position_stale = false;
         }
         self.frontier = Some(found.visible);
     }
@@ -400,8 +460,39 @@ impl Session {
             && match self.level_for(request) {
                 Consistency::Global => true,
                 Consistency::Instance => self.worker.has_hidden(),
-                Consistency::Session | Consistency::Eventual => false,
+                Consistency::Session => self.must_ask_for_own(),
+                Consistency::Eventual => false,
             }
+    }
+
+    /// Whether the session has written something, and servers without GTIDs have not said where.
+    fn must_ask_for_own(&self) -> bool {
+        self.position_stale && self.worker.waits_of_primary() == Waits::Log
+    }
+
+    /// What was written through this process is in the session's position, its own writes among it.
+    pub(crate) fn has_all_written(&mut self) {
+        if self.must_ask_for_own() && !self.worker.has_hidden() {
+            self.position_stale = false;
+        }
+    }
+
+    /// Something was committed on a server that does not tell where. Noted before the client is told that it
+    /// was: whoever hears of it from the client may ask for it at once.
+    pub(crate) fn note_untold(&mut self, server: ServerId) {
+        match self.worker.waits_of(server) {
+            Waits::Cluster => {
+                let count = self.worker.count_write();
+                self.position.union(&GtidSet::Cluster(count));
+            }
+            Waits::Log => {
+                self.position_stale = true;
+                self.worker.shared.written.hide();
+                self.worker.shared.monitor.positions().stir();
+            }
+            Waits::Gtids | Waits::Nothing => return,
+        }
+        self.outcome.positioned = true;
     }
 
     /// What a statement is guaranteed to see: a hint or a rule counts more than the session's own

@@ -12,6 +12,8 @@ use millrace_sql::{
     ValueKind, XaOp, classify, lock_names, parts,
 };
 
+use millrace_topology::{GtidSet, ServerId, Waits};
+
 use crate::failure::Failure;
 use crate::lease::Request;
 use crate::prelude::IdBefore;
@@ -124,9 +126,8 @@ impl Session {
         self.note_seen(lease.server, request, class, &outcome);
         let hidden = self.hides_position(&outcome, request)
             || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
-        self.position_stale |= hidden;
         if hidden {
-            self.worker.shared.monitor.positions().stir();
+            self.note_hidden(lease.server);
         }
         match self.concealing.take() {
             Some(concealing) if !hidden && !self.position_unknown => concealing.told(),
@@ -760,12 +761,24 @@ impl Session {
         if request.access != Access::Write || outcome.positioned {
             return;
         }
-        let tracked = self
-            .worker
-            .with_world(|world| world.snapshot.primary_view().is_none_or(|view| view.gtid));
+        let tracked = self.worker.with_world(|world| {
+            let primary = world.snapshot.primary_view();
+            primary.is_none_or(|view| view.waits != Waits::Nothing)
+        });
         if !tracked {
             self.position_unknown = true;
         }
+    }
+
+    /// Something may have been committed whose position the answer did not tell.
+    fn note_hidden(&mut self, server: ServerId) {
+        if self.worker.waits_of(server) == Waits::Cluster {
+            let count = self.worker.count_write();
+            self.position.union(&GtidSet::Cluster(count));
+            return;
+        }
+        self.position_stale = true;
+        self.worker.shared.monitor.positions().stir();
     }
 
     /// A write may have committed without saying where: its answer ended with rows, or with an

@@ -7,7 +7,7 @@ use millrace_backend::state::{SessionState, Value};
 use millrace_metrics::PinReason;
 use millrace_protocol::resultset::ColumnDef;
 use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
-use millrace_topology::GtidSet;
+use millrace_topology::{GtidSet, Waits};
 
 use crate::prelude::CLEAR_DIAGNOSTICS;
 use crate::session::Session;
@@ -45,6 +45,7 @@ impl Session {
             && self
                 .worker
                 .with_world(|world| world.snapshot.primary == Some(lease.server))
+            && self.worker.waits_of(lease.server) == Waits::Gtids
     }
 
     /// Locks may have been taken or released.

@@ -25,7 +25,7 @@ use crate::prepared::ClientStatement;
 use crate::refusals::{CROWDED, Meaning, Refusals, meaning};
 use crate::relay::{Ended, Plan};
 use crate::rerun::commits;
-use crate::session::{Session, Transaction};
+use crate::session::{Ends, Session, Transaction};
 
 /// What is sent to the server.
 pub(crate) enum Main<'a> {
@@ -301,9 +301,13 @@ impl Session {
         }
         // Every command was sent, so every answer must be read, whatever one of them says.
         let mut refusal = None;
+        self.route.overdue = false;
         for step in std::mem::take(&mut prelude.steps) {
             if let Err(answer) = self.settle(lease, step).await {
                 refusal.get_or_insert(answer);
+                if self.route.overdue {
+                    break;
+                }
             }
         }
         if let Some(answer) = refusal {
@@ -324,6 +328,10 @@ impl Session {
             discard: false,
             sums: recorded,
             cursor: opens_cursor(request),
+        };
+        self.ends = Ends {
+            writes: request.access == Access::Write && request.expect != Expect::Prepare,
+            stays: stays_in_transaction(request.class),
         };
         let ended = self.relay(lease, request.expect, &plan).await?;
         if let Ended::Held(_) = ended {
@@ -493,6 +501,12 @@ impl Session {
         answer: Answer,
         begins: bool,
     ) -> Result<Attempt, Failure> {
+        if std::mem::take(&mut self.route.overdue) {
+            // Only reads wait.
+            lease.broken = true;
+            self.stop_on_server(lease);
+            return Ok(Attempt::Elsewhere(answer));
+        }
         let lost = lease.broken && answer.is_lost();
         if lost {
             if self.is_killed().await {
@@ -873,6 +887,22 @@ const DISCARD: Duration = Duration::from_millis(20);
 /// the session only, what its connection has lost with itself.
 fn may_repeat(request: &Request<'_>) -> bool {
     request.access <= Access::PrimaryRead || request.expect == Expect::Prepare
+}
+
+/// Whether the statement's kind ends no transaction.
+fn stays_in_transaction(class: &Statement) -> bool {
+    matches!(
+        class.kind,
+        Kind::Select
+            | Kind::Insert
+            | Kind::Replace
+            | Kind::Update
+            | Kind::Delete
+            | Kind::Show(_)
+            | Kind::Explain { .. }
+            | Kind::Diagnostics
+            | Kind::Savepoint
+    )
 }
 
 /// Whether a write that its server refused may be sent to another: one plain statement.

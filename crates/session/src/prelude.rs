@@ -3,6 +3,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
+use std::time::Duration;
 
 use millrace_backend::conn::{number, warnings};
 use millrace_backend::error::BackendError;
@@ -11,8 +12,8 @@ use millrace_backend::state::{self, SessionState};
 use millrace_metrics::{PinReason, PositionWait, Side};
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::first_value;
-use millrace_sql::{Access, Family, Flags, Kind, Statement, TableUse};
-use millrace_topology::ServerId;
+use millrace_sql::{Access, Flags, Kind, Statement, TableUse};
+use millrace_topology::{GtidSet, ServerId};
 
 use crate::failure::{Answer, Failure};
 use crate::lease::Request;
@@ -27,8 +28,8 @@ pub(crate) enum Step {
     SaveWarnings(Rc<Handle>, u64),
     /// LAST_INSERT_ID() and FOUND_ROWS() for that session.
     SaveNumbers(Rc<Handle>, u64),
-    /// The wait for a position.
-    Wait,
+    /// The wait for a position. In a cluster also for all that this process had counted then.
+    Wait(u64),
 }
 
 /// Commands ahead of the statement.
@@ -122,19 +123,94 @@ impl Session {
 
     /// The wait for the position that the session's reads must see.
     pub(crate) fn wait_for_position(&self, lease: &Lease, prelude: &mut Prelude) {
-        let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
-        let function = match lease.family {
-            Family::MySql => "WAIT_FOR_EXECUTED_GTID_SET",
-            Family::MariaDb => "MASTER_GTID_WAIT",
+        let counted = match self.required() {
+            // Before it is sent: what is counted later may be committed later.
+            GtidSet::Cluster(_) => self.worker.shared.written.counted(),
+            _ => 0,
         };
+        let text = self.wait_statement();
+        lease.frame_query(&mut prelude.bytes, text.as_bytes());
+        prelude.steps.push(Step::Wait(counted));
+    }
+
+    /// A statement that answers 0 when the server has what the session's reads must see.
+    fn wait_statement(&self) -> String {
+        let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
         // The connection's collation may still be another session's: with utf16 a bare literal
         // would be an empty set, which every server has.
-        let text = format!(
-            "SELECT {function}(_utf8mb4'{}',{seconds}) LIMIT 1",
-            self.required()
-        );
-        lease.frame_query(&mut prelude.bytes, text.as_bytes());
-        prelude.steps.push(Step::Wait);
+        match self.required() {
+            GtidSet::MySql(set) => {
+                format!("SELECT WAIT_FOR_EXECUTED_GTID_SET(_utf8mb4'{set}',{seconds}) LIMIT 1")
+            }
+            GtidSet::MariaDb(set) => {
+                format!("SELECT MASTER_GTID_WAIT(_utf8mb4'{set}',{seconds}) LIMIT 1")
+            }
+            GtidSet::Log(position) => {
+                let (file, offset) = position.coordinates().unwrap_or_default();
+                // 8.0.26 renamed the function.
+                let version = self
+                    .worker
+                    .with_world(|world| world.snapshot.version_number);
+                let function = match version >= 80_026 {
+                    true => "SOURCE_POS_WAIT",
+                    false => "MASTER_POS_WAIT",
+                };
+                let file = file.replace(['\'', '\\'], "");
+                format!("SELECT IF({function}(_utf8mb4'{file}',{offset},{seconds})>=0,0,1) LIMIT 1")
+            }
+            // Without WSREP_SYNC_WAIT_UPTO_GTID: with a binary log it answers before what it waits for is
+            // visible (observed on 10.11, in 11 of 11,116 reads), and it takes whole seconds only.
+            GtidSet::Cluster(_) => {
+                "SET STATEMENT wsrep_sync_wait=1 FOR SELECT 0 LIMIT 1".to_owned()
+            }
+        }
+    }
+
+    /// The answer to a wait. A cluster's node has a limit of its own, of 30 seconds.
+    async fn settle_wait(&mut self, lease: &mut Lease, counted: u64) -> Result<(), BackendError> {
+        const LEAST_MS: u32 = 10;
+        let reading = lease.read_answer(Expect::Query);
+        if counted == 0 {
+            let answer = reading.await;
+            self.note_wait(lease, answer)?;
+            self.worker.reached(lease.server, self.required());
+            return Ok(());
+        }
+        let limit = self.worker.options().routing.wait_limit_ms.max(LEAST_MS);
+        let limit = Duration::from_millis(limit.into());
+        let answer = tokio::time::timeout(limit, reading).await;
+        self.route.overdue = answer.is_err();
+        let late = || Err(BackendError::Timeout("routing.wait_limit"));
+        let answer = answer.unwrap_or_else(|_| late());
+        self.note_wait(lease, answer)?;
+        let reached = GtidSet::Cluster(counted);
+        self.worker.reached(lease.server, &reached);
+        Ok(())
+    }
+
+    /// Whether a wait has ended with what was waited for.
+    fn note_wait(
+        &self,
+        lease: &Lease,
+        answer: Result<Vec<u8>, BackendError>,
+    ) -> Result<(), BackendError> {
+        let server = lease.server;
+        let metrics = self.worker.metrics();
+        let reached = match answer {
+            Ok(answer) => first_value(&answer, lease.capabilities) == Some(b"0"),
+            Err(BackendError::Timeout(_)) => false,
+            Err(error) => {
+                metrics.position_wait(server.index(), PositionWait::Failed);
+                return Err(error);
+            }
+        };
+        if !reached {
+            metrics.position_wait(server.index(), PositionWait::TimedOut);
+            self.worker.set_behind(server);
+            return Err(BackendError::Timeout("routing.wait_limit"));
+        }
+        metrics.position_wait(server.index(), PositionWait::Reached);
+        Ok(())
     }
 
     /// Brings the connection to `target`, unless it is there.
@@ -562,7 +638,7 @@ impl Session {
     }
 
     pub(crate) async fn settle(&mut self, lease: &mut Lease, step: Step) -> Result<(), Answer> {
-        let is_wait = matches!(step, Step::Wait);
+        let is_wait = matches!(step, Step::Wait(_));
         self.settle_step(lease, step).await.map_err(|error| {
             if !is_wait {
                 // The connection's state is not what its record says.
@@ -592,25 +668,7 @@ impl Session {
                 saved.found_rows = number(&rows, 1);
                 lease.saving = None;
             }
-            Step::Wait => {
-                let server = lease.server;
-                let answer = lease.read_answer(Expect::Query).await;
-                let metrics = self.worker.metrics();
-                let answer = match answer {
-                    Ok(answer) => answer,
-                    Err(error) => {
-                        metrics.position_wait(server.index(), PositionWait::Failed);
-                        return Err(error);
-                    }
-                };
-                if first_value(&answer, lease.capabilities) != Some(b"0") {
-                    metrics.position_wait(server.index(), PositionWait::TimedOut);
-                    self.worker.set_behind(server);
-                    return Err(BackendError::Timeout("routing.wait_limit"));
-                }
-                metrics.position_wait(server.index(), PositionWait::Reached);
-                self.worker.reached(server, self.required());
-            }
+            Step::Wait(counted) => Box::pin(self.settle_wait(lease, counted)).await?,
         }
         Ok(())
     }

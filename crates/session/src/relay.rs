@@ -13,7 +13,7 @@ use millrace_protocol::ok::{Change, ErrPacket, OkPacket, parse_eof, rewrite_ok, 
 use millrace_protocol::packet::{HEADER, header};
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, Status};
-use millrace_topology::GtidSet;
+use millrace_topology::{GtidSet, Waits};
 
 use crate::failure::{Answer, Failure};
 use crate::login::error_packet;
@@ -149,6 +149,9 @@ impl Session {
                 }
                 Event::Ok { len, .. } => {
                     let rewrite = self.note_ok(lease, at, len);
+                    if self.ends.writes || lease.in_transaction() {
+                        self.note_end(lease);
+                    }
                     if rewrite && !plan.discard {
                         out.extend_from_slice(&lease.buffer[start..at]);
                         let packet = &lease.buffer[at..at + len];
@@ -341,14 +344,10 @@ impl Session {
         }
         for change in ok.changes() {
             match change {
-                Ok(Change::Gtids(gtids)) => {
-                    self.outcome.positioned = true;
-                    self.note_written(gtids);
-                }
+                Ok(Change::Gtids(gtids)) => self.note_written(lease, gtids),
                 Ok(Change::SystemVariable { name, value }) if name == b"last_gtid" => {
                     if !value.is_empty() {
-                        self.outcome.positioned = true;
-                        self.note_written(value);
+                        self.note_written(lease, value);
                     }
                 }
                 Ok(Change::SystemVariable { name, value }) => {
@@ -364,9 +363,24 @@ impl Session {
         true
     }
 
+    /// Whether the statement has committed something that its server does not tell the position of.
+    fn note_end(&mut self, lease: &Lease) {
+        let open = self.outcome.status.contains(Status::IN_TRANS);
+        // One transaction may have ended and another begun.
+        if !open || (lease.in_transaction() && !self.ends.stays) {
+            self.note_untold(lease.server);
+        }
+    }
+
     /// Notes where something was written, before the client is told that it was: whoever hears of it
     /// from the client may ask for it at once.
-    fn note_written(&mut self, position: &[u8]) {
+    fn note_written(&mut self, lease: &Lease, position: &[u8]) {
+        if self.worker.waits_of(lease.server) == Waits::Cluster {
+            // Some clusters tell one too. Their nodes say that they have it before it is visible there
+            // (observed on MariaDB 10.11 with a binary log), so it is of no use.
+            return;
+        }
+        self.outcome.positioned = true;
         match GtidSet::parse(self.position.family(), position) {
             Ok(written) => {
                 self.position.union(&written);

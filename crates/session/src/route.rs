@@ -37,6 +37,8 @@ pub(crate) struct Route {
     pub(crate) instead: Option<Access>,
     /// Where the last server lets nobody in, it is waited for.
     pub(crate) patient: bool,
+    /// A wait had no answer in time: none of the answers on that connection is waited for.
+    pub(crate) overdue: bool,
     /// The next wait for a place is short, as others can do.
     pub(crate) brief: bool,
 }

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use millrace_backend::account::Account;
 use millrace_backend::pool::{Lease, Pool, PoolKey};
@@ -13,7 +14,7 @@ use millrace_protocol::{Capabilities, Status};
 use millrace_routing::rules::Selection;
 use millrace_routing::{Consistency, Target};
 use millrace_sql::{Charset, Family, LexMode};
-use millrace_topology::{GtidSet, ServerId};
+use millrace_topology::{GtidSet, ServerId, Waits};
 use smallvec::SmallVec;
 
 use crate::consistency::Seen;
@@ -261,6 +262,9 @@ pub(crate) struct Session {
     pub(crate) position_unknown: bool,
     /// Something was written whose position was not told: it is asked for at the next chance.
     pub(crate) position_stale: bool,
+    pub(crate) ends: Ends,
+    /// When the statement under way was begun.
+    pub(crate) statement_begun: Instant,
     /// Variables that the last statement set to something that the server did not report.
     pub(crate) unreported: Vec<Box<str>>,
     /// The locks asked for by GET_LOCK, as SQL literals.
@@ -274,6 +278,15 @@ pub(crate) struct Session {
     pub(crate) status: Status,
     /// What the last answer said besides its rows.
     pub(crate) outcome: Box<Outcome>,
+}
+
+/// What the statement under way may end.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ends {
+    /// It may write, and commit that by itself.
+    pub(crate) writes: bool,
+    /// It is of a kind that never ends a transaction.
+    pub(crate) stays: bool,
 }
 
 impl Session {
@@ -357,6 +370,8 @@ impl Session {
             frontier: None,
             position_unknown: false,
             position_stale: false,
+            ends: Ends::default(),
+            statement_begun: Instant::now(),
             unreported: Vec::new(),
             locks: Vec::new(),
             locks_unknown: false,
@@ -382,6 +397,8 @@ impl Session {
         (self.seen, self.home) = (None, None);
         // An application that connects anew still sees what it wrote before.
         self.note_all_written();
+        self.position_stale =
+            self.worker.waits_of_primary() == Waits::Log && self.worker.has_hidden();
     }
 
     /// Its reads must see all that was written through this process until now.

@@ -22,7 +22,7 @@ use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
 use millrace_sql::{LexMode, Shapes, Statement};
-use millrace_topology::{GtidSet, ServerId};
+use millrace_topology::{GtidSet, ServerId, Waits};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
@@ -276,6 +276,8 @@ pub struct Worker {
     found: Cell<u64>,
     /// The change of primary up to which it is settled what was lost.
     epoch: Cell<u64>,
+    /// What the primary of then could be asked to wait for.
+    waits: Cell<Waits>,
     /// See [`Worker::may_ask`].
     asked: Cell<Instant>,
     ask_interval: Cell<Duration>,
@@ -382,6 +384,7 @@ impl Worker {
             verifiers: Verifiers::default(),
             found: Cell::new(0),
             epoch: Cell::new(0),
+            waits: Cell::default(),
             asked: Cell::new(Instant::now()),
             ask_interval: Cell::new(ASK_INTERVALS.0),
             deaf_until: Cell::new(Instant::now()),
@@ -540,14 +543,19 @@ impl Worker {
 
     /// After a change of the primary, finds out what of all that was written has come to it.
     fn settle_written(self: &Rc<Self>) {
-        let (epoch, primary) = self.with_world(|world| {
+        let (epoch, primary, waits) = self.with_world(|world| {
             let snapshot = &world.snapshot;
-            (snapshot.epoch, snapshot.primary)
+            let waits = snapshot.primary_view().map(|view| view.waits);
+            (snapshot.epoch, snapshot.primary, waits)
         });
-        let Some(primary) = primary.filter(|_| self.epoch.replace(epoch) != epoch) else {
+        let Some((primary, waits)) = primary.zip(waits) else {
             return;
         };
-        if !self.shared.written.doubt(self.index) {
+        let other = self.epoch.replace(epoch) != epoch;
+        // With other positions, those from before cannot be compared.
+        let other = self.waits.replace(waits) != waits || other;
+        // What a cluster has committed it has on all its nodes.
+        if !other || waits == Waits::Cluster || !self.shared.written.doubt(self.index) {
             return;
         }
         let worker = self.clone();
@@ -574,7 +582,8 @@ impl Worker {
         for (facts, view) in world.facts.iter().zip(&world.snapshot.servers) {
             self.servers.of(view.id).set_facts(facts.clone());
             let turn = self.servers.follow(view.id, &old.snapshot, &world.snapshot);
-            if (turn.fell || turn.other)
+            let before = old.snapshot.server(view.id).map(|view| view.waits);
+            if (turn.fell || turn.other || before != Some(view.waits))
                 && let Some(known) = self.known.borrow_mut().get_mut(view.id.index())
             {
                 known.clear();
@@ -672,7 +681,7 @@ impl Worker {
                 view.map(|view| view.incarnation)
             });
             if incarnation == Some(found.incarnation) {
-                self.reached(server, &found.executed);
+                self.told(server, &found.executed);
             }
         }
     }
@@ -688,6 +697,17 @@ impl Worker {
         });
     }
 
+    /// A server has said how far it is.
+    fn told(&self, server: ServerId, position: &GtidSet) {
+        if let (GtidSet::Log(_), Some(known)) =
+            (position, self.known.borrow_mut().get_mut(server.index()))
+        {
+            // A log that was begun anew is shorter than it was.
+            known.clear();
+        }
+        self.reached(server, position);
+    }
+
     /// A server was seen to have reached `position`.
     pub(crate) fn reached(&self, server: ServerId, position: &GtidSet) {
         let mut known = self.known.borrow_mut();
@@ -695,7 +715,7 @@ impl Worker {
             known.push(GtidSet::new(position.family()));
         }
         let known = &mut known[server.index()];
-        if known.family() != position.family() {
+        if !known.is_comparable(position) {
             *known = GtidSet::new(position.family());
         }
         // Never coalesced: it would claim what the server has not.
@@ -724,6 +744,27 @@ impl Worker {
     pub(crate) fn wrote(&self, position: &GtidSet) {
         self.shared.written.note(self.index, position);
         self.shared.monitor.positions().stir();
+    }
+
+    /// Something was written in a cluster: its number in this process's count.
+    pub(crate) fn count_write(&self) -> u64 {
+        self.shared.written.count(self.index)
+    }
+
+    /// What the server can be asked to wait for.
+    pub(crate) fn waits_of(&self, server: ServerId) -> Waits {
+        self.with_world(|world| {
+            let view = world.snapshot.server(server);
+            view.map_or(Waits::Nothing, |view| view.waits)
+        })
+    }
+
+    /// The same of the primary.
+    pub(crate) fn waits_of_primary(&self) -> Waits {
+        self.with_world(|world| {
+            let view = world.snapshot.primary_view();
+            view.map_or(Waits::Nothing, |view| view.waits)
+        })
     }
 
     /// Whether something was written, nobody knows where, since the primary was asked last how far it

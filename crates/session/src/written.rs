@@ -85,6 +85,34 @@ impl Written {
         }
     }
 
+    /// Something was written where servers tell no position: answers its number in this process's count,
+    /// under which it is noted.
+    pub(crate) fn count(&self, worker: usize) -> u64 {
+        let Some(worker) = self.workers.get(worker) else {
+            return self.reserve();
+        };
+        // Held until it is noted: whoever sees the count waits for it.
+        let mut positions = worker.positions.lock();
+        let positions = positions.as_deref_mut();
+        worker.added_at.store(u64::MAX, Ordering::SeqCst);
+        let count = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        if let Ok(positions) = positions {
+            add(&mut positions.sure, &GtidSet::Cluster(count));
+        }
+        worker.added_at.store(count, Ordering::SeqCst);
+        count
+    }
+
+    /// A number for what anybody has done until now: higher than all before.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.count.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// The highest number so far.
+    pub(crate) fn counted(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
     /// Adds everything that was written since the count was `since`, and brings that up to date. Where
     /// nothing was, the count is all that is looked at.
     pub(crate) fn add_to(&self, into: &mut GtidSet, since: &mut u64) {
@@ -129,7 +157,11 @@ impl Written {
         if let Some(mut kept) = positions.doubtful.take()
             && kept.family() == visible.family()
         {
-            kept.intersect(visible);
+            match kept.is_comparable(visible) {
+                true => kept.intersect(visible),
+                // Another server's log: what of it is there cannot be told from the rest.
+                false => kept = visible.clone(),
+            }
             add(&mut positions.sure, &kept);
         }
     }
@@ -163,7 +195,7 @@ impl Written {
 
 fn add(to: &mut Option<GtidSet>, position: &GtidSet) {
     match to {
-        Some(to) if to.family() == position.family() => {
+        Some(to) if to.is_comparable(position) => {
             to.union(position);
             to.coalesce(INTERVALS_MAX);
         }
@@ -199,6 +231,37 @@ mod tests {
         assert_eq!(written.hidden(), None, "one is under way");
         drop(second);
         assert_eq!(written.hidden(), Some(1), "and has not told");
+    }
+
+    #[test]
+    fn what_no_server_tells_is_counted() {
+        let written = Written::new(2);
+        let (mut position, mut since) = (GtidSet::new(Family::MariaDb), 0);
+        assert_eq!(written.count(1), 1);
+        written.add_to(&mut position, &mut since);
+        assert_eq!((&position, since), (&GtidSet::Cluster(1), 1));
+        assert_eq!(written.reserve(), 2, "higher than what was written before");
+        written.add_to(&mut position, &mut since);
+        assert_eq!(
+            (&position, since),
+            (&GtidSet::Cluster(1), 2),
+            "and no write"
+        );
+        assert_eq!(written.count(0), 3);
+        written.add_to(&mut position, &mut since);
+        assert_eq!((position, written.counted()), (GtidSet::Cluster(3), 3));
+    }
+
+    #[test]
+    fn another_servers_log_replaces_what_cannot_be_compared() {
+        let log = |server, offset| GtidSet::log(server, "binlog.000003", offset).unwrap();
+        let written = Written::new(1);
+        written.note(0, &log("a", 4));
+        written.note(0, &log("a", 90));
+        assert_eq!(all(&written), log("a", 90));
+        assert!(written.doubt(0));
+        written.settle(0, &log("b", 7));
+        assert_eq!(all(&written), log("b", 7), "all that the new primary has");
     }
 
     #[test]

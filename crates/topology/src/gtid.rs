@@ -1,11 +1,13 @@
-//! Sets of global transaction identifiers of both families: parse, add, compare, print. Knows no
-//! server and no session.
+//! Positions: sets of global transaction identifiers of both families, and what stands for them where
+//! servers have none. Parse, add, compare, print. Knows no server and no session.
 
+mod log;
 mod mariadb;
 mod mysql;
 
 use std::fmt;
 
+pub use log::LogPosition;
 pub use mariadb::MariaDbSet;
 pub use mysql::MySqlSet;
 
@@ -29,6 +31,11 @@ pub enum GtidSet {
     MySql(MySqlSet),
     /// MariaDB: the last sequence number per domain.
     MariaDb(MariaDbSet),
+    /// MySQL without GTIDs: how far the log of one server is.
+    Log(LogPosition),
+    /// A Galera cluster: what this process has had it write, by this process's own count. Its nodes tell
+    /// no position, but wait for all that was written anywhere before they were asked.
+    Cluster(u64),
 }
 
 impl GtidSet {
@@ -58,11 +65,25 @@ impl GtidSet {
         MariaDbSet::parse(text).map(GtidSet::MariaDb)
     }
 
+    /// Binary-log coordinates as a server writes them: whose log it is by its server_uuid, `binlog.000123`,
+    /// the offset. None where they are not understood.
+    pub fn log(server: &str, file: &str, offset: u64) -> Option<Self> {
+        LogPosition::new(server, file, offset).map(GtidSet::Log)
+    }
+
     /// The family whose identifiers it holds.
     pub fn family(&self) -> Family {
         match self {
-            GtidSet::MySql(_) => Family::MySql,
-            GtidSet::MariaDb(_) => Family::MariaDb,
+            GtidSet::MySql(_) | GtidSet::Log(_) => Family::MySql,
+            GtidSet::MariaDb(_) | GtidSet::Cluster(_) => Family::MariaDb,
+        }
+    }
+
+    /// Whether two positions are of one kind and, where they are coordinates, in one log.
+    pub fn is_comparable(&self, other: &GtidSet) -> bool {
+        match (self, other) {
+            (GtidSet::Log(own), GtidSet::Log(other)) => own.is_comparable(other),
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
 
@@ -71,17 +92,31 @@ impl GtidSet {
         match self {
             GtidSet::MySql(set) => set.union(&MySqlSet::parse(text)?),
             GtidSet::MariaDb(set) => set.union(&MariaDbSet::parse(text)?),
+            GtidSet::Log(_) | GtidSet::Cluster(_) => {
+                return Err(GtidError {
+                    family: self.family(),
+                });
+            }
         }
         Ok(())
     }
 
     /// Adds another set of the same family. A set of the other family replaces an empty one and
-    /// is otherwise left out.
+    /// is otherwise left out. Positions of one family that cannot be compared become one that no server
+    /// has: a change of `gtid_mode`, or coordinates in the logs of two servers.
     pub fn union(&mut self, other: &GtidSet) {
         match (&mut *self, other) {
+            (GtidSet::Log(own), GtidSet::Log(other)) => own.union(other),
+            (GtidSet::Cluster(own), GtidSet::Cluster(other)) => *own = (*own).max(*other),
+            (_, other) if other.is_empty() => {}
             (GtidSet::MySql(set), GtidSet::MySql(other)) => set.union(other),
             (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.union(other),
             (empty, other) if empty.is_empty() => *empty = other.clone(),
+            (GtidSet::MySql(_), GtidSet::Log(_)) | (GtidSet::Log(_), GtidSet::MySql(_)) => {
+                *self = GtidSet::Log(LogPosition::nowhere());
+            }
+            // A server that has joined a cluster or left it.
+            (own, other) if own.family() == other.family() => *own = other.clone(),
             _ => {}
         }
     }
@@ -91,6 +126,10 @@ impl GtidSet {
         match (&mut *self, other) {
             (GtidSet::MySql(set), GtidSet::MySql(other)) => set.intersect(other),
             (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.intersect(other),
+            (GtidSet::Cluster(own), GtidSet::Cluster(other)) => *own = (*own).min(*other),
+            (GtidSet::Log(own), GtidSet::Log(other)) if own.is_comparable(other) => {
+                own.intersect(other);
+            }
             _ => self.clear(),
         }
     }
@@ -100,6 +139,9 @@ impl GtidSet {
         match (&mut *self, other) {
             (GtidSet::MySql(set), GtidSet::MySql(other)) => set.subtract(other),
             (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.subtract(other),
+            (own @ (GtidSet::Log(_) | GtidSet::Cluster(_)), other) if other.contains(own) => {
+                own.clear();
+            }
             _ => {}
         }
     }
@@ -127,6 +169,8 @@ impl GtidSet {
         match (self, other) {
             (GtidSet::MySql(set), GtidSet::MySql(other)) => set.contains(other),
             (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.contains(other),
+            (GtidSet::Log(own), GtidSet::Log(other)) => own.contains(other),
+            (GtidSet::Cluster(own), GtidSet::Cluster(other)) => own >= other,
             _ => other.is_empty(),
         }
     }
@@ -137,6 +181,9 @@ impl GtidSet {
         match (self, other) {
             (GtidSet::MySql(set), GtidSet::MySql(other)) => set.lacks(other),
             (GtidSet::MariaDb(set), GtidSet::MariaDb(other)) => set.lacks(other),
+            (GtidSet::Log(own), GtidSet::Log(other)) => own.lacks(other),
+            // A node has it within moments, whatever it is known to have.
+            (own, other @ GtidSet::Cluster(_)) => u64::from(!own.contains(other)),
             _ if other.is_empty() => 0,
             _ => u64::MAX,
         }
@@ -156,6 +203,8 @@ impl GtidSet {
         match self {
             GtidSet::MySql(set) => set.is_empty(),
             GtidSet::MariaDb(set) => set.is_empty(),
+            GtidSet::Log(_) => false,
+            GtidSet::Cluster(count) => *count == 0,
         }
     }
 
@@ -169,6 +218,8 @@ impl GtidSet {
         match self {
             GtidSet::MySql(set) => set.heap_bytes(),
             GtidSet::MariaDb(set) => set.heap_bytes(),
+            // Names that all positions of one answer share.
+            GtidSet::Log(_) | GtidSet::Cluster(_) => 0,
         }
     }
 }
@@ -179,6 +230,8 @@ impl fmt::Display for GtidSet {
         match self {
             GtidSet::MySql(set) => set.fmt(f),
             GtidSet::MariaDb(set) => set.fmt(f),
+            GtidSet::Log(position) => position.fmt(f),
+            GtidSet::Cluster(count) => write!(f, "write {count} through this process"),
         }
     }
 }

@@ -20,9 +20,9 @@ pub use discover::DiscoveryOptions;
 pub use event::ChangeEvent;
 pub use family::{Family, Millis, SERVERS_EVER, ServerId};
 pub use fold::{Evidence, Options, ServerSpec, Topology};
-pub use gtid::{GtidError, GtidSet, MariaDbSet, MySqlSet};
+pub use gtid::{GtidError, GtidSet, LogPosition, MariaDbSet, MySqlSet};
 pub use observation::{
     Cause, GaleraNode, GaleraState, GroupView, Member, MemberState, Observation, ObservationKind,
     Peer, ProbeReport, Receiver, Relation, ReplicationStatus,
 };
-pub use snapshot::{ConfiguredRole, Health, NoPrimary, Role, ServerView, Snapshot, Unfit};
+pub use snapshot::{ConfiguredRole, Health, NoPrimary, Role, ServerView, Snapshot, Unfit, Waits};

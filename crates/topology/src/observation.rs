@@ -1,6 +1,6 @@
 //! What is seen of a server, by a probe or by live traffic. Judges nothing.
 
-use crate::{Family, GtidSet, Millis, ServerId};
+use crate::{Family, GtidSet, Millis, ServerId, Waits};
 
 /// Something seen of one server.
 #[derive(Debug, Clone, PartialEq)]
@@ -125,6 +125,8 @@ pub struct ProbeReport {
     pub replicas_attached: Option<u32>,
     /// Positions are usable: MySQL's `@@gtid_mode` is ON; always so on MariaDB with a binary log.
     pub gtid: bool,
+    /// Where that is not so: binary-log coordinates are, its own and its source's.
+    pub log: bool,
     /// `@@gtid_executed`; MariaDB's `@@gtid_current_pos` (see the probe for what is asked).
     pub executed: GtidSet,
     /// `@@max_connections`.
@@ -166,6 +168,7 @@ impl ProbeReport {
             replication: None,
             replicas_attached: None,
             gtid: true,
+            log: false,
             executed: GtidSet::new(family),
             max_connections: 151,
             collation_id: 255,
@@ -173,6 +176,19 @@ impl ProbeReport {
             lower_case_table_names: 0,
             round_trip_us: 0,
             threads_running: 0,
+        }
+    }
+
+    /// What it can be asked to wait for.
+    pub fn waits(&self) -> Waits {
+        if self.galera.is_some() {
+            Waits::Cluster
+        } else if self.gtid {
+            Waits::Gtids
+        } else if self.log {
+            Waits::Log
+        } else {
+            Waits::Nothing
         }
     }
 

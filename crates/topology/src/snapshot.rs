@@ -264,8 +264,8 @@ pub struct ServerView {
     pub unfit: Option<Unfit>,
     /// Its last known lag in whole seconds. None for a primary and where it is not known.
     pub lag_seconds: Option<u64>,
-    /// Positions are usable on it.
-    pub gtid: bool,
+    /// What it can be asked to wait for.
+    pub waits: Waits,
     /// What it had executed when last asked.
     pub executed: GtidSet,
     /// What it last said of itself; none before the first good probe.
@@ -287,6 +287,20 @@ impl ServerView {
     pub fn is_fit(&self) -> bool {
         self.unfit.is_none()
     }
+}
+
+/// What a server can be asked to wait for, so that a read there sees what was written elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Waits {
+    /// Nothing: nobody knows how far it is.
+    #[default]
+    Nothing,
+    /// Transactions by their GTIDs.
+    Gtids,
+    /// A place in the binary log of the server that it replicates from.
+    Log,
+    /// All that its Galera cluster has written until it is asked.
+    Cluster,
 }
 
 /// The world at one moment. Immutable; a newer one has a higher generation.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::judge::{self, Verdict};
 use crate::{
     Cause, GtidSet, Health, Millis, Options, ProbeReport, ServerId, ServerSpec, ServerView, Unfit,
+    Waits,
 };
 
 /// What is known of one server.
@@ -250,7 +251,7 @@ impl State {
             health: self.health,
             unfit,
             lag_seconds: self.current().and(self.lag_seconds),
-            gtid: report.is_some_and(|report| report.gtid),
+            waits: report.map_or(Waits::Nothing, ProbeReport::waits),
             executed: report.map_or_else(
                 || GtidSet::new(verdict.family.unwrap_or(crate::Family::MySql)),
                 |report| report.executed.clone(),

@@ -5,11 +5,12 @@ mod examples;
 #[path = "../serving/ground.rs"]
 #[allow(dead_code, reason = "the suite needs but some of it")]
 mod ground;
+mod kinds;
 mod levels;
 mod pools;
 mod rules;
 
-use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
+use millrace_sandbox::{Cluster, ClusterSpec, Family, Topology, skip_unless, skip_unless_topology};
 use millrace_tests::checks::Checks;
 
 use crate::ground::mark;
@@ -104,4 +105,20 @@ async fn mysql() -> anyhow::Result<()> {
 #[tokio::test]
 async fn mariadb() -> anyhow::Result<()> {
     test(Family::MariaDb).await
+}
+
+#[tokio::test]
+async fn galera() -> anyhow::Result<()> {
+    if !skip_unless_topology(Family::MariaDb, Topology::Galera, "routing") {
+        return Ok(());
+    }
+    kinds::galera().await
+}
+
+#[tokio::test]
+async fn without_gtids() -> anyhow::Result<()> {
+    if !skip_unless(Family::MySql, "routing without GTIDs") {
+        return Ok(());
+    }
+    kinds::without_gtids().await
 }

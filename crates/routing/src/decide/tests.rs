@@ -1,4 +1,4 @@
-use millrace_topology::{Cause, Family, Health, Role, ServerView, Unfit};
+use millrace_topology::{Cause, Family, Health, Role, ServerView, Unfit, Waits};
 
 use super::*;
 use crate::ServerSet;
@@ -22,7 +22,7 @@ fn server(id: ServerId, role: Role, executed: &str) -> ServerView {
         health: Health::Up,
         unfit: None,
         lag_seconds: None,
-        gtid: true,
+        waits: Waits::Gtids,
         executed: set(executed),
         report: None,
         probed_at: None,
@@ -258,10 +258,20 @@ fn a_read_goes_where_its_position_is() {
             "primary: replicas_behind",
         ),
         (
-            "without GTIDs nobody can wait",
+            "a cluster's nodes are asked to wait, whatever they are known to have",
+            |c| {
+                c.required = GtidSet::Cluster(7);
+                for server in &mut c.world.servers {
+                    server.waits = Waits::Cluster;
+                }
+            },
+            "1? primary: read_after_wait",
+        ),
+        (
+            "without positions nobody can wait",
             |c| {
                 c.required = set("0-1-11");
-                c.world.servers[1].gtid = false;
+                c.world.servers[1].waits = Waits::Nothing;
             },
             "2? primary: read_after_wait",
         ),
@@ -317,6 +327,23 @@ fn a_position_learnt_since_the_snapshot_counts() {
         &load,
     );
     assert_eq!(show(&decision), "2 1? primary: read");
+    // Without GTIDs a wait that was in vain is not tried again at once.
+    let mut world = world();
+    world.servers[R1.index()].waits = Waits::Log;
+    let decision = decide(
+        &world,
+        &Options::default(),
+        &SessionView::new(&required),
+        Access::Read,
+        &load,
+    );
+    assert_eq!(show(&decision), "2 primary: read");
+    // But where there is nobody else to turn to.
+    let mut session = SessionView::new(&required);
+    session.target = Target::ReplicasOnly;
+    let options = Options::default();
+    let decision = decide(&world, &options, &session, Access::Read, &load);
+    assert_eq!(show(&decision), "2 1?: replica_listener");
 }
 
 #[test]
@@ -616,13 +643,13 @@ fn nobody_goes_to_the_primary_for_balance_who_could_not_leave_it() {
     );
     session.seen = Some(R2);
     assert_eq!(at(&world, &session), "2 primary: read");
-    world.servers[R2.index()].gtid = false;
+    world.servers[R2.index()].waits = Waits::Nothing;
     assert_eq!(
         at(&world, &session),
         "primary 2: read",
         "it could not leave that either"
     );
-    world.servers[R2.index()].gtid = true;
+    world.servers[R2.index()].waits = Waits::Gtids;
     // Where it would have to wait the primary is better.
     world.servers[R2.index()].executed = set("0-1-2");
     assert_eq!(at(&world, &session), "primary 2?: read");

@@ -1,5 +1,5 @@
 use millrace_sql::{Family as SqlFamily, LexMode, classify};
-use millrace_topology::{Family, Health, Role, ServerId, Unfit};
+use millrace_topology::{Family, Health, Role, ServerId, Unfit, Waits};
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn server_view(id: u16, role: Role, executed: &str) -> ServerView {
         health: Health::Up,
         unfit: None,
         lag_seconds: (role == Role::Replica).then_some(0),
-        gtid: true,
+        waits: Waits::Gtids,
         executed: GtidSet::parse_mariadb(executed.as_bytes()).unwrap(),
         report: None,
         probed_at: None,
