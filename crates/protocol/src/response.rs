@@ -100,6 +100,12 @@ const LOCAL_INFILE: u8 = 0xFB;
 pub(crate) const METADATA_FLAG: Capabilities =
     Capabilities::OPTIONAL_RESULTSET_METADATA.union(Capabilities::CACHE_METADATA);
 
+/// Column counts are events of their own.
+const COUNTS: u8 = 1;
+
+/// The statement may open a cursor instead of sending rows.
+const CURSOR: u8 = 2;
+
 /// Payload bytes of the shortest OK packet; a classic EOF has five.
 const OK_MIN: usize = 7;
 
@@ -128,10 +134,8 @@ pub struct Tracker {
     continued: bool,
     started: bool,
     infile: bool,
-    /// Column counts are events of their own.
-    shows_counts: bool,
-    /// The statement may open a cursor instead of sending rows.
-    may_open_cursor: bool,
+    /// [`COUNTS`] and [`CURSOR`].
+    told: u8,
     /// The result set in progress holds OUT parameters, which the EOF before its rows
     /// has said.
     out_params: bool,
@@ -156,8 +160,7 @@ impl Tracker {
             continued: false,
             started: false,
             infile: false,
-            shows_counts: false,
-            may_open_cursor: false,
+            told: 0,
             out_params: false,
         }
     }
@@ -166,7 +169,7 @@ impl Tracker {
     /// packet in another form.
     pub fn showing_counts(self) -> Self {
         Self {
-            shows_counts: true,
+            told: self.told | COUNTS,
             ..self
         }
     }
@@ -175,7 +178,7 @@ impl Tracker {
     /// status says: a routine's own open cursors set the same flag (observed on both families).
     pub fn opening_cursor(self) -> Self {
         Self {
-            may_open_cursor: true,
+            told: self.told | CURSOR,
             ..self
         }
     }
@@ -194,7 +197,7 @@ impl Tracker {
         let results = self.result_sets;
         match self.pass(buf) {
             0 => self.decide(buf),
-            len if self.shows_counts && self.result_sets > results => Event::ColumnCount { len },
+            len if self.shows_counts() && self.result_sets > results => Event::ColumnCount { len },
             passed => Event::Pass(passed),
         }
     }
@@ -244,7 +247,7 @@ impl Tracker {
         }
         while at < buf.len() {
             let before = at;
-            let shown = self.shows_counts && self.state == State::First && !self.continued;
+            let shown = self.shows_counts() && self.state == State::First && !self.continued;
             if shown && at > 0 {
                 break;
             }
@@ -383,8 +386,13 @@ impl Tracker {
         }
     }
 
+    #[inline]
+    fn shows_counts(&self) -> bool {
+        self.told & COUNTS != 0
+    }
+
     fn opens_cursor(&self, status: Status) -> bool {
-        self.may_open_cursor && status.contains(Status::CURSOR_EXISTS)
+        self.told & CURSOR != 0 && status.contains(Status::CURSOR_EXISTS)
     }
 
     /// Packets of this length and more are rows although they start with 0xFE: a value

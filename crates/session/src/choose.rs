@@ -215,6 +215,7 @@ impl Session {
         let primary = self.worker.with_world(|world| world.snapshot.primary);
         primary == Some(server)
             || (class.tables.is_empty()
-                && (class.kind == Kind::Diagnostics || access <= Access::PrimaryRead))
+                && (class.kind == Kind::Diagnostics
+                    || (access <= Access::PrimaryRead && !class.names_server())))
     }
 }

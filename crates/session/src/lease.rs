@@ -1,6 +1,7 @@
 //! One statement on one server connection: sends it with what must go ahead, relays the answer, and
 //! says whether another server may be tried.
 
+use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -324,7 +325,7 @@ impl Session {
             self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
         let plan = Plan {
             hold: self.errors_to_hold(lease, request, read_only, first),
-            statement: request.prepare,
+            statement: request.prepare.and_then(NonZeroU32::new),
             discard: false,
             sums: recorded,
             cursor: opens_cursor(request),

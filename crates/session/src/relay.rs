@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::num::NonZeroU32;
 use std::task::Poll;
 
 use millrace_backend::connect::server_error;
@@ -84,7 +85,7 @@ pub(crate) struct Plan {
     /// Errors to hold back, if they come first.
     pub(crate) hold: Refusals,
     /// The number to show the client for a prepared statement.
-    pub(crate) statement: Option<u32>,
+    pub(crate) statement: Option<NonZeroU32>,
     /// Throw the answer away.
     pub(crate) discard: bool,
     /// Sum up definitions and rows.
@@ -220,7 +221,7 @@ impl Session {
                     self.outcome.warnings = warnings;
                     if let Some(number) = plan.statement {
                         let field = at + HEADER + 1;
-                        lease.buffer[field..field + 4].copy_from_slice(&number.to_le_bytes());
+                        lease.buffer[field..field + 4].copy_from_slice(&number.get().to_le_bytes());
                     }
                     self.outcome.prepared = Some((id, columns, params));
                     at += len;

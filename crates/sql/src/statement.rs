@@ -558,6 +558,14 @@ impl Statement {
         crate::classify::asks_about_server(self)
     }
 
+    /// Whether it asks about *the* server, whatever else it asks.
+    pub fn names_server(&self) -> bool {
+        let only_counts = self.flags.contains(Flags::USES_WARNING_COUNT);
+        self.flags
+            .intersects(Flags::SERVER_LOCAL | Flags::SHOWS_VARIABLES)
+            || (self.flags.contains(Flags::READS_SYSVARS) && !only_counts)
+    }
+
     /// Forgets the statement and keeps the memory.
     pub fn clear(&mut self) {
         self.kind = Kind::Unknown;
