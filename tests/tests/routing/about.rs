@@ -52,7 +52,7 @@ pub(crate) async fn progress(cluster: &Cluster) -> anyhow::Result<()> {
     let mut control = cluster.control(&cluster.primary().name).await?;
     for sql in [
         "CREATE TABLE app.long_one (a INT, b VARCHAR(200)) ENGINE=Aria",
-        "INSERT INTO app.long_one SELECT seq, REPEAT('x', 200) FROM seq_1_to_300000",
+        "INSERT INTO app.long_one SELECT seq, REPEAT('x', 200) FROM app.seq_1_to_300000",
     ] {
         control.run(sql).await?;
     }
