@@ -91,7 +91,7 @@ suites() {
 run_suite() {
     local threads=1
     # They mostly wait: two families or topologies at once.
-    case $1 in differential | discovery | failover | vanishing) threads=2 ;; esac
+    case $1 in differential | discovery | failover | no_primary | vanishing) threads=2 ;; esac
     cargo test --package millrace-tests --test "$1" --locked -- \
         --test-threads "${MILLRACE_TEST_THREADS:-$threads}"
 }

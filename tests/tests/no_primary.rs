@@ -1,5 +1,4 @@
-//! No primary, no room: what needs no primary is served without one, replicas' places serve while the
-//! primary's are taken, and limits of accounts are met as waiting.
+//! No primary, no room: what needs neither is served elsewhere, and the rest waits, logins as well.
 
 #[path = "serving/ground.rs"]
 #[allow(dead_code, reason = "the suite needs but some of it")]

@@ -97,7 +97,12 @@ impl ServerTls {
             // Nobody looks at it.
             Err(_) => ServerName::try_from("localhost").map_err(tls_error)?,
         };
-        self.connector.connect(name, plain).await.map_err(tls_error)
+        let connecting = self.connector.connect(name, plain);
+        connecting.await.map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput => tls_error(error),
+            // The server went away meanwhile: it may be back in a moment.
+            _ => BackendError::Io(error),
+        })
     }
 }
 
