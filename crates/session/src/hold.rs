@@ -87,9 +87,20 @@ impl Session {
         let class = request.inner.map_or(request.class, |(inner, _)| inner);
         let place = self.enter(metric_kind(class.kind).as_str(), lane, bytes, &why)?;
         let _counted = Counted::new(&self.worker);
+        let conceals = self.concealing.is_some();
         loop {
+            // No server has it, or the one that had has done nothing of it: nobody's reads wait for it.
+            if self.route.ended.is_none()
+                && self.route.lost == 0
+                && let Some(concealing) = self.concealing.take()
+            {
+                concealing.told();
+            }
             let ready = |session: &mut Session| session.candidates(request).is_ok();
             self.turn(&place, begun, limit, &why, ready).await?;
+            if conceals && self.concealing.is_none() {
+                self.concealing = Some(self.worker.shared.written.conceal());
+            }
             place.go();
             match self.try_servers(request, Some(&place)).await? {
                 Tried::Answered(lease) => {
