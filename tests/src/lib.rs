@@ -10,6 +10,7 @@ pub mod harness;
 pub mod histories;
 pub mod ledger;
 pub mod load;
+pub mod netns;
 pub mod torture;
 pub mod vanish;
 pub mod wire;

@@ -16,7 +16,7 @@ use millrace_topology::ServerId;
 
 use crate::counted::repeat;
 use crate::server::{CLIENT, COLLATION};
-use crate::stage::{Stage, without_tls};
+use crate::stage::{Stage, plain_network};
 
 /// Idle connections; the session's own last one is not among them.
 const IDLE: u64 = 8;
@@ -31,7 +31,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         track: "time_zone".into(),
     };
     let opener = Logins {
-        tls: without_tls()?,
+        network: plain_network()?,
         timeout: PoolOptions::default().connect_timeout,
         states: Rc::default(),
         rooms: Rc::default(),

@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use millrace_backend::connect::{Address, SharedTls};
+use millrace_backend::connect::{Address, Network, SharedNetwork};
 use millrace_backend::monitor::{Monitor, MonitorOptions};
 use millrace_backend::secret::Secret;
+use millrace_backend::tcp::TcpOptions;
 use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
 use millrace_routing::Catalogue;
 use millrace_topology::{Options, ServerId, ServerSpec};
@@ -228,7 +229,7 @@ impl Stage {
             .enable_all()
             .build_local(LocalOptions::default())?;
         let workers = std::mem::replace(&mut self.runtime, own);
-        let watching = monitor.clone().run(Arc::new(options), without_tls()?);
+        let watching = monitor.clone().run(Arc::new(options), plain_network()?);
         self.runtime.spawn_local(watching);
         let world = monitor.watch();
         self.until(|| {
@@ -276,7 +277,10 @@ impl Others {
     }
 }
 
-pub(crate) fn without_tls() -> anyhow::Result<SharedTls> {
+pub(crate) fn plain_network() -> anyhow::Result<SharedNetwork> {
     let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());
-    Ok(Arc::new(tls.context("no TLS")?))
+    Ok(Arc::new(Network {
+        tls: tls.context("no TLS")?,
+        tcp: TcpOptions::default(),
+    }))
 }

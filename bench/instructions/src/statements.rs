@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::client::Script;
 use crate::server::{CLIENT, execute, point_select, update};
-use crate::stage::{Stage, without_tls};
+use crate::stage::{Stage, plain_network};
 
 /// A worker with one client, logged in, in front of the servers.
 fn stage() -> anyhow::Result<Stage> {
@@ -35,7 +35,7 @@ fn stage() -> anyhow::Result<Stage> {
         registry: Arc::new(Registry::default()),
         key: Arc::new(ServerKey::generate()?),
         tls: None,
-        server_tls: without_tls()?,
+        network: plain_network()?,
         metrics: Arc::new(Metrics::new(1, names)),
         monitor,
         rules: Arc::default(),

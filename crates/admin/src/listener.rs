@@ -43,11 +43,11 @@ impl Listener {
             Listener::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Plain::Tcp(stream), Some(peer)))
+                Ok((stream.into(), Some(peer)))
             }
             Listener::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Plain::Unix(stream), None))
+                Ok((stream.into(), None))
             }
         }
     }

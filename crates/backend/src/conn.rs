@@ -20,7 +20,7 @@ use millrace_protocol::{Capabilities, Status, packet};
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
-use crate::connect::{Opened, finish, server_error};
+use crate::connect::{Opened, attributes, finish, server_error};
 use crate::error::{BackendError, ServerError};
 use crate::exchange::Exchange;
 use crate::prepared::Prepared;
@@ -209,13 +209,32 @@ pub struct Conn {
     pub used: u64,
     /// Not to be used again: an unfinished answer, a KILL, an error.
     pub broken: bool,
+    /// The kernel has given it up, as nothing was heard of the server: others may have come to the
+    /// same end.
+    pub path_lost: bool,
+    /// The server had closed it before it read what was sent last: none of that was run.
+    pub closed_before: bool,
     /// Its server is taken for dead: nobody waits for what it has to say.
     pub down: Rc<Cell<bool>>,
+    /// `@@wait_timeout` as a login finds it; seconds.
+    wait_timeout: Option<u64>,
     nonce: Vec<u8>,
     plugin: String,
     permit: Option<Permit>,
     exchange: Exchange,
 }
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        self.quit();
+    }
+}
+
+/// COM_PING.
+const PING: [u8; 5] = [1, 0, 0, 0, 0x0e];
+
+/// COM_QUIT, which has no answer.
+const QUIT: [u8; 5] = [1, 0, 0, 0, 1];
 
 /// A row of a control query: the columns' text, none for NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
@@ -246,6 +265,9 @@ impl Conn {
             opened: Instant::now(),
             used: 0,
             broken: false,
+            path_lost: false,
+            closed_before: false,
+            wait_timeout: None,
             down: Rc::default(),
             nonce: opened.greeting.nonce.to_vec(),
             plugin: opened.greeting.auth_plugin,
@@ -316,9 +338,64 @@ impl Conn {
         self.buffer.is_empty() && self.stream.is_quiet()
     }
 
+    /// As [`Stream::set_user_timeout`].
+    pub fn set_user_timeout(&self, limit: u32) -> Option<u32> {
+        self.stream.set_user_timeout(limit)
+    }
+
+    /// The same, of this very moment; costs a system call.
+    pub fn is_quiet_now(&mut self) -> bool {
+        self.buffer.is_empty() && self.stream.is_quiet_now()
+    }
+
+    /// Asks for a sign of life (COM_PING).
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub async fn ping(&mut self) -> Result<(), BackendError> {
+        self.send(&PING, 1).await?;
+        self.read_answer(Expect::Simple).await?;
+        Ok(())
+    }
+
+    /// What the server has said unasked before it closed the connection, as far as that is an error.
+    /// Does not wait.
+    pub fn farewell(&mut self) -> Option<ServerError> {
+        let _ = self.poll_fill(&mut Context::from_waker(Waker::noop()));
+        let len = packet::whole(&self.buffer)?;
+        let error = ErrPacket::parse(&self.buffer[packet::HEADER..len]).ok()?;
+        Some(server_error(&error))
+    }
+
+    /// For how many seconds the server lets it be idle, where that is known.
+    pub fn wait_timeout(&self) -> Option<u64> {
+        let set = self.state.reported("wait_timeout");
+        set.and_then(|set| std::str::from_utf8(set).ok()?.parse().ok())
+            .or(self.wait_timeout)
+    }
+
+    /// The packet of `len` bytes at the front of what was read is no answer, but the server's word that
+    /// it has closed the connection (4031, say): what was sent last was not read. The numbers of an
+    /// answer's packets begin with 1 (manual, "MySQL Packets"; observed on 9.7).
+    pub fn is_unasked(&self) -> bool {
+        packet::header(&self.buffer).is_some_and(|header| header.seq == 0)
+    }
+
     /// The stream alone, for somebody who speaks to the server without books: replication.
-    pub fn into_stream(self) -> Stream {
-        self.stream
+    pub fn into_stream(mut self) -> Stream {
+        std::mem::replace(&mut self.stream, Stream::Gone)
+    }
+
+    /// Takes its leave of the server (COM_QUIT), which would count a connection that just ends as
+    /// aborted. Not in the middle of an exchange: there it would be taken for something else. Does not
+    /// wait: what the socket has no room for is left out.
+    fn quit(&mut self) {
+        if matches!(self.stream, Stream::Gone) || !self.exchange.is_answered() {
+            return;
+        }
+        // Without regard to how long the task has run already: that would look like a full socket.
+        let _ = pin!(tokio::task::unconstrained(self.stream.send(&QUIT)))
+            .poll(&mut Context::from_waker(Waker::noop()));
     }
 
     /// Polls for more bytes from the server.
@@ -337,6 +414,9 @@ impl Conn {
             if self.down.get() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
+        }
+        if let Poll::Ready(Err(error)) = &polled {
+            self.path_lost = is_path_lost(error);
         }
         polled
     }
@@ -435,6 +515,10 @@ impl Conn {
                 Event::Err { len } => {
                     let error =
                         ErrPacket::parse(&self.buffer[4..len]).map(|error| server_error(&error));
+                    if answer.is_empty() && self.is_unasked() {
+                        (self.broken, self.closed_before) = (true, true);
+                        return Err(closed(&error?));
+                    }
                     self.buffer.drain(..len);
                     self.answered();
                     return Err(BackendError::Server(error?));
@@ -515,13 +599,15 @@ impl Conn {
         self.frame_query(out, Self::tracking_statement(self.family, track).as_bytes());
         self.frame_query(
             out,
-            b"SELECT @@character_set_client,@@character_set_results,@@collation_connection LIMIT 1",
+            b"SELECT @@character_set_client,@@character_set_results,@@collation_connection,\
+              @@wait_timeout LIMIT 1",
         );
     }
 
     async fn finish_set_up(&mut self) -> Result<SessionState, BackendError> {
         self.read_answer(Expect::Query).await?;
         let rows = self.read_rows().await?;
+        self.wait_timeout = number(&rows, 3);
         let mut state = SessionState {
             database: self.state.database.clone(),
             variables: Vec::new(),
@@ -662,7 +748,7 @@ impl Conn {
             database: database.to_vec(),
             collation: Some(u16::from(collation)),
             plugin: Some(self.plugin.clone().into_bytes()),
-            attributes: Vec::new(),
+            attributes: attributes(),
         };
         let mut out = Vec::new();
         command.encode(&mut out, self.capabilities);
@@ -699,6 +785,22 @@ impl Conn {
     pub fn release_permit(&mut self) {
         self.permit = None;
     }
+}
+
+/// What has become of a connection on which the server said something unasked.
+pub(crate) fn closed(error: &ServerError) -> BackendError {
+    let text = format!("the server had closed the connection: {error}");
+    BackendError::Io(io::Error::new(io::ErrorKind::ConnectionAborted, text))
+}
+
+/// What the kernel says when it has given a connection up (tcp(7), TCP_USER_TIMEOUT).
+fn is_path_lost(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+    )
 }
 
 /// The answers of what `frame_set_up` frames.
@@ -753,7 +855,6 @@ mod tests {
     use millrace_protocol::handshake::Greeting;
 
     use super::*;
-    use crate::stream::Plain;
 
     async fn conn() -> io::Result<(Conn, UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
@@ -761,7 +862,7 @@ mod tests {
         let ours = tokio::net::UnixStream::from_std(ours)?;
         ours.writable().await?;
         let opened = Opened {
-            stream: Stream::Plain(Plain::Unix(ours)),
+            stream: Stream::Plain(ours.into()),
             greeting: Greeting {
                 server_version: "9.7.4".into(),
                 thread_id: 1,

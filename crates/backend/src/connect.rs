@@ -7,17 +7,19 @@ use std::time::Duration;
 use aws_lc_rs::rsa::{OAEP_SHA1_MGF1SHA1, OaepPublicEncryptingKey, PublicEncryptingKey};
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::handshake::{
-    Greeting, HandshakeResponse, ServerAuthPacket, encode_ssl_request,
+    Attributes, Greeting, HandshakeResponse, ServerAuthPacket, encode_ssl_request,
 };
 use millrace_protocol::ok::{ErrPacket, OkPacket};
 use millrace_protocol::{Capabilities, Status};
 use tokio::net::{TcpStream, UnixStream};
 use zeroize::Zeroizing;
 
+use crate::conn::closed;
 use crate::error::{BackendError, ServerError};
 use crate::packet_io::{read_packet, write_packet};
 use crate::secret::Secret;
-use crate::stream::{Plain, Stream};
+use crate::stream::Stream;
+use crate::tcp::TcpOptions;
 use crate::tls::{ServerTls, ServerTlsMode};
 
 /// No packet of a login is longer; bytes.
@@ -106,15 +108,17 @@ pub struct Opened {
 /// Connects without logging in: socket, greeting, nothing else.
 pub async fn dial(
     address: &Address,
+    tcp: &TcpOptions,
     timeout: Duration,
 ) -> Result<(Stream, Greeting, Vec<u8>), BackendError> {
     let dialing = async {
         let mut stream = Stream::Plain(if address.host.starts_with('/') {
-            Plain::Unix(UnixStream::connect(&address.host).await?)
+            UnixStream::connect(&address.host).await?.into()
         } else {
             let socket = TcpStream::connect((address.host.as_str(), address.port)).await?;
             socket.set_nodelay(true)?;
-            Plain::Tcp(socket)
+            tcp.apply(&socket)?;
+            socket.into()
         });
         let mut buffer = Vec::new();
         let (_, payload) = read_packet(&mut stream, &mut buffer, LOGIN_PACKET_MAX).await?;
@@ -133,12 +137,12 @@ pub async fn dial(
 pub async fn open(
     address: &Address,
     login: &Login<'_>,
-    tls: &ServerTls,
+    network: &Network,
     timeout: Duration,
 ) -> Result<Opened, BackendError> {
     let opening = async {
-        let (stream, greeting, buffer) = dial(address, timeout).await?;
-        log_in(stream, greeting, buffer, address, login, tls).await
+        let (stream, greeting, buffer) = dial(address, &network.tcp, timeout).await?;
+        log_in(stream, greeting, buffer, address, login, &network.tls).await
     };
     match tokio::time::timeout(timeout, opening).await {
         Ok(result) => result,
@@ -195,6 +199,22 @@ pub async fn start_tls(
 /// The largest packet that Millrace says it takes; bytes.
 pub const MAX_PACKET: u32 = 1 << 30;
 
+/// What a DBA finds Millrace's own connections by, in `performance_schema.session_connect_attrs`. A
+/// connection serves many clients, one after the other, so it has none of theirs.
+pub(crate) fn attributes() -> Attributes {
+    let pid = std::process::id().to_string();
+    [
+        ("program_name", "millrace"),
+        ("_client_name", "millrace"),
+        ("_client_version", env!("CARGO_PKG_VERSION")),
+        ("_os", std::env::consts::OS),
+        ("_platform", std::env::consts::ARCH),
+        ("_pid", &pid),
+    ]
+    .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+    .to_vec()
+}
+
 async fn log_in(
     stream: Stream,
     greeting: Greeting,
@@ -203,7 +223,8 @@ async fn log_in(
     login: &Login<'_>,
     tls: &ServerTls,
 ) -> Result<Opened, BackendError> {
-    let mut capabilities = agreed(login.capabilities, &greeting);
+    let wanted = login.capabilities | Capabilities::CONNECT_ATTRS;
+    let mut capabilities = agreed(wanted, &greeting);
     if login.database.is_some() {
         capabilities |= Capabilities::CONNECT_WITH_DB;
     }
@@ -227,7 +248,7 @@ async fn log_in(
         auth_response: first,
         database: login.database.map(<[u8]>::to_vec),
         plugin: Some(greeting.auth_plugin.clone().into_bytes()),
-        attributes: Vec::new(),
+        attributes: attributes(),
         zstd_level: 0,
     };
     let mut out = Vec::new();
@@ -263,6 +284,13 @@ pub async fn finish(
 ) -> Result<Status, BackendError> {
     loop {
         let (sequence, payload) = read_packet(stream, buffer, LOGIN_PACKET_MAX).await?;
+        if sequence == 0 {
+            // No answer to anything: the server has closed the connection, and says why.
+            return Err(match ErrPacket::parse(&payload) {
+                Ok(error) => closed(&server_error(&error)),
+                Err(_) => BackendError::Protocol("a packet that nobody asked for"),
+            });
+        }
         let reply = match ServerAuthPacket::parse(&payload, capabilities)? {
             ServerAuthPacket::Ok => {
                 return Ok(OkPacket::parse(&payload, capabilities)?.status);
@@ -398,8 +426,17 @@ pub fn server_error(error: &ErrPacket<'_>) -> ServerError {
     }
 }
 
+/// How servers are connected to, whoever logs in.
+#[derive(Debug)]
+pub struct Network {
+    /// TLS towards them.
+    pub tls: ServerTls,
+    /// When a connection of which nothing is heard is given up.
+    pub tcp: TcpOptions,
+}
+
 /// Shared by everything that opens server connections.
-pub type SharedTls = Arc<ServerTls>;
+pub type SharedNetwork = Arc<Network>;
 
 #[cfg(test)]
 mod tests {

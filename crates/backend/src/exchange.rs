@@ -49,9 +49,14 @@ impl Exchange {
         self.unsettled = false;
     }
 
+    /// Nothing is owed or half written: what is sent next is read as a command.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.owed == 0 && !self.writing
+    }
+
     /// Nothing is owed, half written or not noted.
     pub(crate) fn is_over(&self) -> bool {
-        self.owed == 0 && !self.writing && !self.unsettled
+        self.is_answered() && !self.unsettled
     }
 }
 

@@ -12,6 +12,17 @@ use millrace_topology::{Millis, ServerId};
 /// A timeline's evidence gets no further lines once it is so long; bytes.
 const EVIDENCE_MAX: usize = 1000;
 
+/// A statement's end belongs to a change of primary that is noticed later if it was so much before the
+/// first sign of that at most; milliseconds.
+const BEFORE_MS: u64 = 2000;
+
+/// And to one that is over for so long at most: a statement may have waited for its connection to time
+/// out; milliseconds.
+const AFTER_MS: u64 = 60_000;
+
+/// Ends that belong to no change so far; the oldest is forgotten.
+const EARLY_MAX: usize = 10_000;
+
 /// Timelines kept.
 pub const TIMELINES_MAX: usize = 32;
 
@@ -171,8 +182,20 @@ pub struct Failovers {
     awaited: AtomicU32,
 }
 
+/// What came of a statement before the change that it belongs to was known: clients meet the loss of
+/// a primary before it is judged.
+#[derive(Debug)]
+struct Early {
+    at: Millis,
+    /// Whose connection it was on.
+    server: Option<ServerId>,
+    what: FailoverCount,
+}
+
 #[derive(Debug, Default)]
 struct Kept {
+    /// What belongs to no change so far. Most belongs to none: a connection that was killed, say.
+    early: VecDeque<Early>,
     timelines: VecDeque<Timeline>,
     made: u64,
     /// The time now by both clocks, as the monitor last saw it.
@@ -194,12 +217,20 @@ impl Failovers {
         }
     }
 
-    /// Something came of a statement that met a change of primary; it is counted with the last.
-    pub fn count(&self, what: FailoverCount) {
+    /// Something came of a statement that met a change of primary, or the loss of a connection to
+    /// `server`. It is counted with the change that it belongs to, which may not be known yet.
+    pub fn count(&self, what: FailoverCount, server: Option<ServerId>) {
         self.totals[what as usize].fetch_add(1, Relaxed);
         let mut kept = self.lock();
-        if let Some(last) = kept.timelines.back_mut() {
-            last.counts[what as usize] += 1;
+        let at = kept.now().at;
+        match kept.belongs_to(server, at) {
+            Some(timeline) => timeline.counts[what as usize] += 1,
+            None => {
+                if kept.early.len() == EARLY_MAX {
+                    kept.early.pop_front();
+                }
+                kept.early.push_back(Early { at, server, what });
+            }
         }
     }
 
@@ -249,6 +280,16 @@ impl Failovers {
             Some((at, why)) => (Some(moment(at)), why),
             None => (None, "".into()),
         };
+        let since = [loss.last_good, suspected.map(|moment: Moment| moment.at)];
+        let since = since.into_iter().flatten().map(|at| at.0).min();
+        let since = since.unwrap_or(now.at.0).saturating_sub(BEFORE_MS);
+        let old = loss.old.as_ref().map(|old| old.id);
+        let mut counts = [0; FailoverCount::ALL.len()];
+        for early in kept.early.drain(..) {
+            if early.at.0 >= since && (early.server.is_none() || early.server == old) {
+                counts[early.what as usize] += 1;
+            }
+        }
         let timeline = Timeline {
             number: kept.made,
             kind: loss.kind,
@@ -261,7 +302,7 @@ impl Failovers {
             evidence: loss.evidence,
             known: None,
             served: None,
-            counts: [0; FailoverCount::ALL.len()],
+            counts,
         };
         if kept.timelines.len() == TIMELINES_MAX {
             kept.timelines.pop_front();
@@ -330,6 +371,23 @@ impl Kept {
         }
     }
 
+    /// The change that something belongs to: the one under way, or one by which `server` ceased to be the
+    /// primary a while ago.
+    fn belongs_to(&mut self, server: Option<ServerId>, at: Millis) -> Option<&mut Timeline> {
+        let last = self.timelines.back()?;
+        let is = |named: &Option<Named>| named.as_ref().map(|named| named.id) == server;
+        if last.new.is_none() {
+            return self.timelines.back_mut();
+        }
+        if server.is_none() || is(&last.new) {
+            return None;
+        }
+        self.timelines.iter_mut().rev().find(|timeline| {
+            let known = timeline.known.map_or(at, |known| known.at);
+            is(&timeline.old) && at.since(known) <= AFTER_MS
+        })
+    }
+
     fn now(&self) -> Moment {
         let elapsed = self
             .origin
@@ -368,8 +426,8 @@ mod tests {
         let failovers = Failovers::new(std::time::Instant::now());
         failovers.served(ServerId(1));
         failovers.lost(loss(MoveKind::Lost));
-        failovers.count(FailoverCount::Held);
-        failovers.count(FailoverCount::Held);
+        failovers.count(FailoverCount::Held, None);
+        failovers.count(FailoverCount::Held, None);
         failovers.served(ServerId(1));
         assert_eq!(failovers.list()[0].served, None, "nobody is known yet");
         failovers.found(named(1));
@@ -381,6 +439,40 @@ mod tests {
         assert_eq!(timeline.count(FailoverCount::Held), 2);
         assert_eq!(failovers.made(MoveKind::Lost), 1);
         assert_eq!(failovers.totals(), [2, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_clients_met_is_counted_with_the_change_that_it_belongs_to() {
+        let failovers = Failovers::new(std::time::Instant::now());
+        let unknown =
+            |server| failovers.count(FailoverCount::UnknownOutcome, Some(ServerId(server)));
+        let counts = || {
+            let list = failovers.list();
+            let counts = list
+                .iter()
+                .map(|it| it.count(FailoverCount::UnknownOutcome));
+            counts.collect::<Vec<_>>()
+        };
+        // A planned change, from 0 to 1.
+        failovers.lost(loss(MoveKind::Planned));
+        failovers.found(named(1));
+        // The new primary crashes: clients know it before the monitor does.
+        unknown(1);
+        unknown(1);
+        // A replica's connections have nothing to do with that.
+        unknown(2);
+        assert_eq!(counts(), [0]);
+        failovers.lost(Loss {
+            old: Some(named(1)),
+            ..loss(MoveKind::Lost)
+        });
+        assert_eq!(counts(), [2, 0]);
+        unknown(1);
+        failovers.found(named(2));
+        // One had to wait for its connection to time out.
+        unknown(1);
+        assert_eq!(counts(), [4, 0]);
+        assert_eq!(failovers.totals(), [0, 0, 0, 0, 5]);
     }
 
     #[test]

@@ -23,4 +23,5 @@ pub mod rooms;
 pub mod secret;
 pub mod state;
 pub mod stream;
+pub mod tcp;
 pub mod tls;

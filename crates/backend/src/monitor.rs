@@ -18,7 +18,7 @@ use tracing::{error, warn};
 use crate::chronicle;
 use crate::clock::Clock;
 use crate::conn::Row;
-use crate::connect::{Address, SharedTls};
+use crate::connect::{Address, SharedNetwork};
 use crate::failovers::Failovers;
 use crate::pool::ServerFacts;
 use crate::positions::{Position, Positions};
@@ -258,9 +258,9 @@ impl Monitor {
 
     /// Watches until the process ends: two tasks per server, and one for the catalogue. To be called
     /// on a current-thread runtime that allows local tasks.
-    pub async fn run(self: Arc<Self>, options: Arc<MonitorOptions>, tls: SharedTls) {
+    pub async fn run(self: Arc<Self>, options: Arc<MonitorOptions>, network: SharedNetwork) {
         let clock = std::rc::Rc::new(Clock::new(Instant::now()));
-        let (reader, how, with) = (self.clone(), options.clone(), tls.clone());
+        let (reader, how, with) = (self.clone(), options.clone(), network.clone());
         let read = move || reader.clone().watch_catalogue(how.clone(), with.clone());
         tokio::task::spawn_local(keep("stored routines and views", read));
         let mut world = self.watch();
@@ -273,18 +273,18 @@ impl Monitor {
                         monitor: self.clone(),
                         id,
                         options: options.clone(),
-                        tls: tls.clone(),
+                        network: network.clone(),
                         clock: clock.clone(),
                     };
                     let watching = keep("the watch of a server", move || eye.clone().watch());
                     tokio::task::spawn_local(watching);
                     if !options.user.is_empty() {
                         let monitor = self.clone();
-                        let (options, tls) = (options.clone(), tls.clone());
+                        let (options, network) = (options.clone(), network.clone());
                         let follow = move || {
                             monitor
                                 .clone()
-                                .follow_position(id, options.clone(), tls.clone())
+                                .follow_position(id, options.clone(), network.clone())
                         };
                         tokio::task::spawn_local(keep("a server's position", follow));
                     }
@@ -310,7 +310,7 @@ impl Monitor {
         self: Arc<Self>,
         id: ServerId,
         options: Arc<MonitorOptions>,
-        tls: SharedTls,
+        network: SharedNetwork,
     ) {
         let mut conn = None;
         let mut last = None;
@@ -324,7 +324,7 @@ impl Monitor {
             };
             if let Some((asked, incarnation)) = asked {
                 let number = self.positions.begin(id);
-                let asking = probe::ask_position(&mut conn, &facts, asked, &options, &tls);
+                let asking = probe::ask_position(&mut conn, &facts, asked, &options, &network);
                 match tokio::time::timeout(options.timeout, asking).await {
                     Ok(Ok(told)) => {
                         let visible = Arc::new(told.visible);
@@ -388,7 +388,11 @@ impl Monitor {
         );
     }
 
-    async fn watch_catalogue(self: Arc<Self>, options: Arc<MonitorOptions>, tls: SharedTls) {
+    async fn watch_catalogue(
+        self: Arc<Self>,
+        options: Arc<MonitorOptions>,
+        network: SharedNetwork,
+    ) {
         let mut conn = None;
         let mut complained = false;
         loop {
@@ -396,7 +400,7 @@ impl Monitor {
             let mut pause = options.catalogue_interval;
             if let Some(primary) = world.snapshot.primary.filter(|_| !options.user.is_empty()) {
                 let facts = world.facts[primary.index()].clone();
-                let reading = probe::read_catalogue(&mut conn, &facts, &options, &tls);
+                let reading = probe::read_catalogue(&mut conn, &facts, &options, &network);
                 match tokio::time::timeout(options.timeout.max(Duration::from_secs(5)), reading)
                     .await
                 {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::conn::{Conn, Permit};
-use crate::connect::{Login, SharedTls, open};
+use crate::connect::{Login, SharedNetwork, open};
 use crate::error::BackendError;
 use crate::pool::{PoolKey, ServerFacts};
 use crate::rooms::Rooms;
@@ -29,8 +29,8 @@ pub trait Opener {
 /// Connects to the server and logs in as the key's account.
 #[derive(Debug)]
 pub struct Logins {
-    /// TLS to the servers.
-    pub tls: SharedTls,
+    /// How the servers are connected to.
+    pub network: SharedNetwork,
     /// How long it may take to be let in, and after that until the session's tracking is set.
     pub timeout: Duration,
     /// The states that the worker's connections share.
@@ -55,7 +55,7 @@ impl Opener for Logins {
                 capabilities: key.shape,
                 tls: key.tls,
             };
-            let opened = open(&facts.address, &login, &self.tls, self.timeout).await?;
+            let opened = open(&facts.address, &login, &self.network, self.timeout).await?;
             let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
             conn.rooms = self.rooms.clone();
             let state = tokio::time::timeout(self.timeout, conn.set_up(&facts.track))

@@ -35,11 +35,23 @@ pub async fn read_packet(
                 "packet longer than allowed here",
             ));
         }
-        let room = |buf: &mut Vec<u8>| buf.reserve(4096);
-        let read = std::future::poll_fn(|cx| stream.poll_read_into(cx, buf, room)).await?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        read_more(stream, buf).await?;
+    }
+}
+
+/// Reads until a packet's header is there, if it is one.
+pub async fn read_header(stream: &mut Stream, buf: &mut Vec<u8>) -> io::Result<()> {
+    while buf.len() < packet::HEADER {
+        read_more(stream, buf).await?;
+    }
+    Ok(())
+}
+
+async fn read_more(stream: &mut Stream, buf: &mut Vec<u8>) -> io::Result<()> {
+    let room = |buf: &mut Vec<u8>| buf.reserve(4096);
+    match std::future::poll_fn(|cx| stream.poll_read_into(cx, buf, room)).await? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
     }
 }
 

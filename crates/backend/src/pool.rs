@@ -43,6 +43,9 @@ pub struct PoolOptions {
     pub concurrency: Limit,
     /// How long a connection may be idle before it is closed.
     pub idle_timeout: Duration,
+    /// One that was idle for longer is asked for a sign of life before a write goes to it; whole
+    /// seconds. Zero: never.
+    pub check_after: Duration,
     /// How old a connection may get before it is closed when idle.
     pub max_lifetime: Duration,
     /// How long opening one may take, login included.
@@ -61,6 +64,7 @@ impl Default for PoolOptions {
             max_connections: 100,
             concurrency: Limit::Auto,
             idle_timeout: Duration::from_secs(300),
+            check_after: Duration::from_secs(10),
             max_lifetime: Duration::from_secs(3600),
             connect_timeout: Duration::from_secs(10),
             wait_timeout: Duration::from_secs(30),
@@ -256,6 +260,11 @@ impl ServerPool {
         self.facts.borrow().clone()
     }
 
+    /// After how many idle seconds a connection is asked for a sign of life before a write; 0: never.
+    pub fn check_after(&self) -> u64 {
+        self.options.check_after.as_secs()
+    }
+
     /// Connections on loan from this worker.
     pub fn leased(&self) -> u32 {
         self.leased.get()
@@ -363,7 +372,12 @@ impl ServerPool {
         self.pools.borrow_mut().retain(|_, pool| {
             let mut idle = pool.idle.borrow_mut();
             let aged = |conn: &Conn| {
-                tick.saturating_sub(conn.used) >= idle_max
+                // Before the server closes it; the tick is a second.
+                let most = match conn.wait_timeout() {
+                    Some(limit) => idle_max.min(limit.saturating_sub(2).max(1)),
+                    None => idle_max,
+                };
+                tick.saturating_sub(conn.used) >= most
                     || conn.opened.elapsed() >= self.options.max_lifetime
             };
             for mut conn in idle.take_all() {
@@ -446,6 +460,16 @@ impl ServerPool {
     /// Closes all idle connections: the server went down or changed its role.
     pub fn drop_idle(&self) {
         self.retire_those(|_| true);
+    }
+
+    /// Closes all idle connections at once, as the way to the server may be lost to them: nothing is
+    /// asked on them before.
+    pub fn discard_idle(&self) {
+        let mut gone = 0;
+        for pool in self.pools.borrow().values() {
+            gone += pool.idle.borrow_mut().take_all().len();
+        }
+        self.closed(gone);
     }
 
     /// The server is taken for dead, or no more. Who waits for one of its connections to say something

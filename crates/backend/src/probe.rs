@@ -11,10 +11,11 @@ use millrace_topology::{
 };
 
 use crate::conn::{Conn, Row};
-use crate::connect::{Address, Login, SharedTls, dial, open};
+use crate::connect::{Address, Login, SharedNetwork, dial, open};
 use crate::error::BackendError;
 use crate::monitor::{CatalogueRows, MonitorOptions};
 use crate::pool::ServerFacts;
+use crate::tcp::TcpOptions;
 
 /// A server's connection for probes, and what is asked once on it.
 pub(crate) struct Followed {
@@ -80,7 +81,7 @@ async fn connect(
     id: ServerId,
     address: &Address,
     options: &MonitorOptions,
-    tls: &SharedTls,
+    network: &SharedNetwork,
 ) -> Result<(Conn, Greeting), BackendError> {
     let login = Login {
         user: options.user.as_bytes(),
@@ -90,7 +91,7 @@ async fn connect(
         capabilities: millrace_protocol::Capabilities::DEPRECATE_EOF,
         tls: false,
     };
-    let opened = open(address, &login, tls, options.connect_timeout)
+    let opened = open(address, &login, network, options.connect_timeout)
         .await
         .map_err(|error| match error {
             BackendError::Timeout(_) => BackendError::Timeout("monitor.connect_timeout"),
@@ -136,9 +137,9 @@ pub(crate) async fn follow(
     id: ServerId,
     address: &Address,
     options: &MonitorOptions,
-    tls: &SharedTls,
+    network: &SharedNetwork,
 ) -> Result<Followed, BackendError> {
-    let (conn, greeting) = connect(id, address, options, tls).await?;
+    let (conn, greeting) = connect(id, address, options, network).await?;
     Ok(Followed {
         conn,
         greeting,
@@ -232,7 +233,8 @@ pub(crate) async fn greet(
     address: &Address,
     options: &MonitorOptions,
 ) -> Result<Probed, BackendError> {
-    let (mut stream, greeting, _) = dial(address, options.connect_timeout).await?;
+    let (mut stream, greeting, _) =
+        dial(address, &TcpOptions::default(), options.connect_timeout).await?;
     let family = match greeting.family() {
         millrace_protocol::handshake::Family::MySql => Family::MySql,
         millrace_protocol::handshake::Family::MariaDb => Family::MariaDb,
@@ -707,11 +709,11 @@ pub(crate) async fn ask_position(
     facts: &ServerFacts,
     asked: Asked,
     options: &MonitorOptions,
-    tls: &SharedTls,
+    network: &SharedNetwork,
 ) -> Result<Told, BackendError> {
     let mut conn = match slot.take() {
         Some(conn) => conn,
-        None => connect(facts.id, &facts.address, options, tls).await?.0,
+        None => connect(facts.id, &facts.address, options, network).await?.0,
     };
     let told = match (asked, conn.family) {
         (Asked::OwnLog(version), _) => own_log(&mut conn, version).await?,
@@ -863,11 +865,11 @@ pub(crate) async fn read_catalogue(
     slot: &mut Option<Conn>,
     facts: &ServerFacts,
     options: &MonitorOptions,
-    tls: &SharedTls,
+    network: &SharedNetwork,
 ) -> Result<CatalogueRows, BackendError> {
     let mut conn = match slot.take() {
         Some(conn) if conn.server == facts.id => conn,
-        _ => connect(facts.id, &facts.address, options, tls).await?.0,
+        _ => connect(facts.id, &facts.address, options, network).await?.0,
     };
     let family = match conn.family {
         millrace_sql::Family::MySql => Family::MySql,

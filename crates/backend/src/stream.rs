@@ -4,24 +4,38 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, SendFlags};
+use rustix::net::{self, RecvFlags, SendFlags, Shutdown};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
 use crate::compressed::Compressed;
 
-/// The socket underneath.
-#[derive(Debug)]
+/// The socket underneath. A clone is the same socket: for somebody who only looks whether the peer is
+/// there.
+#[derive(Debug, Clone)]
 pub enum Plain {
     /// TCP, v4 or v6.
-    Tcp(TcpStream),
+    Tcp(Arc<TcpStream>),
     /// A Unix socket.
-    Unix(UnixStream),
+    Unix(Arc<UnixStream>),
+}
+
+impl From<TcpStream> for Plain {
+    fn from(stream: TcpStream) -> Self {
+        Plain::Tcp(Arc::new(stream))
+    }
+}
+
+impl From<UnixStream> for Plain {
+    fn from(stream: UnixStream) -> Self {
+        Plain::Unix(Arc::new(stream))
+    }
 }
 
 /// A stream as the session and the pools use it.
@@ -61,10 +75,7 @@ impl Plain {
         make_room: impl Fn(&mut Vec<u8>),
     ) -> Poll<io::Result<usize>> {
         loop {
-            match self {
-                Plain::Tcp(stream) => ready!(stream.poll_read_ready(cx))?,
-                Plain::Unix(stream) => ready!(stream.poll_read_ready(cx))?,
-            }
+            ready!(self.poll_read_ready(cx))?;
             make_room(buf);
             let room = buf.capacity() - buf.len();
             let read = self.try_io(Interest::READABLE, |socket| {
@@ -74,12 +85,38 @@ impl Plain {
             match read {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(read) if 0 < read && read < room => {
-                    // The socket is empty now. With that said, no call is needed to find it out.
-                    let _ = self.try_io(Interest::READABLE, |_| Err::<(), _>(Errno::WOULDBLOCK));
+                    self.is_emptied();
                     return Poll::Ready(Ok(read));
                 }
                 read => return Poll::Ready(read),
             }
+        }
+    }
+
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Plain::Tcp(stream) => stream.poll_read_ready(cx),
+            Plain::Unix(stream) => stream.poll_read_ready(cx),
+        }
+    }
+
+    /// The socket is empty now. With that said, no call is needed to find it out.
+    fn is_emptied(&self) {
+        let _ = self.try_io(Interest::READABLE, |_| Err::<(), _>(Errno::WOULDBLOCK));
+    }
+
+    /// Whether the peer has closed its side, or is given up, as far as the socket has already said; never
+    /// waits.
+    pub fn peer_closed(&self, cx: &mut Context<'_>) -> bool {
+        let interest = Interest::READABLE;
+        let ready = match self {
+            Plain::Tcp(stream) => pin!(stream.ready(interest)).poll(cx),
+            Plain::Unix(stream) => pin!(stream.ready(interest)).poll(cx),
+        };
+        match ready {
+            Poll::Ready(Ok(ready)) => ready.is_read_closed(),
+            Poll::Ready(Err(_)) => true,
+            Poll::Pending => false,
         }
     }
 
@@ -103,9 +140,25 @@ impl AsyncRead for Plain {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Plain::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Plain::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        loop {
+            ready!(self.poll_read_ready(cx))?;
+            let room = buf.initialize_unfilled();
+            let most = room.len();
+            let read = self.try_io(Interest::READABLE, |socket| {
+                let (read, _) = net::recv(socket, &mut *room, RecvFlags::empty())?;
+                Ok(read)
+            });
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(read) => {
+                    if 0 < read && read < most {
+                        self.is_emptied();
+                    }
+                    buf.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+            }
         }
     }
 }
@@ -116,24 +169,31 @@ impl AsyncWrite for Plain {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Plain::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Plain::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+        loop {
+            match &*self {
+                Plain::Tcp(stream) => ready!(stream.poll_write_ready(cx))?,
+                Plain::Unix(stream) => ready!(stream.poll_write_ready(cx))?,
+            }
+            let written = self.try_io(Interest::WRITABLE, |socket| {
+                net::send(socket, buf, SendFlags::NOSIGNAL)
+            });
+            match written {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Plain::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Plain::Unix(stream) => Pin::new(stream).poll_flush(cx),
-        }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Plain::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Plain::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let done = match &*self {
+            Plain::Tcp(stream) => net::shutdown(stream, Shutdown::Write),
+            Plain::Unix(stream) => net::shutdown(stream, Shutdown::Write),
+        };
+        Poll::Ready(Ok(done?))
     }
 }
 
@@ -224,6 +284,35 @@ impl Stream {
         }
     }
 
+    /// [`Plain::peer_closed`].
+    pub async fn peer_closed(&self) -> bool {
+        let Some(plain) = self.plain() else {
+            return true;
+        };
+        std::future::poll_fn(|cx| Poll::Ready(plain.peer_closed(cx))).await
+    }
+
+    /// The socket underneath.
+    fn plain(&self) -> Option<&Plain> {
+        match self {
+            Stream::Plain(plain) => Some(plain),
+            Stream::Tls(stream) => Some(stream.get_ref().0),
+            Stream::Compressed(stream) => stream.inner.plain(),
+            Stream::Gone => None,
+        }
+    }
+
+    /// Sets for how long, in milliseconds, a TCP peer may take no bytes (0: the kernel's own limit), and
+    /// answers what that was. None where it is no TCP, or cannot be set.
+    pub fn set_user_timeout(&self, limit: u32) -> Option<u32> {
+        let Some(Plain::Tcp(stream)) = self.plain() else {
+            return None;
+        };
+        let before = net::sockopt::tcp_user_timeout(stream).ok()?;
+        net::sockopt::set_tcp_user_timeout(stream, limit).ok()?;
+        Some(before)
+    }
+
     /// Whether the bytes cannot be read on the way: TLS, or a Unix socket.
     pub fn is_private(&self) -> bool {
         match self {
@@ -248,18 +337,30 @@ impl Stream {
         if self.holds_plaintext() {
             return false;
         }
+        // Any byte, a TLS alert or a server's farewell, ends the connection's use; it can still be read.
         let mut byte = [0u8; 1];
-        match self {
-            Stream::Plain(Plain::Tcp(stream)) => would_block(stream.try_read(&mut byte)),
-            Stream::Plain(Plain::Unix(stream)) => would_block(stream.try_read(&mut byte)),
-            Stream::Tls(stream) => match stream.get_ref().0 {
-                // Any byte here, a TLS alert or a server's farewell, ends the connection's use.
-                Plain::Tcp(stream) => would_block(stream.try_read(&mut byte)),
-                Plain::Unix(stream) => would_block(stream.try_read(&mut byte)),
-            },
-            Stream::Compressed(stream) => stream.inner.is_quiet(),
-            Stream::Gone => false,
+        let peeked = match self.plain() {
+            Some(plain) => plain.try_io(Interest::READABLE, |socket| {
+                net::recv(socket, &mut byte, RecvFlags::PEEK)
+            }),
+            None => return false,
+        };
+        matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// The same, by asking the system: the poll may not have told yet what has arrived since.
+    pub fn is_quiet_now(&mut self) -> bool {
+        if self.holds_plaintext() {
+            return false;
         }
+        let mut byte = [0u8; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let peeked = match self.plain() {
+            Some(Plain::Tcp(stream)) => net::recv(stream, &mut byte, flags),
+            Some(Plain::Unix(stream)) => net::recv(stream, &mut byte, flags),
+            None => return false,
+        };
+        matches!(peeked, Err(Errno::WOULDBLOCK))
     }
 
     /// Whether a layer in between has read bytes that nobody has taken from it yet.
@@ -293,33 +394,4 @@ impl Stream {
             Plain::Unix(stream) => stream.readable().await,
         };
     }
-
-    /// Whether the peer has closed its side, as far as the socket has already said; never waits.
-    pub async fn peer_closed(&mut self) -> bool {
-        let plain = match self {
-            Stream::Plain(plain) => &*plain,
-            Stream::Tls(stream) => stream.get_ref().0,
-            Stream::Compressed(stream) => {
-                return Box::pin(stream.inner.peer_closed()).await;
-            }
-            Stream::Gone => return true,
-        };
-        let interest = Interest::READABLE;
-        let ready = std::future::poll_fn(|cx| {
-            let polled = match plain {
-                Plain::Tcp(stream) => pin!(stream.ready(interest)).poll(cx),
-                Plain::Unix(stream) => pin!(stream.ready(interest)).poll(cx),
-            };
-            Poll::Ready(polled)
-        });
-        match ready.await {
-            Poll::Ready(Ok(ready)) => ready.is_read_closed(),
-            Poll::Ready(Err(_)) => true,
-            Poll::Pending => false,
-        }
-    }
-}
-
-fn would_block(read: io::Result<usize>) -> bool {
-    matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }

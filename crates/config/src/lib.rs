@@ -26,7 +26,7 @@ pub use error::{ConfigError, Place};
 pub use flags::Flags;
 pub use model::{
     Account, Admin, Auth, ClientTls, Concurrency, Config, Failover, Limits, Listener, ListenerTls,
-    Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode,
+    Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode, Tcp,
 };
 pub use secret::Secret;
 pub use show::{RuleText, Setting};

@@ -13,7 +13,7 @@ use crate::value::{Wrong, choice, duration, flag, number, size, text, texts};
 use crate::{
     Account, Address, Admin, Auth, ClientTls, Concurrency, Config, ConfigError, Environment,
     Failover, Limits, Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing,
-    Secret, Server, ServerTls, ServerTlsMode,
+    Secret, Server, ServerTls, ServerTlsMode, Tcp,
 };
 
 const GIB: u64 = 1 << 30;
@@ -110,6 +110,8 @@ impl Config {
         origins.discovery = one("discovery", &mut |s| self.discovery.read(s));
         origins.tls = one("tls", &mut |s| self.tls.read(s));
         origins.server_tls = one("server_tls", &mut |s| self.server_tls.read(s));
+        one("tcp", &mut |s| self.tcp.read(s));
+        one("server_tcp", &mut |s| self.server_tcp.read(s));
         one("pool", &mut |s| self.pool.read(s));
         one("limits", &mut |s| self.limits.read(s));
         one("routing", &mut |s| self.routing.read(s));
@@ -331,6 +333,38 @@ impl ServerTls {
     }
 }
 
+impl Tcp {
+    fn read(&mut self, section: &Section<'_>) {
+        section.read(
+            "keepalive_idle",
+            &mut self.keepalive_idle,
+            keepalive(Duration::ZERO),
+        );
+        section.read(
+            "keepalive_interval",
+            &mut self.keepalive_interval,
+            keepalive(SECOND),
+        );
+        section.read("keepalive_count", &mut self.keepalive_count, number(1, 127));
+        section.read(
+            "user_timeout",
+            &mut self.user_timeout,
+            duration(Duration::ZERO),
+        );
+    }
+}
+
+/// Linux takes whole seconds, up to these (MAX_TCP_KEEPIDLE, MAX_TCP_KEEPINTVL).
+fn keepalive(least: Duration) -> impl Fn(&DeValue<'_>) -> Result<Duration, Wrong> {
+    const MOST: Duration = Duration::from_secs(32_767);
+    move |value| match duration(least)(value)? {
+        time if time <= MOST && time.subsec_nanos() == 0 => Ok(time),
+        time => Err(Wrong::new(format!(
+            "must be whole seconds, {MOST:?} at most, not {time:?}"
+        ))),
+    }
+}
+
 impl Pool {
     fn read(&mut self, section: &Section<'_>) {
         section.read(
@@ -340,6 +374,11 @@ impl Pool {
         );
         section.read("concurrency", &mut self.concurrency, concurrency);
         section.read("idle_timeout", &mut self.idle_timeout, duration(SECOND));
+        section.read(
+            "check_after",
+            &mut self.check_after,
+            duration(Duration::ZERO),
+        );
         section.read(
             "connect_timeout",
             &mut self.connect_timeout,

@@ -25,6 +25,10 @@ pub struct Config {
     pub tls: ClientTls,
     /// `[server_tls]`: the side of the servers.
     pub server_tls: ServerTls,
+    /// `[tcp]`: when a client's connection of which nothing is heard is given up.
+    pub tcp: Tcp,
+    /// `[server_tcp]`: the same for connections to servers, the monitor's included.
+    pub server_tcp: Tcp,
     /// `[pool]`: server connections.
     pub pool: Pool,
     /// `[limits]`: what clients may take.
@@ -70,6 +74,8 @@ impl Default for Config {
             discovery: Discovery::default(),
             tls: ClientTls::default(),
             server_tls: ServerTls::default(),
+            tcp: Tcp::CLIENTS,
+            server_tcp: Tcp::SERVERS,
             pool: Pool::default(),
             limits: Limits::default(),
             routing: Routing::default(),
@@ -246,6 +252,40 @@ pub enum ServerTlsMode {
     VerifyIdentity,
 }
 
+/// `[tcp]`, towards clients, and `[server_tcp]`, towards servers: Linux's socket options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tcp {
+    /// `keepalive_idle`: a silent connection is probed after this; whole seconds, 0: never. Default
+    /// 30 s towards clients, 10 s towards servers.
+    pub keepalive_idle: Duration,
+    /// `keepalive_interval` between two probes; whole seconds. Default 10 s and 5 s.
+    pub keepalive_interval: Duration,
+    /// `keepalive_count`: that many probes without an answer end the connection, where `user_timeout`
+    /// is 0. Default 3.
+    pub keepalive_count: u32,
+    /// `user_timeout`: the connection ends when bytes or probes are not acknowledged for this long, and
+    /// when the peer takes no bytes for this long; 0: the kernel's limit, some 15 minutes. Default 1 min
+    /// towards clients (a server's own `net_write_timeout`), 20 s towards servers.
+    pub user_timeout: Duration,
+}
+
+impl Tcp {
+    /// The defaults towards clients.
+    pub const CLIENTS: Tcp = Tcp {
+        keepalive_idle: Duration::from_secs(30),
+        keepalive_interval: Duration::from_secs(10),
+        keepalive_count: 3,
+        user_timeout: Duration::from_secs(60),
+    };
+    /// The defaults towards servers.
+    pub const SERVERS: Tcp = Tcp {
+        keepalive_idle: Duration::from_secs(10),
+        keepalive_interval: Duration::from_secs(5),
+        keepalive_count: 3,
+        user_timeout: Duration::from_secs(20),
+    };
+}
+
 /// `[pool]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
@@ -257,6 +297,9 @@ pub struct Pool {
     pub concurrency: Concurrency,
     /// `idle_timeout`: an unused connection is closed after this. Default 5 min.
     pub idle_timeout: Duration,
+    /// `check_after`: a connection that was idle for longer is asked for a sign of life (COM_PING) before
+    /// a write goes to it, within `connect_timeout`. Whole seconds, default 10 s; 0: never.
+    pub check_after: Duration,
     /// `connect_timeout`, login included. Default 3 s.
     pub connect_timeout: Duration,
     /// `wait_timeout`: how long a statement waits for a connection. Default 10 s.
@@ -278,6 +321,7 @@ impl Default for Pool {
             max_connections: 100,
             concurrency: Concurrency::Auto,
             idle_timeout: Duration::from_secs(300),
+            check_after: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(3),
             wait_timeout: Duration::from_secs(10),
             max_waiting: 10_000,

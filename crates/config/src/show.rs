@@ -12,7 +12,7 @@ use millrace_topology::ConfiguredRole;
 use crate::{
     Account, Admin, Auth, ClientTls, Concurrency, Config, Discovery, DiscoveryMode, Failover,
     Limits, Listener, ListenerTls, Log, LogFormat, Monitor, Pool, Routing, Secret, Server,
-    ServerTls, ServerTlsMode,
+    ServerTls, ServerTlsMode, Tcp,
 };
 
 /// One key with its value.
@@ -64,6 +64,8 @@ impl Config {
             discovery,
             tls,
             server_tls,
+            tcp,
+            server_tcp,
             pool,
             limits,
             routing,
@@ -97,6 +99,8 @@ impl Config {
         lines.discovery(discovery);
         lines.tls(tls);
         lines.server_tls(server_tls);
+        lines.tcp("tcp", *tcp);
+        lines.tcp("server_tcp", *server_tcp);
         lines.pool(pool);
         lines.limits(limits);
         lines.routing(routing);
@@ -374,11 +378,26 @@ impl Lines {
         self.put("server_tls.key", file(key.as_ref()));
     }
 
+    fn tcp(&mut self, section: &str, tcp: Tcp) {
+        let Tcp {
+            keepalive_idle,
+            keepalive_interval,
+            keepalive_count,
+            user_timeout,
+        } = tcp;
+        let mut put = |key: &str, value: String| self.put(format!("{section}.{key}"), value);
+        put("keepalive_idle", time(keepalive_idle));
+        put("keepalive_interval", time(keepalive_interval));
+        put("keepalive_count", keepalive_count.to_string());
+        put("user_timeout", time(user_timeout));
+    }
+
     fn pool(&mut self, pool: &Pool) {
         let Pool {
             max_connections,
             concurrency,
             idle_timeout,
+            check_after,
             connect_timeout,
             wait_timeout,
             max_waiting,
@@ -393,6 +412,7 @@ impl Lines {
         };
         self.put("pool.concurrency", concurrency);
         self.put("pool.idle_timeout", time(*idle_timeout));
+        self.put("pool.check_after", time(*check_after));
         self.put("pool.connect_timeout", time(*connect_timeout));
         self.put("pool.wait_timeout", time(*wait_timeout));
         self.put("pool.max_waiting", max_waiting);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use millrace_backend::tcp::TcpOptions;
 use millrace_config::{Address, Listener, ListenerTls};
 use millrace_metrics::Metrics;
 use millrace_session::{Entry, Message};
@@ -37,10 +38,14 @@ enum Bindable {
 }
 
 /// Binds a listener.
-pub(crate) async fn bind(number: u16, listener: &Listener) -> anyhow::Result<Bound> {
+pub(crate) async fn bind(
+    number: u16,
+    listener: &Listener,
+    tcp: &TcpOptions,
+) -> anyhow::Result<Bound> {
     let socket = match &listener.address {
         Address::Tcp { host, port } => Bindable::Tcp(
-            bind_tcp(host, *port)
+            bind_tcp(host, *port, tcp)
                 .await
                 .with_context(|| format!("cannot listen on {}", listener.address))?,
         ),
@@ -69,25 +74,29 @@ pub(crate) async fn bind(number: u16, listener: &Listener) -> anyhow::Result<Bou
     })
 }
 
-async fn bind_tcp(host: &str, port: u16) -> io::Result<Vec<Socket>> {
+async fn bind_tcp(host: &str, port: u16, tcp: &TcpOptions) -> io::Result<Vec<Socket>> {
     if host == "*" {
         // One socket for both families where there is IPv6.
-        return match bind_one(&format!("[::]:{port}").parse().map_err(io::Error::other)?) {
+        return match bind_one(
+            &format!("[::]:{port}").parse().map_err(io::Error::other)?,
+            tcp,
+        ) {
             Ok(listener) => Ok(vec![listener]),
             Err(_) => Ok(vec![bind_one(
                 &format!("0.0.0.0:{port}")
                     .parse()
                     .map_err(io::Error::other)?,
+                tcp,
             )?]),
         };
     }
     tokio::net::lookup_host((host, port))
         .await?
-        .map(|address| bind_one(&address))
+        .map(|address| bind_one(&address, tcp))
         .collect()
 }
 
-fn bind_one(address: &std::net::SocketAddr) -> io::Result<Socket> {
+fn bind_one(address: &SocketAddr, tcp: &TcpOptions) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(*address),
         Type::STREAM,
@@ -98,8 +107,9 @@ fn bind_one(address: &std::net::SocketAddr) -> io::Result<Socket> {
     }
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    // Accepted sockets inherit it.
+    // Accepted sockets inherit these.
     socket.set_tcp_nodelay(true)?;
+    tcp.apply(&socket)?;
     socket.bind(&(*address).into())?;
     socket.listen(BACKLOG)?;
     Ok(socket)

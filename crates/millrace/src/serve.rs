@@ -10,11 +10,12 @@ use anyhow::Context;
 use clap::Args;
 use millrace_admin::{Listener, Readiness};
 use millrace_backend::concurrency::Limit;
-use millrace_backend::connect::{Address, SharedTls};
+use millrace_backend::connect::{Address, Network, SharedNetwork};
 use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
 use millrace_backend::monitor::{Counts, Monitor, MonitorOptions, Traffic, World};
 use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
+use millrace_backend::tcp::TcpOptions;
 use millrace_config::{Concurrency, Config, Environment, Failover, Flags};
 use millrace_metrics::{Metrics, PerServer, PrimaryState, ServerState, StatementKind};
 use millrace_routing::Catalogue;
@@ -155,7 +156,10 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     let names = addresses.iter().map(ToString::to_string).collect();
     let rules = config.rules.iter().map(|rule| rule.name.to_string());
     let metrics = Arc::new(Metrics::with_rules(workers, names, rules.collect()));
-    let server_tls: SharedTls = Arc::new(tls::towards_servers(&config.server_tls)?);
+    let network: SharedNetwork = Arc::new(Network {
+        tls: tls::towards_servers(&config.server_tls)?,
+        tcp: tcp_options(&config.server_tcp),
+    });
     let (topology, specs) = config.topology();
     let monitor_options = Arc::new(MonitorOptions {
         user: config.monitor.user.clone().unwrap_or_default(),
@@ -195,7 +199,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
         registry: registry.clone(),
         key: Arc::new(ServerKey::generate().context("cannot make an RSA key")?),
         tls: Some(tls::acceptor(&config.tls)?),
-        server_tls: server_tls.clone(),
+        network: network.clone(),
         metrics: metrics.clone(),
         monitor: monitor.clone(),
         rules: Arc::new(Rules::new(config.rules.clone()).context("the rules' patterns")?),
@@ -212,10 +216,11 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     };
     let mut listeners = Vec::new();
     for (number, listener) in (0..).zip(&config.listeners) {
-        listeners.push(listen::bind(number, listener).await?);
+        let bound = listen::bind(number, listener, &tcp_options(&config.tcp)).await?;
+        listeners.push(bound);
     }
     admin::start(&config, &shared).await?;
-    start_monitor(&monitor, monitor_options, server_tls)?;
+    let watching = start_monitor(&monitor, monitor_options, network)?;
     let (stop, stopping) = oneshot::channel();
     let (accepting, stopped) = oneshot::channel::<()>();
     let accept = {
@@ -252,6 +257,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     for thread in threads {
         let _ = tokio::task::spawn_blocking(move || thread.join()).await;
     }
+    watching.end().await;
     info!("stopped");
     Ok(())
 }
@@ -327,6 +333,15 @@ fn failover_options(failover: &Failover) -> FailoverOptions {
     }
 }
 
+fn tcp_options(tcp: &millrace_config::Tcp) -> TcpOptions {
+    TcpOptions {
+        keepalive_idle: tcp.keepalive_idle,
+        keepalive_interval: tcp.keepalive_interval,
+        keepalive_count: tcp.keepalive_count,
+        user_timeout: tcp.user_timeout,
+    }
+}
+
 fn pool_options(config: &Config) -> PoolOptions {
     let pool = &config.pool;
     PoolOptions {
@@ -337,6 +352,7 @@ fn pool_options(config: &Config) -> PoolOptions {
             Concurrency::Off => Limit::Off,
         },
         idle_timeout: pool.idle_timeout,
+        check_after: pool.check_after,
         max_lifetime: if pool.max_lifetime.is_zero() {
             Duration::MAX
         } else {
@@ -349,24 +365,46 @@ fn pool_options(config: &Config) -> PoolOptions {
     }
 }
 
+/// The monitor's thread.
+struct Watching {
+    thread: JoinHandle<()>,
+    stop: oneshot::Sender<()>,
+}
+
+impl Watching {
+    /// Has it end, so that its connections take their leave of the servers.
+    async fn end(self) {
+        drop(self.stop);
+        let joining = tokio::task::spawn_blocking(move || self.thread.join());
+        // A name that is being looked up would hold it up.
+        let _ = tokio::time::timeout(Duration::from_secs(1), joining).await;
+    }
+}
+
 fn start_monitor(
     monitor: &Arc<Monitor>,
     options: Arc<MonitorOptions>,
-    tls: SharedTls,
-) -> anyhow::Result<()> {
+    network: SharedNetwork,
+) -> anyhow::Result<Watching> {
     let monitor = monitor.clone();
-    std::thread::Builder::new()
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::Builder::new()
         .name("monitor".to_owned())
         .spawn(move || {
             if let Ok(runtime) = Builder::new_current_thread()
                 .enable_all()
                 .build_local(LocalOptions::default())
             {
-                runtime.block_on(monitor.run(options, tls));
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = monitor.run(options, network) => {}
+                        _ = stopped => {}
+                    }
+                });
             }
         })
         .context("cannot start the monitor's thread")?;
-    Ok(())
+    Ok(Watching { thread, stop })
 }
 
 fn start_workers(

@@ -222,6 +222,11 @@ impl Tracker {
         self.started
     }
 
+    /// Whether a packet before the one at hand was part of the response.
+    pub fn has_begun(&self) -> bool {
+        self.rows > 0 || self.result_sets > 0 || !self.status.is_empty()
+    }
+
     /// Status flags of the last OK or EOF.
     pub fn status(&self) -> Status {
         self.status

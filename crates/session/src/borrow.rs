@@ -132,6 +132,7 @@ impl Session {
     /// Keeps a connection after a statement.
     pub(crate) fn keep(&mut self, mut lease: Lease) {
         lease.rest();
+        lease.used = self.worker.tick();
         self.lease = Some(lease);
     }
 

@@ -59,6 +59,12 @@ impl Answer {
         self.side == Side::Proxy && matches!(self.error.code, 1158 | 1159)
     }
 
+    /// The server has ended the connection because it was idle for too long (MySQL's
+    /// ER_CLIENT_INTERACTION_TIMEOUT).
+    pub(crate) fn is_idle_end(&self) -> bool {
+        self.side == Side::Server && self.error.code == 4031
+    }
+
     fn passing(mut self) -> Self {
         self.0.passing = true;
         self

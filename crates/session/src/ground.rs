@@ -22,6 +22,11 @@ impl Session {
         request: &Request<'_>,
     ) -> Option<Answer> {
         if !lease.is_quiet() {
+            if let Some(said) = lease.farewell().map(Answer::server)
+                && said.is_idle_end()
+            {
+                return Some(said);
+            }
             let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
             return Some(self.unavailable(lease.server, BackendError::Io(gone)));
         }

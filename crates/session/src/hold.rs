@@ -32,8 +32,6 @@ const REPLICA_WAIT_MAX: Duration = Duration::from_secs(3);
 enum Turn {
     /// It is this statement's.
     Ours,
-    /// The client is to be looked for.
-    CheckClient,
     /// It was killed.
     Interrupted,
     /// So was the session, or the process ends.
@@ -211,7 +209,7 @@ impl Session {
         match self.worker.shared.held.enter(statement) {
             Ok(place) => {
                 let monitor = &self.worker.shared.monitor;
-                monitor.failovers().count(FailoverCount::Held);
+                monitor.failovers().count(FailoverCount::Held, None);
                 Ok(place)
             }
             Err(full) => Err(self.in_vain(why.clone().no_room(&full))),
@@ -227,27 +225,15 @@ impl Session {
         why: &Answer,
         mut ready: impl FnMut(&mut Session) -> bool,
     ) -> Result<(), Failure> {
-        loop {
-            let rest = limit.saturating_sub(begun.elapsed());
-            let waiting = poll_fn(|cx| self.poll_turn(cx, place, &mut ready));
-            let Ok(turn) = tokio::time::timeout(rest, waiting).await else {
-                return Err(self.in_vain(why.clone().waited(limit)));
-            };
-            match turn {
-                Turn::Ours => return Ok(()),
-                Turn::Ended => return Err(Failure::Ended),
-                Turn::Interrupted => {
-                    let interrupted = self.interrupted().await;
-                    return Err(interrupted);
-                }
-                Turn::CheckClient => {
-                    self.handle.check_client.set(false);
-                    if self.client.peer_closed().await {
-                        let gone = std::io::ErrorKind::ConnectionReset;
-                        return Err(Failure::Client(gone.into()));
-                    }
-                }
-            }
+        let rest = limit.saturating_sub(begun.elapsed());
+        let waiting = poll_fn(|cx| self.poll_turn(cx, place, &mut ready));
+        let Ok(turn) = tokio::time::timeout(rest, waiting).await else {
+            return Err(self.in_vain(why.clone().waited(limit)));
+        };
+        match turn {
+            Turn::Ours => Ok(()),
+            Turn::Ended => Err(Failure::Ended),
+            Turn::Interrupted => Err(self.interrupted().await),
         }
     }
 
@@ -264,9 +250,6 @@ impl Session {
         if self.handle.interrupted.get() {
             return Poll::Ready(Turn::Interrupted);
         }
-        if self.handle.check_client.get() {
-            return Poll::Ready(Turn::CheckClient);
-        }
         match place.poll_turn(cx) {
             Poll::Ready(()) if ready(self) => Poll::Ready(Turn::Ours),
             _ => Poll::Pending,
@@ -279,7 +262,7 @@ impl Session {
             return self.lose_transaction(Spoilt::NoServer);
         }
         let monitor = &self.worker.shared.monitor;
-        monitor.failovers().count(FailoverCount::Failed);
+        monitor.failovers().count(FailoverCount::Failed, None);
         answer.into()
     }
 }

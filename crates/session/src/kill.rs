@@ -344,6 +344,7 @@ impl Session {
             None => self.primary_lease().await?,
         };
         let mut lease = lease;
+        self.handle.on.set(Some((lease.server, lease.thread_id)));
         // Settings that a replica made (@source_binlog_checksum and its kin) must be there.
         let mut class = self.worker.take_statement();
         class.clear();
@@ -373,7 +374,7 @@ impl Session {
         let prepared = self.prepare_connection(&mut lease, &request).await;
         self.worker.put_statement(class);
         prepared?;
-        let Some(conn) = lease.detach() else {
+        let Some((conn, _in_use)) = lease.detach() else {
             return Err(Failure::Ended);
         };
         self.pin(PinReason::Replication);

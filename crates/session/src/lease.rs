@@ -222,16 +222,12 @@ impl Session {
             lease.saving = None;
         }
         // What is rare is in boxes here, so that what every statement needs is small.
-        if (self.rerun.is_some() || self.route.ended.is_some())
-            && let Err(answer) = Box::pin(self.take_over(lease, request, wait)).await?
-        {
+        let unready = self.rerun.is_some()
+            || self.route.ended.is_some()
+            || self.is_doubtful(lease, request)
+            || self.sees_foreign(lease, request);
+        if unready && let Err(answer) = Box::pin(self.make_ready(lease, request, wait)).await? {
             return Ok(Attempt::Elsewhere(answer));
-        }
-        if self.sees_foreign(lease, request)
-            && let Err(error) = Box::pin(self.clear_foreign(lease)).await
-        {
-            lease.broken = true;
-            return Ok(Attempt::Elsewhere(Answer::backend(error)));
         }
         let (mut statement_id, mut types_told) = (0, 0);
         if let Main::Execute { id, .. } = request.main {
@@ -367,6 +363,7 @@ impl Session {
                 lease.broken |= begins;
                 Ok(self.held_back(lease, request, *error))
             }
+            Ended::Unasked(error) => Ok(self.unread(lease, Answer::server(*error))),
             Ended::Lost => {
                 lease.broken = true;
                 if self.is_killed().await {
@@ -376,6 +373,83 @@ impl Session {
                 self.broken(request, lease, BackendError::Io(error), true)
             }
         }
+    }
+
+    /// Whether a write goes to a connection that was idle for so long that it may be dead without anybody
+    /// having heard of it.
+    fn is_doubtful(&self, lease: &Lease, request: &Request<'_>) -> bool {
+        if request.access != Access::Write && request.class.kind != Kind::Commit {
+            return false;
+        }
+        let limit = lease.server().check_after();
+        // A COM_PING would change what these ask about.
+        let about_last = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
+        limit != 0
+            && self.worker.tick().saturating_sub(lease.used) > limit
+            && !request.class.flags.intersects(about_last)
+    }
+
+    /// Asks a connection for a sign of life before a write is trusted to it: should the write's answer
+    /// not come, nobody could tell whether it was done.
+    async fn prove(&mut self, lease: &mut Lease) -> Result<(), Answer> {
+        let limit = self.worker.shared.pool.connect_timeout;
+        let error = match tokio::time::timeout(limit, lease.ping()).await {
+            Ok(Ok(())) => {
+                lease.used = self.worker.tick();
+                return Ok(());
+            }
+            Ok(Err(error)) => error,
+            Err(_) => {
+                lease.path_lost = true;
+                BackendError::Timeout("pool.connect_timeout")
+            }
+        };
+        lease.broken = true;
+        self.route.unsent = true;
+        Err(Answer::backend(error))
+    }
+
+    /// The server had closed the connection before it read the statement.
+    fn unread(&mut self, lease: &mut Lease, said: Answer) -> Attempt {
+        lease.broken = true;
+        if self.lease_is_kept() {
+            return Attempt::Gone {
+                why: said,
+                sent: false,
+            };
+        }
+        let gone = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
+        let why = Answer::backend(BackendError::Io(gone));
+        self.route.unsent = true;
+        self.count_retry(RetryKind::Unsent);
+        Attempt::Elsewhere(why)
+    }
+
+    /// Does what must be done on a connection before anything is put together for it; the inner error
+    /// says that this one does not do.
+    async fn make_ready(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<Result<(), Answer>, Failure> {
+        if self.is_doubtful(lease, request)
+            && let Err(answer) = self.prove(lease).await
+        {
+            return Ok(Err(answer));
+        }
+        if (self.rerun.is_some() || self.route.ended.is_some())
+            && let Err(answer) = self.take_over(lease, request, wait).await?
+        {
+            return Ok(Err(answer));
+        }
+        if self.sees_foreign(lease, request)
+            && let Err(error) = self.clear_foreign(lease).await
+        {
+            lease.broken = true;
+            return Ok(Err(Answer::backend(error)));
+        }
+        Ok(Ok(()))
     }
 
     /// The errors that are not for the client, because the statement can run all the same.
@@ -491,7 +565,8 @@ impl Session {
     pub(crate) fn count_retry(&self, kind: RetryKind) {
         self.worker.metrics().retry(kind);
         let monitor = &self.worker.shared.monitor;
-        monitor.failovers().count(FailoverCount::Retried);
+        let server = self.route.server;
+        monitor.failovers().count(FailoverCount::Retried, server);
     }
 
     /// What went ahead of the statement failed, and the statement had been sent with it.
@@ -507,6 +582,9 @@ impl Session {
             lease.broken = true;
             self.stop_on_server(lease);
             return Ok(Attempt::Elsewhere(answer));
+        }
+        if lease.closed_before {
+            return Ok(self.unread(lease, answer));
         }
         let lost = lease.broken && answer.is_lost();
         if lost {

@@ -3,6 +3,7 @@
 //! one question for it.
 
 mod accounts;
+mod admission;
 mod borrow;
 mod charsets;
 mod choose;
@@ -43,6 +44,7 @@ mod run;
 mod session;
 #[cfg(test)]
 mod simulation;
+mod strangers;
 mod sum;
 mod variables;
 mod verify;

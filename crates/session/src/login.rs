@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use millrace_backend::account::Account;
 use millrace_backend::connect::LOGIN_PACKET_MAX;
-use millrace_backend::packet_io::{read_packet, write_packet};
+use millrace_backend::packet_io::{read_header, read_packet, write_packet};
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
@@ -24,9 +24,11 @@ use millrace_protocol::ok::{Change, ErrPacket, OkFields, encode_ok, put_change};
 use millrace_protocol::{Capabilities, Status};
 use tracing::debug;
 
+use crate::admission::Admission;
 use crate::failure::{Answer, Failure};
 use crate::relayed;
 use crate::session::{Identity, Session};
+use crate::strangers::{spoken, turn_away};
 use crate::verify::verify;
 use crate::worker::{Entry, Handle, ListenerTls, Worker};
 
@@ -75,36 +77,24 @@ const REFUSE_RSA: [&[u8]; 3] = [b"libmysql", b"MySQL Connector/J", b"MySqlConnec
 /// Serves a client from its first byte to its last. `peer`: none for a Unix socket.
 pub(crate) fn spawn(worker: Rc<Worker>, plain: Plain, peer: Option<SocketAddr>, entry: Entry) {
     tokio::task::spawn_local(async move {
-        let address = peer.map(|peer| peer.ip());
-        let limit = worker.options().clients_per_address;
-        let admitted =
-            address.is_none_or(|address| worker.shared.registry.enter_address(address, limit));
-        worker.metrics().client_opened();
-        serve(&worker, plain, entry, peer, admitted).await;
-        worker.metrics().client_closed();
-        if let Some(address) = address.filter(|_| admitted) {
-            worker.shared.registry.leave_address(address, limit);
-        }
+        let admission = Admission::new(worker, peer.map(|peer| peer.ip()));
+        serve(admission, plain, entry, peer).await;
     });
 }
 
-async fn serve(
-    worker: &Rc<Worker>,
-    plain: Plain,
-    entry: Entry,
-    peer: Option<SocketAddr>,
-    admitted: bool,
-) {
+async fn serve(mut admission: Admission, plain: Plain, entry: Entry, peer: Option<SocketAddr>) {
     let address = peer.map(|peer| peer.ip());
+    let worker = &admission.worker().clone();
+    let socket = plain.clone();
     let mut stream = Stream::Plain(plain);
-    if let Some(refusal) = refusal(worker, admitted) {
+    if let Some(refusal) = refusal(worker, admission.is_refused()) {
         let mut out = Vec::new();
         error_packet(&refusal).encode_before_greeting(&mut out);
         let _ = stream.send(&out).await;
         worker.metrics().error(refusal.side, refusal.class);
         return;
     }
-    let (id, uid) = worker.shared.registry.enter(worker.index);
+    let (id, uid) = admission.register();
     let handle = Rc::new(Handle {
         uid,
         peer: peer.map(|peer| (peer.ip(), peer.port())),
@@ -125,18 +115,16 @@ async fn serve(
     let session = within(worker, Box::pin(login), &waits).await;
     match session {
         Some(Entered::Session(session)) => {
-            worker.enter(&handle);
+            *handle.socket.borrow_mut() = Some(socket);
+            admission.enter(&handle);
             session.run().await;
-            worker.leave(uid);
         }
         Some(Entered::Relayed(relayed)) => {
-            worker.enter(&handle);
+            admission.enter(&handle);
             Box::pin(relayed.run(&handle)).await;
-            worker.leave(uid);
         }
         None => {}
     }
-    worker.shared.registry.leave(id);
 }
 
 /// Gives the client `limits.login_timeout`, in which its waits for servers do not count.
@@ -167,7 +155,7 @@ enum Entered {
     Relayed(Box<relayed::Relayed>),
 }
 
-fn refusal(worker: &Worker, admitted: bool) -> Option<Answer> {
+fn refusal(worker: &Worker, address_is_full: bool) -> Option<Answer> {
     let options = worker.options();
     if worker.is_draining() {
         let text = "Millrace is shutting down; connect again";
@@ -180,7 +168,7 @@ fn refusal(worker: &Worker, admitted: bool) -> Option<Answer> {
         );
         return Some(Answer::proxy(ErrorClass::Limit, 1040, b"08004", text));
     }
-    if !admitted {
+    if address_is_full {
         let text = format!(
             "Too many connections (Millrace: limits.clients_per_address is {})",
             options.clients_per_address
@@ -377,6 +365,14 @@ async fn greet<'a>(
     greeting.encode(&mut out, 0);
     stream.send(&out).await?;
     let mut buffer = Vec::new();
+    read_header(&mut stream, &mut buffer).await?;
+    if let Some(spoken) = spoken(&buffer, HELLO_MAX) {
+        let strangers = &worker.shared.registry.strangers;
+        strangers.log(&shown(address), spoken);
+        worker.metrics().login(LoginOutcome::Aborted);
+        turn_away(&mut stream, spoken).await;
+        return Ok(None);
+    }
     let (mut sequence, mut payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;
     let mut hello = ClientHello::parse(&payload, offered);
     if let (Ok(ClientHello::SslRequest { .. }), Some(acceptor)) = (&hello, acceptor) {

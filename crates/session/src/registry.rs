@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::strangers::Strangers;
+
 /// Client connection numbers start here, so that they are not mistaken for a server's own.
 pub(crate) const FIRST_ID: u32 = 0x4000_0000;
 
@@ -33,6 +35,8 @@ pub struct Registry {
     count: AtomicUsize,
     clients: Mutex<HashMap<u32, Entry>>,
     addresses: Mutex<HashMap<IpAddr, usize>>,
+    /// Of clients that speak another protocol.
+    pub(crate) strangers: Strangers,
 }
 
 impl Default for Registry {
@@ -43,6 +47,7 @@ impl Default for Registry {
             count: AtomicUsize::new(0),
             clients: Mutex::default(),
             addresses: Mutex::default(),
+            strangers: Strangers::default(),
         }
     }
 }

@@ -77,6 +77,8 @@ pub(crate) enum Ended {
     Held(Box<ServerError>),
     /// The server connection broke before anything was forwarded.
     Lost,
+    /// It was closed before the server read the command.
+    Unasked(Box<ServerError>),
 }
 
 /// What to do with an answer on its way.
@@ -194,6 +196,10 @@ impl Session {
                         return self.lost();
                     };
                     let first = !self.outcome.forwarded && start == 0 && out.is_empty();
+                    if first && at == 0 && !tracker.has_begun() && lease.is_unasked() {
+                        (lease.broken, lease.closed_before) = (true, true);
+                        return Ok(Ended::Unasked(error));
+                    }
                     if first && plan.hold.has(&error) {
                         lease.buffer.drain(..at + len);
                         lease.answered();
@@ -234,7 +240,7 @@ impl Session {
                     self.send(&out).await?;
                     out.clear();
                     self.outcome.forwarded = true;
-                    if self.upload(lease).await.is_err() {
+                    if Box::pin(self.upload(lease)).await.is_err() {
                         lease.broken = true;
                         return Err(Failure::Client(io::ErrorKind::BrokenPipe.into()));
                     }
@@ -392,33 +398,24 @@ impl Session {
         }
     }
 
-    /// Waits for more from the server; the inner error is the server's end. The session's own
-    /// end, and a client that is gone, break the statement off.
+    /// Waits for more from the server; the inner error is the server's end. The session's own end breaks
+    /// the statement off; for a client that is gone, [`Session::run`] looks.
     async fn fill(&mut self, lease: &mut Lease) -> Result<io::Result<()>, Failure> {
-        loop {
-            let filled = poll_fn(|cx| {
-                self.handle.register(cx);
-                if self.handle.ended.get() || self.handle.check_client.get() {
-                    return Poll::Ready(None);
-                }
-                lease.poll_fill(cx).map(Some)
-            })
-            .await;
-            match filled {
-                Some(Ok(0)) => return Ok(Err(io::ErrorKind::UnexpectedEof.into())),
-                Some(Ok(_)) => return Ok(Ok(())),
-                Some(Err(error)) => return Ok(Err(error)),
-                None if self.handle.ended.get() => {
-                    lease.broken = true;
-                    return Err(Failure::Ended);
-                }
-                None => {
-                    self.handle.check_client.set(false);
-                    if self.client.peer_closed().await {
-                        lease.broken = true;
-                        return Err(Failure::Client(io::ErrorKind::ConnectionReset.into()));
-                    }
-                }
+        let filled = poll_fn(|cx| {
+            self.handle.register(cx);
+            if self.handle.ended.get() {
+                return Poll::Ready(None);
+            }
+            lease.poll_fill(cx).map(Some)
+        })
+        .await;
+        match filled {
+            Some(Ok(0)) => Ok(Err(io::ErrorKind::UnexpectedEof.into())),
+            Some(Ok(_)) => Ok(Ok(())),
+            Some(Err(error)) => Ok(Err(error)),
+            None => {
+                lease.broken = true;
+                Err(Failure::Ended)
             }
         }
     }
@@ -463,8 +460,19 @@ impl Session {
         Ok(())
     }
 
-    /// LOAD DATA LOCAL: hands the client's packets to the server up to the empty one.
+    /// LOAD DATA LOCAL: hands the client's file to the server. A server that waits for a lock takes
+    /// nothing meanwhile, for as long as its own limits allow.
     async fn upload(&mut self, lease: &mut Lease) -> Result<(), Failure> {
+        let limit = lease.set_user_timeout(0);
+        let uploaded = self.upload_packets(lease).await;
+        if let Some(limit) = limit {
+            lease.set_user_timeout(limit);
+        }
+        uploaded
+    }
+
+    /// Hands the client's packets to the server up to the empty one.
+    async fn upload_packets(&mut self, lease: &mut Lease) -> Result<(), Failure> {
         let mut in_packet = 0;
         loop {
             if in_packet == 0

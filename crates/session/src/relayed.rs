@@ -89,10 +89,10 @@ pub(crate) async fn log_in_with(
         tls: entrance.stream.is_tls(),
     };
     let timeout = worker.shared.pool.connect_timeout;
-    let tls = &worker.shared.server_tls;
+    let network = &worker.shared.network;
     entrance.waits.begin();
     let opened = on_primary(&worker, async |facts| {
-        open(&facts.address, &login, tls, timeout).await
+        open(&facts.address, &login, network, timeout).await
     })
     .await;
     entrance.waits.end();
@@ -172,7 +172,8 @@ async fn relay(
     let timeout = worker.shared.pool.connect_timeout;
     entrance.waits.begin();
     let dialed = on_primary(worker, async |facts| {
-        let (stream, greeting, ahead) = dial(&facts.address, timeout).await?;
+        let (stream, greeting, ahead) =
+            dial(&facts.address, &worker.shared.network.tcp, timeout).await?;
         Ok((stream, greeting, ahead, facts.address.clone()))
     })
     .await;
@@ -199,7 +200,7 @@ async fn relay_to(
         &mut capabilities,
         claim.collation,
         address,
-        &worker.shared.server_tls,
+        &worker.shared.network.tls,
         entrance.stream.is_tls(),
     )
     .await?;
@@ -221,6 +222,9 @@ async fn relay_to(
     server.send(&out).await?;
     loop {
         let (sequence, payload) = read_packet(&mut server, &mut ahead, LOGIN_PACKET_MAX).await?;
+        if sequence == 0 {
+            return Err(BackendError::Protocol("a packet that nobody asked for"));
+        }
         let last = match ServerAuthPacket::parse(&payload, capabilities)? {
             ServerAuthPacket::Ok => Some(true),
             ServerAuthPacket::Err(_) => Some(false),
@@ -253,11 +257,26 @@ impl Relayed {
     /// Hands bytes to and fro until one side ends.
     pub(crate) async fn run(self: Box<Self>, handle: &Handle) {
         let this = *self;
-        this.worker.metrics().pinned(PinReason::RelayedLogin);
+        let _pinned = Pinned::new(this.worker);
         handle.pins.add(PinReason::RelayedLogin);
         let [from_client, from_server] = this.ahead;
         exchange(this.client, this.server, from_client, from_server, handle).await;
-        this.worker.metrics().unpinned(PinReason::RelayedLogin);
+    }
+}
+
+/// Counts a relayed client for as long as it lives.
+struct Pinned(Rc<Worker>);
+
+impl Pinned {
+    fn new(worker: Rc<Worker>) -> Self {
+        worker.metrics().pinned(PinReason::RelayedLogin);
+        Pinned(worker)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.0.metrics().unpinned(PinReason::RelayedLogin);
     }
 }
 

@@ -78,11 +78,20 @@ impl Session {
         why: Answer,
         sent: bool,
     ) -> Result<Answer, Failure> {
-        if !self.handle.pins.has_only(PinReason::Transaction) {
+        if why.is_idle_end() {
+            // As without Millrace: the server has ended what the session had, and so the session.
             lease.broken = true;
             self.put_back(lease);
+            return Err(Failure::Fatal(why));
+        }
+        if !self.handle.pins.has_only(PinReason::Transaction) {
+            lease.broken = true;
+            let server = lease.server;
+            self.put_back(lease);
             let monitor = &self.worker.shared.monitor;
-            monitor.failovers().count(FailoverCount::Failed);
+            monitor
+                .failovers()
+                .count(FailoverCount::Failed, Some(server));
             // What lived on the connection is gone, so the session cannot go on.
             return Err(Failure::Fatal(why));
         }
@@ -168,12 +177,13 @@ impl Session {
     pub(crate) fn lose_transaction(&mut self, why: Spoilt) -> Failure {
         let rerun = self.rerun.as_ref();
         let committed = rerun.is_some_and(|rerun| rerun.journal.committed);
+        let server = rerun.map(|rerun| rerun.lost.server);
         self.end_transaction();
         if committed {
             return self.unknown_outcome();
         }
         let failovers = self.worker.shared.monitor.failovers();
-        failovers.count(FailoverCount::Failed);
+        failovers.count(FailoverCount::Failed, server);
         self.worker.metrics().replay_failed(why.label());
         Answer::transaction_lost(why).into()
     }
@@ -186,7 +196,7 @@ impl Session {
 
     pub(crate) fn count_unknown(&self) {
         let failovers = self.worker.shared.monitor.failovers();
-        failovers.count(FailoverCount::UnknownOutcome);
+        failovers.count(FailoverCount::UnknownOutcome, self.route.server);
     }
 
     /// The session is in no transaction any more.
@@ -592,7 +602,7 @@ impl Session {
         };
         match self.relay(lease, entry.expect, &plan).await {
             Ok(Ended::Whole) => {}
-            Ok(Ended::Held(_) | Ended::Lost) => {
+            Ok(Ended::Held(_) | Ended::Lost | Ended::Unasked(_)) => {
                 let lost = std::io::ErrorKind::ConnectionAborted;
                 return Err(BackendError::Io(lost.into()).into());
             }
@@ -635,7 +645,7 @@ impl Session {
         self.pin(PinReason::Transaction);
         self.journal = Some(journal);
         let failovers = self.worker.shared.monitor.failovers();
-        failovers.count(FailoverCount::Replayed);
+        failovers.count(FailoverCount::Replayed, Some(lost.server));
     }
 }
 

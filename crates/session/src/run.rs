@@ -2,6 +2,7 @@
 //! what changed, and so on until the client leaves. The only module that calls sideways.
 
 use std::future::poll_fn;
+use std::io;
 use std::task::Poll;
 use std::time::Instant;
 
@@ -33,6 +34,7 @@ use crate::variables::variable_name;
 impl Session {
     /// Serves the client until it leaves or must.
     pub(crate) async fn run(mut self: Box<Self>) {
+        let handle = self.handle.clone();
         loop {
             let length = match self.next_command().await {
                 Ok(Some(length)) => length,
@@ -47,13 +49,20 @@ impl Session {
             self.handle.counts.command();
             self.handle.interrupted.set(false);
             self.handle.timed_out.set(false);
-            if self.handle.saved.is_saving() {
-                Box::pin(self.wait_until_saved()).await;
-            }
             // Boxed, so that a session that waits for its client is small; and made in the box,
             // where `Box::pin` would copy all the room it takes.
             let running = Box::write(Box::new_uninit(), self.command(&command));
-            let ended = Box::into_pin(running).await;
+            let mut running = Box::into_pin(running);
+            // Whatever a command waits for, it is dropped, and its server connection closed, when the
+            // client is gone.
+            let ended = poll_fn(|cx| match running.as_mut().poll(cx) {
+                Poll::Pending if handle.has_lost_client(cx) => {
+                    Poll::Ready(Err(Failure::Client(io::ErrorKind::ConnectionReset.into())))
+                }
+                polled => polled,
+            });
+            let ended = ended.await;
+            drop(running);
             let ended = match ended {
                 Ok(()) if self.pending.is_empty() => Ok(()),
                 Ok(()) => Box::pin(self.flush()).await,
@@ -71,7 +80,23 @@ impl Session {
                 }
             }
         }
+        if self.handle.idled.get() {
+            Box::pin(self.tell_idle()).await;
+        }
         Box::pin(self.client.close()).await;
+    }
+
+    /// Tells an idle client that its time is up, as MySQL does; MariaDB closes the connection without a
+    /// word.
+    async fn tell_idle(&mut self) {
+        if self.family == Family::MySql {
+            let text = "The client was disconnected by the server because of inactivity. See \
+                        wait_timeout and interactive_timeout for configuring this behavior.";
+            let answer = Answer::client(4031, b"HY000", text);
+            let mut out = Vec::new();
+            error_packet(&answer).encode(&mut out, 0);
+            let _ = self.send(&out).await;
+        }
     }
 
     /// Shows a failure to the client, as far as it is one for the client to see.
@@ -191,6 +216,9 @@ impl Session {
 
     /// One command.
     async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
+        if self.handle.saved.is_saving() {
+            Box::pin(self.wait_until_saved()).await;
+        }
         let payload = packet::payload(packet);
         let Ok(command) = Command::parse(&payload, self.capabilities) else {
             let dot = if self.family == Family::MySql {
@@ -512,9 +540,12 @@ impl Session {
         if self.must_queue(request) {
             return Box::pin(self.hold(request, None)).await;
         }
-        match self.try_servers(request, None).await? {
-            Tried::Answered(lease) => Ok(lease),
-            Tried::NotYet(why) => Box::pin(self.hold(request, Some(why))).await,
+        loop {
+            match self.try_servers(request, None).await? {
+                Tried::Answered(lease) => return Ok(lease),
+                Tried::NotYet(_) if self.route.is_tried_anew() => {}
+                Tried::NotYet(why) => return Box::pin(self.hold(request, Some(why))).await,
+            }
         }
     }
 

@@ -290,7 +290,7 @@ async fn connect(
     };
     let timeout = worker.shared.pool.connect_timeout;
     let timeout = if last { timeout } else { timeout.min(HUNG) };
-    let opened = open(&facts.address, &login, &worker.shared.server_tls, timeout).await?;
+    let opened = open(&facts.address, &login, &worker.shared.network, timeout).await?;
     let mut conn = Conn::new(opened, judge, facts.family, None);
     let setting_up = tokio::time::timeout(timeout, conn.set_up(&facts.track)).await;
     let mut state = setting_up.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;

@@ -10,7 +10,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use millrace_backend::conn::Keeper;
-use millrace_backend::connect::SharedTls;
+use millrace_backend::connect::SharedNetwork;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::opener::Logins;
 use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
@@ -58,8 +58,8 @@ pub struct Shared {
     pub key: Arc<ServerKey>,
     /// TLS to clients.
     pub tls: Option<TlsAcceptor>,
-    /// TLS to servers.
-    pub server_tls: SharedTls,
+    /// How servers are connected to.
+    pub network: SharedNetwork,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Watches the servers.
@@ -204,12 +204,16 @@ pub(crate) struct Handle {
     pub(crate) check_client: Cell<bool>,
     /// The server of the kept connection may have to be left.
     pub(crate) uproot: Cell<bool>,
+    /// The client's socket, to look at as long as the session lives.
+    pub(crate) socket: RefCell<Option<Plain>>,
     /// A statement runs since this tick; 0: none.
     pub(crate) busy_since: Cell<u64>,
     /// When the client last sent something, in ticks.
     pub(crate) heard: Cell<u64>,
     /// Seconds after which an idle client is disconnected; 0: never.
     pub(crate) idle_max: Cell<u64>,
+    /// The session ends because its client was idle for that long.
+    pub(crate) idled: Cell<bool>,
     /// What another session saved of this one's last statement.
     pub(crate) saved: Rc<Keeper>,
     /// Where the client is; none for a Unix socket.
@@ -236,6 +240,16 @@ impl Handle {
         {
             *waker = Some(cx.waker().clone());
         }
+    }
+
+    /// Whether the client is gone, where it is time to look.
+    pub(crate) fn has_lost_client(&self, cx: &mut Context<'_>) -> bool {
+        self.register(cx);
+        if !self.check_client.take() {
+            return false;
+        }
+        let socket = self.socket.borrow();
+        socket.as_ref().is_some_and(|socket| socket.peer_closed(cx))
     }
 
     pub(crate) fn wake(&self) {
@@ -346,7 +360,7 @@ impl Worker {
             }
         });
         let opener = Rc::new(Logins {
-            tls: shared.server_tls.clone(),
+            network: shared.network.clone(),
             timeout: shared.pool.connect_timeout,
             states: states.clone(),
             rooms: Rc::default(),
@@ -447,12 +461,12 @@ impl Worker {
         match message {
             Message::Client { plain, peer, entry } => {
                 if let Ok(stream) = tokio::net::TcpStream::from_std(plain) {
-                    crate::login::spawn(self.clone(), Plain::Tcp(stream), peer, entry);
+                    crate::login::spawn(self.clone(), stream.into(), peer, entry);
                 }
             }
             Message::UnixClient { plain, entry } => {
                 if let Ok(stream) = tokio::net::UnixStream::from_std(plain) {
-                    let plain = Plain::Unix(stream);
+                    let plain = stream.into();
                     crate::login::spawn(self.clone(), plain, None, entry);
                 }
             }
@@ -535,6 +549,7 @@ impl Worker {
                 && idle_max != 0
                 && tick.saturating_sub(handle.heard.get()) > idle_max
             {
+                handle.idled.set(true);
                 handle.ended.set(true);
                 handle.wake();
             }
@@ -882,6 +897,12 @@ impl Worker {
             // So that the loop looks whether this was the last.
             let _ = self.shared.mailboxes[self.index].send(Message::Drain);
         }
+    }
+
+    /// Whether it serves no session.
+    #[cfg(test)]
+    pub(crate) fn is_deserted(&self) -> bool {
+        self.sessions.borrow().is_empty()
     }
 
     /// What a connection with this handshake collation starts with, where that is known.

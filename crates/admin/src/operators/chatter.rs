@@ -210,6 +210,8 @@ pub(crate) fn sections() -> impl Iterator<Item = &'static str> {
         "discovery",
         "tls",
         "server_tls",
+        "tcp",
+        "server_tcp",
         "pool",
         "limits",
         "routing",

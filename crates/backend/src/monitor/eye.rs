@@ -10,7 +10,7 @@ use tracing::warn;
 use super::{Counts, Monitor, MonitorOptions, World};
 use crate::chronicle;
 use crate::clock::Clock;
-use crate::connect::SharedTls;
+use crate::connect::SharedNetwork;
 use crate::error::BackendError;
 use crate::probe::{self, Followed, Probed};
 
@@ -32,7 +32,7 @@ pub(super) struct Eye {
     pub(super) monitor: Arc<Monitor>,
     pub(super) id: ServerId,
     pub(super) options: Arc<MonitorOptions>,
-    pub(super) tls: SharedTls,
+    pub(super) network: SharedNetwork,
     pub(super) clock: std::rc::Rc<Clock>,
 }
 
@@ -176,7 +176,7 @@ impl Eye {
             return self.within(Limit::Connect, greeting).await;
         }
         if track.conn.is_none() {
-            let following = probe::follow(self.id, &address, options, &self.tls);
+            let following = probe::follow(self.id, &address, options, &self.network);
             track.conn = Some(self.within(Limit::Connect, following).await?);
         }
         let asks_for_stall = self.may_be_stalled(track);

@@ -5,8 +5,10 @@ use tokio::task::LocalSet;
 
 use super::eye::{Abandoned, Eye, Limit, Writes, asks_for_stall};
 use super::*;
+use crate::connect::Network;
 use crate::error::BackendError;
 use crate::secret::Secret;
+use crate::tcp::TcpOptions;
 use crate::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -104,7 +106,10 @@ fn eye(step: u64) -> Eye {
         monitor: Monitor::new(&options, Vec::new(), &[]),
         id: ServerId(0),
         options: Arc::new(options),
-        tls: Arc::new(tls.expect("no files are needed")),
+        network: Arc::new(Network {
+            tls: tls.expect("no files are needed"),
+            tcp: TcpOptions::default(),
+        }),
         clock: Rc::new(Clock::new(Instant::now())),
     }
 }

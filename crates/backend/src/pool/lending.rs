@@ -75,6 +75,7 @@ impl ServerPool {
         let facts = self.facts();
         let mut conn = self.opener.open(&facts, &pool.key, permit).await?;
         conn.down = self.down.clone();
+        conn.used = self.tick.get();
         Ok(conn)
     }
 
@@ -126,8 +127,8 @@ impl ServerPool {
     /// A connection is free: for the first who waits, or for whoever comes. Who waits gets this one, also
     /// where others are idle: its server's thread has at hand what it needs.
     fn hand_on(&self, mut conn: Box<Conn>, pool: &Rc<Pool>) {
+        conn.used = self.tick.get();
         if self.waiters.borrow().is_empty() {
-            conn.used = self.tick.get();
             pool.idle.borrow_mut().push(conn);
             return;
         }
@@ -140,10 +141,7 @@ impl ServerPool {
                 conn.leave_owner();
                 first.finish(Ok((conn, self.concurrency.begin())));
             }
-            None => {
-                conn.used = self.tick.get();
-                pool.idle.borrow_mut().push(conn);
-            }
+            None => pool.idle.borrow_mut().push(conn),
         }
         self.see_to_others();
     }
@@ -178,6 +176,16 @@ impl ServerPool {
             drop(conn);
             then(&me);
         });
+    }
+
+    /// Closes a connection after its loan. Where the kernel had given it up, its idle siblings are not
+    /// trusted either: each would cost a session the same time.
+    fn lost(&self, conn: Box<Conn>) {
+        if conn.path_lost {
+            self.discard_idle();
+        }
+        drop(conn);
+        self.closed(1);
     }
 
     /// Lends a connection to a statement that counts already.
@@ -217,6 +225,9 @@ impl Pool {
     /// The idle connection that suits best and is whole, and how many were found that are not.
     pub(super) fn take_quiet(self: &Rc<Self>, wish: &Wish<'_>) -> (Option<Box<Conn>>, usize) {
         let mut lost = 0;
+        let Some(server) = self.server.upgrade() else {
+            return (None, lost);
+        };
         loop {
             let found = self.idle.borrow_mut().take(wish);
             let Some(Found {
@@ -226,12 +237,15 @@ impl Pool {
             else {
                 return (None, lost);
             };
-            if conn.is_quiet() {
+            // One that was used a moment ago costs no system call.
+            let is_quiet = match server.tick.get() == conn.used {
+                true => conn.is_quiet(),
+                false => conn.is_quiet_now(),
+            };
+            if is_quiet {
                 if was_bound {
                     conn.leave_owner();
-                    if let Some(server) = self.server.upgrade() {
-                        server.spare(&conn, self);
-                    }
+                    server.spare(&conn, self);
                 }
                 return (Some(conn), lost);
             }
@@ -346,8 +360,7 @@ impl Lease {
             conn.hold_at_most(server.statements_max());
         }
         if !conn.is_clean() {
-            drop(conn);
-            server.closed(1);
+            server.lost(conn);
         } else {
             conn.leave_room();
             let has_database = !conn.state.database.is_empty();
@@ -379,8 +392,10 @@ impl Lease {
         &self.server
     }
 
-    /// Removes the connection from the pools and their limits for good.
-    pub fn detach(mut self) -> Option<Box<Conn>> {
+    /// Removes the connection from the pools and their limits for good. It is counted as in use for as
+    /// long as what stands beside it lives.
+    pub fn detach(mut self) -> Option<(Box<Conn>, InUse)> {
+        let in_use = InUse::new(&self);
         if let Some(statement) = self.running.take() {
             self.server.end(statement);
         }
@@ -389,7 +404,33 @@ impl Lease {
             conn.release_permit();
         }
         self.server.closed(1);
-        conn
+        Some((conn?, in_use))
+    }
+}
+
+/// Counts a connection that has left the pools, and that its server still works for.
+pub struct InUse {
+    pool: Rc<Pool>,
+    server: Rc<ServerPool>,
+}
+
+impl InUse {
+    fn new(lease: &Lease) -> Self {
+        let (pool, server) = (lease.pool.clone(), lease.server.clone());
+        server.leased.set(server.leased.get() + 1);
+        pool.lent.set(pool.lent.get() + 1);
+        let (metrics, at) = server.metrics();
+        metrics.leased(at);
+        InUse { pool, server }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.server.leased.set(self.server.leased.get() - 1);
+        self.pool.returned.set(self.pool.returned.get() + 1);
+        let (metrics, at) = self.server.metrics();
+        metrics.lease_ended(at);
     }
 }
 
@@ -420,8 +461,8 @@ impl Drop for Lease {
         if let Some(statement) = self.running.take() {
             self.server.end(statement);
         }
-        if self.conn.take().is_some() {
-            self.server.closed(1);
+        if let Some(conn) = self.conn.take() {
+            self.server.lost(conn);
         }
     }
 }

@@ -319,9 +319,20 @@ mode = "verify_identity"
 ca = "sca.pem"
 cert = "sc.pem"
 key = "sk.pem"
+[tcp]
+keepalive_idle = 0
+keepalive_interval = "31s"
+keepalive_count = 32
+user_timeout = "1500ms"
+[server_tcp]
+keepalive_idle = "33s"
+keepalive_interval = "34s"
+keepalive_count = 35
+user_timeout = 0
 [pool]
 max_connections = 5
 idle_timeout = "1m"
+check_after = "36s"
 connect_timeout = "1s"
 wait_timeout = "2s"
 max_waiting = 6
@@ -450,9 +461,22 @@ timeout = "17s"
             cert: pem("sc"),
             key: pem("sk"),
         },
+        tcp: Tcp {
+            keepalive_idle: Duration::ZERO,
+            keepalive_interval: s(31),
+            keepalive_count: 32,
+            user_timeout: ms(1500),
+        },
+        server_tcp: Tcp {
+            keepalive_idle: s(33),
+            keepalive_interval: s(34),
+            keepalive_count: 35,
+            user_timeout: Duration::ZERO,
+        },
         pool: Pool {
             max_connections: 5,
             idle_timeout: s(60),
+            check_after: s(36),
             connect_timeout: s(1),
             wait_timeout: s(2),
             max_waiting: 6,

@@ -19,7 +19,7 @@ use millrace_backend::pool::{
 };
 use millrace_backend::secret::Secret;
 use millrace_backend::state::SessionState;
-use millrace_backend::stream::{Plain, Stream};
+use millrace_backend::stream::Stream;
 use millrace_metrics::Metrics;
 use millrace_protocol::handshake::Greeting;
 use millrace_protocol::{Capabilities, Status};
@@ -57,7 +57,7 @@ impl Wires {
         let at = facts.id.index();
         self.ends.borrow_mut().insert(thread, (at, theirs));
         let opened = Opened {
-            stream: Stream::Plain(Plain::Unix(tokio::net::UnixStream::from_std(ours)?)),
+            stream: Stream::Plain(tokio::net::UnixStream::from_std(ours)?.into()),
             greeting: Greeting {
                 server_version: "9.7.4".into(),
                 thread_id: thread,

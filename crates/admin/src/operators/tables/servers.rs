@@ -40,7 +40,7 @@ pub(crate) const LISTING: Listing = Listing {
         ),
         int(
             "in_use",
-            "connections on loan: statements under way and pinned sessions",
+            "connections on loan: statements under way, pinned sessions and replication streams",
         ),
         int("idle", "connections in no use"),
         int("waiting", "sessions that wait for a connection"),

@@ -1,0 +1,155 @@
+//! Clients that speak another protocol than MySQL's: what they are told, and what the log says of
+//! them. Keeps the log from being flooded; answers no such protocol.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use millrace_backend::stream::Stream;
+use millrace_protocol::ok::ErrPacket;
+use millrace_protocol::packet;
+use tokio::io::AsyncReadExt;
+use tracing::warn;
+
+/// The log has one line about such clients in this time at most.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// How long such a client is listened to after the error, so that it can read that before the
+/// connection is reset; and how many bytes of it.
+const LISTEN: Duration = Duration::from_secs(1);
+const LISTEN_BYTES: u64 = 64 * 1024;
+
+/// When the log last had a line about such a client, and what it has left out since.
+#[derive(Debug)]
+pub(crate) struct Strangers {
+    origin: Instant,
+    /// Milliseconds after `origin` before which there is no further line.
+    quiet_until: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Default for Strangers {
+    fn default() -> Self {
+        Strangers {
+            origin: Instant::now(),
+            quiet_until: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Strangers {
+    /// Whether a line may be written now, and how many were left out before it.
+    fn turn(&self, now: Instant) -> Option<u64> {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let at = millis(now.saturating_duration_since(self.origin));
+        let until = self.quiet_until.load(Relaxed);
+        let next = at.saturating_add(millis(QUIET));
+        let is_mine = at >= until
+            && (self.quiet_until)
+                .compare_exchange(until, next, Relaxed, Relaxed)
+                .is_ok();
+        match is_mine {
+            true => Some(self.left_out.swap(0, Relaxed)),
+            false => {
+                self.left_out.fetch_add(1, Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Logs a client that does not speak the protocol.
+    pub(crate) fn log(&self, address: &str, spoken: &str) {
+        if let Some(left_out) = self.turn(Instant::now()) {
+            warn!(
+                client = address,
+                left_out, "a client does not speak the MySQL protocol, but {spoken}"
+            );
+        }
+    }
+}
+
+/// What a client speaks whose first bytes are no packet of the MySQL protocol that could answer a
+/// greeting; none where they are, or where there are not enough.
+pub(crate) fn spoken(first: &[u8], longest: usize) -> Option<&'static str> {
+    const KNOWN: [(&[u8], &str); 12] = [
+        (b"PROXY ", "the PROXY protocol"),
+        (b"\r\n\r\n\0\r\nQUIT\n", "the PROXY protocol"),
+        (b"GET ", "HTTP"),
+        (b"POST", "HTTP"),
+        (b"PUT ", "HTTP"),
+        (b"HEAD", "HTTP"),
+        (b"OPTI", "HTTP"),
+        (b"CONN", "HTTP"),
+        (b"PRI ", "HTTP"),
+        (b"SSH-", "SSH"),
+        (b"\x16\x03", "TLS before the greeting"),
+        (b"\0\0\0\x08\x04\xd2\x16\x2f", "the PostgreSQL protocol"),
+    ];
+    let header = packet::header(first)?;
+    // The greeting's number was 0.
+    if header.seq == 1 && header.len as usize <= longest {
+        return None;
+    }
+    // What has come of it is enough to tell.
+    let begins = |known: &[u8]| first.iter().zip(known).all(|(a, b)| a == b);
+    let known = KNOWN.iter().find(|(known, _)| begins(known));
+    Some(known.map_or("something else", |(_, name)| *name))
+}
+
+/// Tells such a client that it is wrong here, as a server would: ER_HANDSHAKE_ERROR.
+pub(crate) async fn turn_away(stream: &mut Stream, spoken: &str) {
+    let message = format!(
+        "Bad handshake (Millrace: the client speaks {spoken}; this port takes the MySQL protocol)"
+    );
+    let error = ErrPacket {
+        code: 1043,
+        state: *b"08S01",
+        message: message.as_bytes(),
+    };
+    let mut out = Vec::new();
+    error.encode(&mut out, 2);
+    let _ = stream.send(&out).await;
+    // A socket that is closed with unread bytes is reset, and the error is lost with it.
+    let mut rest = tokio::io::AsyncReadExt::take(stream, LISTEN_BYTES);
+    let mut sink = [0; 1024];
+    let listening = async { while matches!(rest.read(&mut sink).await, Ok(read) if read > 0) {} };
+    let _ = tokio::time::timeout(LISTEN, listening).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_protocols_are_told_by_their_first_bytes() {
+        for (first, expected) in [
+            (
+                &b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n"[..],
+                Some("the PROXY protocol"),
+            ),
+            (b"\r\n\r\n\0\r\nQUIT\n\x21\x11", Some("the PROXY protocol")),
+            (b"GET / HTTP/1.1\r\n", Some("HTTP")),
+            (b"\x16\x03\x01\x02\x00\x01", Some("TLS before the greeting")),
+            (b"\x16\x03\x01\x01\x00\x01", Some("TLS before the greeting")),
+            (
+                b"\0\0\0\x08\x04\xd2\x16\x2f",
+                Some("the PostgreSQL protocol"),
+            ),
+            (b"\x01\x02\x03\x04", Some("something else")),
+            (b"\x20\x00\x00\x01\x85\xa6", None),
+            (b"GE", None),
+        ] {
+            assert_eq!(spoken(first, 64 * 1024), expected, "{first:?}");
+        }
+    }
+
+    #[test]
+    fn the_log_has_a_line_now_and_then() {
+        let strangers = Strangers::default();
+        let at = |seconds| strangers.origin + Duration::from_secs(seconds);
+        assert_eq!(strangers.turn(at(0)), Some(0));
+        assert_eq!(strangers.turn(at(1)), None);
+        assert_eq!(strangers.turn(at(9)), None);
+        assert_eq!(strangers.turn(at(10)), Some(2));
+    }
+}
