@@ -34,8 +34,10 @@ pub struct TriggerEffects {
 /// What stored code may leave on the connection that ran it without a word from the server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leaves {
-    /// User variables that were set.
+    /// User variables that were set, nobody knows which.
     pub user_variables: bool,
+    /// User variables that may have been set, by name, without quotes.
+    pub variables: Vec<Box<[u8]>>,
     /// Locks taken with GET_LOCK, by name, as SQL literals.
     pub locks: Vec<Box<str>>,
     /// Locks whose names are not known.
@@ -47,14 +49,24 @@ impl Leaves {
     fn anything() -> Self {
         Leaves {
             user_variables: true,
+            variables: Vec::new(),
             locks: Vec::new(),
             unknown_locks: true,
+        }
+    }
+
+    fn add_variable(&mut self, name: Box<[u8]>) {
+        if !self.variables.contains(&name) {
+            self.variables.push(name);
         }
     }
 
     fn add(&mut self, other: &Leaves) {
         self.user_variables |= other.user_variables;
         self.unknown_locks |= other.unknown_locks;
+        for name in &other.variables {
+            self.add_variable(name.clone());
+        }
         for lock in &other.locks {
             if !self.locks.contains(lock) {
                 self.locks.push(lock.clone());

@@ -353,6 +353,8 @@ pub enum Reason {
     Wanted,
     /// It is for the primary, which cannot be had, and another server can answer it.
     WithoutPrimary,
+    /// A read that a replica refused for the lack of something that the primary may have.
+    ReplicaLacks,
 }
 
 impl Reason {
@@ -387,6 +389,7 @@ impl Reason {
             Reason::AnyServer => "any_server",
             Reason::Wanted => "wanted",
             Reason::WithoutPrimary => "without_primary",
+            Reason::ReplicaLacks => "replica_lacks",
         }
     }
 }

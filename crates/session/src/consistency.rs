@@ -10,7 +10,7 @@ use millrace_protocol::ok::OkFields;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
 use millrace_routing::{Consistency, Reads, Target, Wanted};
-use millrace_sql::{Access, Family, Kind, Scope, Statement, ValueKind};
+use millrace_sql::{Access, Family, Flags, Kind, Scope, Statement, ValueKind};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot, Waits};
 
 use crate::failure::{Answer, Failure};
@@ -206,7 +206,7 @@ impl Session {
     }
 
     fn settled(&mut self) -> Option<ServerId> {
-        self.position.coalesce(INTERVALS_MAX);
+        self.worker.bound(&mut self.position, INTERVALS_MAX);
         self.seen = None;
         self.worker.want_positions();
         None
@@ -624,10 +624,12 @@ fn reads_after_writing(class: &Statement) -> bool {
         )
 }
 
-/// Whether a statement's answer depends on nothing that others can change.
+/// Whether a statement's answer depends on nothing that others can change. What waits for others' writes
+/// sees them.
 fn sees_nothing(class: &Statement) -> bool {
     class.tables.is_empty()
         && class.functions.is_empty()
+        && !class.flags.contains(Flags::WAITS)
         && matches!(
             class.kind,
             Kind::Select

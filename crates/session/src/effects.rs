@@ -21,6 +21,7 @@ use crate::relay::Outcome;
 use crate::session::{Session, Transaction};
 use crate::variables::{self, Named};
 use crate::worker::Worker;
+use crate::written::INTERVALS_MAX;
 
 /// Variables that are no state to restore: positions, what follows from others, and what has a
 /// place of its own.
@@ -109,7 +110,12 @@ impl Session {
             self.note_effects(&mut lease, class, text);
             if let Some((inner, body)) = request.inner {
                 self.note_effects(&mut lease, inner, body);
+                self.note_out_parameters(class, inner, text);
             }
+        } else if request.access == Access::Write {
+            // What stored code did before the error stands.
+            let (class, text) = request.inner.unwrap_or((class, text));
+            self.note_leaves(class, text);
         }
         if failed
             && class.kind == Kind::Prepare
@@ -458,6 +464,10 @@ impl Session {
         let state = self.worker.states.share(state);
         lease.state = state.clone();
         self.set_state(state);
+        if !self.speaks_utf8() && !self.private.only_ascii() {
+            // They could not be named as they were.
+            self.pin(PinReason::UserVariable);
+        }
     }
 
     fn fold_assignment(
@@ -662,6 +672,15 @@ impl Session {
         }
     }
 
+    /// EXECUTE … USING of a CALL: its variables take OUT parameters.
+    fn note_out_parameters(&mut self, execute: &Statement, inner: &Statement, text: &[u8]) {
+        if inner.kind == Kind::Call && inner.flags.contains(Flags::PARAMETERS) {
+            let names = execute.user_vars_read.iter();
+            let names = names.map(|name| variables::variable_name(name.of(text)));
+            self.left_variables.extend(names);
+        }
+    }
+
     /// What routines and triggers may have left on the connection.
     fn note_leaves(&mut self, class: &Statement, text: &[u8]) {
         if class.functions.is_empty() && class.tables.is_empty() && class.kind != Kind::Call {
@@ -672,6 +691,7 @@ impl Session {
         if leaves.user_variables {
             self.pin(PinReason::UserVariable);
         }
+        self.left_variables.extend(leaves.variables);
         if leaves.unknown_locks || !leaves.locks.is_empty() {
             self.pin(PinReason::UserLock);
             self.locks_unknown |= leaves.unknown_locks;
@@ -747,7 +767,8 @@ impl Session {
                 | Kind::Begin
                 | Kind::Commit
                 | Kind::Rollback
-        ) || class.flags.intersects(temporary | Flags::ASSIGNS_USER_VARS);
+        ) || class.flags.intersects(temporary | Flags::ASSIGNS_USER_VARS)
+            || !self.left_variables.is_empty();
         if !explained {
             self.pin(PinReason::SessionState);
         }
@@ -756,7 +777,7 @@ impl Session {
     /// Whether reads can still be held to what the session has written.
     fn note_position(&mut self, outcome: &Outcome, request: &Request<'_>) {
         if outcome.positioned {
-            self.position.coalesce(8);
+            self.worker.bound(&mut self.position, INTERVALS_MAX);
         }
         if request.access != Access::Write || outcome.positioned {
             return;

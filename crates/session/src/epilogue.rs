@@ -29,6 +29,7 @@ impl Session {
     pub(crate) fn has_epilogue(&self, class: &Statement, lease: &Lease) -> bool {
         class.flags.contains(Flags::ASSIGNS_USER_VARS)
             || !self.unreported.is_empty()
+            || !self.left_variables.is_empty()
             || self.locks_to_check(class)
             || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK)
                 && !class.assignments.is_empty())
@@ -59,14 +60,15 @@ impl Session {
 
     /// Reads back what the statement may have changed and the server does not report.
     pub(crate) async fn epilogue(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
+        let left = std::mem::take(&mut self.left_variables);
         if self.is_measured() {
             return self.leave_unasked(lease, class, text);
         }
-        let assigns = class.flags.contains(Flags::ASSIGNS_USER_VARS)
+        let assigns = (class.flags.contains(Flags::ASSIGNS_USER_VARS) || !left.is_empty())
             && !self.handle.pins.has(PinReason::UserVariable);
-        if assigns && !self.keep_numbers(lease, class, text) {
+        if assigns && !(left.is_empty() && self.keep_numbers(lease, class, text)) {
             self.save_own_diagnostics(lease).await;
-            if !self.read_user_variables(lease, class, text).await {
+            if !self.read_user_variables(lease, class, text, left).await {
                 self.pin(PinReason::UserVariable);
             }
         }
@@ -87,11 +89,17 @@ impl Session {
         }
     }
 
+    /// Whether names in the session's statements are in UTF-8.
+    pub(crate) fn speaks_utf8(&self) -> bool {
+        let charset = self.state.reported("character_set_client");
+        charset.is_some_and(|charset| matches!(charset, b"utf8mb4" | b"utf8mb3" | b"utf8"))
+    }
+
     /// `SET @a = 1` and the like need not be read back.
     fn keep_numbers(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) -> bool {
         let plain = class.kind == Kind::Set
             && class.assignments.iter().all(|assignment| {
-                matches!(assignment.target, Target::UserVar(_))
+                matches!(assignment.target, Target::UserVar(name) if name.of(text).is_ascii())
                     && assignment.kind == ValueKind::Number
             });
         if !plain {
@@ -163,19 +171,24 @@ impl Session {
         lease: &mut Lease,
         class: &Statement,
         text: &[u8],
+        left: Vec<Box<[u8]>>,
     ) -> bool {
-        if class.user_vars_assigned.is_empty()
+        let unnamed =
+            class.flags.contains(Flags::ASSIGNS_USER_VARS) && class.user_vars_assigned.is_empty();
+        if unnamed
             || class.flags.contains(Flags::TRUNCATED)
-            || matches!(class.kind, Kind::Call | Kind::Unknown | Kind::Multi)
+            || matches!(class.kind, Kind::Unknown | Kind::Multi)
         {
             return false;
         }
-        let names: Vec<_> = class
-            .user_vars_assigned
-            .iter()
-            .map(|span| variables::variable_name(span.of(text)))
-            .collect();
-        if !names.iter().all(|name| name.is_ascii()) {
+        let mut names = left;
+        for span in &class.user_vars_assigned {
+            names.push(variables::variable_name(span.of(text)));
+        }
+        names.sort_unstable();
+        names.dedup();
+        // What names are in another character set depends on the connection's.
+        if !names.iter().all(|name| name.is_ascii()) && !self.speaks_utf8() {
             return false;
         }
         let mut query = b"SELECT ".to_vec();

@@ -366,9 +366,9 @@ impl Session {
             self.keep(lease);
             return match registered? {
                 Attempt::Done => Ok(()),
-                Attempt::Elsewhere(answer) | Attempt::Gone { why: answer, .. } => {
-                    Err(Failure::Answer(answer))
-                }
+                Attempt::Elsewhere(answer)
+                | Attempt::Lacks(answer)
+                | Attempt::Gone { why: answer, .. } => Err(Failure::Answer(answer)),
             };
         }
         let prepared = self.prepare_connection(&mut lease, &request).await;

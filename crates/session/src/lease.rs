@@ -78,6 +78,9 @@ pub(crate) enum Attempt {
     /// Nothing was run or shown; another server may be tried. The error is for the case that
     /// there is none.
     Elsewhere(Answer),
+    /// Nothing was shown, and the server is a replica that may lack what the primary has: its answer, for
+    /// the case that the primary cannot be asked.
+    Lacks(Answer),
     /// Nothing was shown, and the connection, on which the session has something, is gone or of no
     /// more use.
     Gone {
@@ -319,12 +322,16 @@ impl Session {
         let primary = self.worker.with_world(|world| world.snapshot.primary);
         let read_only =
             self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
+        let on_replica = primary.is_some_and(|primary| primary != lease.server);
+        let hold = self.errors_to_hold(lease, request, read_only, first, on_replica);
         let plan = Plan {
-            hold: self.errors_to_hold(lease, request, read_only, first),
+            hold,
             statement: request.prepare.and_then(NonZeroU32::new),
             discard: false,
             sums: recorded,
             cursor: opens_cursor(request),
+            together: hold.contains(Refusals::LACKS)
+                && matches!(request.class.kind, Kind::Multi | Kind::Call),
         };
         self.ends = Ends {
             writes: request.access == Access::Write && request.expect != Expect::Prepare,
@@ -358,6 +365,12 @@ impl Session {
                     ""
                 });
                 Err(Failure::Answer(Answer::client(1792, b"25006", text)))
+            }
+            Ended::Held(error) if Refusals::LACKS.has(&error) => {
+                // Of several statements the first may have run.
+                lease.broken |= begins || request.class.kind == Kind::Multi;
+                self.count_retry(RetryKind::Read);
+                Ok(Attempt::Lacks(Answer::server(*error)))
             }
             Ended::Held(error) => {
                 lease.broken |= begins;
@@ -459,6 +472,7 @@ impl Session {
         request: &Request<'_>,
         read_only: bool,
         first: bool,
+        on_replica: bool,
     ) -> Refusals {
         let stale = match request.main {
             Main::Execute { .. } if first => Refusals::STALE,
@@ -479,6 +493,8 @@ impl Session {
         };
         let moves = if kept && self.handle.pins.has_only(PinReason::Transaction) {
             refused | self.hook_that_undoes(lease, request)
+        } else if !kept && may_repeat(request) && on_replica && self.target == Target::Auto {
+            refused | Refusals::HOOK | Refusals::LACKS
         } else if read_only || (!kept && may_repeat(request)) {
             refused | Refusals::HOOK
         } else if kept || !may_retry(request) || self.may_be_half_done(request) {

@@ -47,6 +47,49 @@ pub(crate) fn proves_nothing(error: &ServerError) -> bool {
     matches!(error.code, 1180 | 3100)
 }
 
+/// Whether a server may say this for the lack of something that its primary has: an object, a privilege, a newer
+/// definition, a setting. A replica's word does not count then. Errors of the data, of the session and of the
+/// machine are not in the table: the primary would say the same, or would pay as much for it.
+pub(crate) fn may_lack(error: &ServerError) -> bool {
+    LACKING.binary_search(&error.code).is_ok()
+}
+
+/// In order of their codes.
+const LACKING: &[u16] = &[
+    // Files of a table that are missing or broken.
+    1016, 1017, 1033, 1034, 1035, //
+    // Database access denied; unknown database, table; ambiguous and unknown column.
+    1044, 1049, 1051, 1052, 1054, //
+    // Duplicate column name, in a derived table; syntax, which depends on the version.
+    1060, 1064, //
+    // Key column, unknown procedure, its parameters, unknown table of a list, unknown character set.
+    1072, 1106, 1107, 1108, 1109, 1115, //
+    // Loadable functions: library, symbol, not defined.
+    1126, 1127, 1128, //
+    // No such grant; table, column access denied; no such table; no such grant on a table.
+    1141, 1142, 1143, 1146, 1147, 1149, //
+    // Index that is not there; full-text index; unknown system variable; crashed tables.
+    1176, 1191, 1193, 1194, 1195, //
+    // UNION of tables of other widths; privilege; not supported yet; operand of other width.
+    1222, 1227, 1235, 1241, //
+    // Unknown collation, storage engine, time zone.
+    1273, 1286, 1298, //
+    // Unknown routine; its number of arguments.
+    1305, 1318, //
+    // View: underlying tables, wrong kind of object, width, validity. Routine access denied.
+    1345, 1347, 1353, 1356, 1370, //
+    // No such grant on a routine; table definition has changed; foreign servers; definer.
+    1403, 1412, 1429, 1430, 1431, 1449, 1477, //
+    // Partition; system table; parameters of functions; function names; locale; partition.
+    1507, 1548, 1558, 1582, 1583, 1584, 1630, 1649, 1712, 1735, //
+    // EXPLAIN's format; tablespace; corrupt table; table without engine; role.
+    1791, 1812, 1877, 1932, 1959, //
+    // MySQL: role not granted; spatial reference system.
+    3530, 3548, //
+    // MariaDB: unknown sequence, view, type, operator.
+    4091, 4092, 4161, 4162,
+];
+
 /// ER_MAX_PREPARED_STMT_COUNT_REACHED: all connections together, whosever they are, have prepared
 /// `max_prepared_stmt_count` statements. Nothing was prepared.
 pub(crate) const CROWDED: u16 = 1461;
@@ -79,6 +122,8 @@ bitflags! {
         const UNPROVEN = 1 << 4;
         /// The server has as many prepared statements as it takes.
         const CROWDED = 1 << 5;
+        /// [`may_lack`], of a replica.
+        const LACKS = 1 << 6;
     }
 }
 
@@ -92,6 +137,7 @@ impl Refusals {
                 3100 => Refusals::HOOK,
                 1243 | 1615 => Refusals::STALE,
                 CROWDED => Refusals::CROWDED,
+                _ if may_lack(error) => Refusals::LACKS,
                 _ => Refusals::empty(),
             },
         };
@@ -173,6 +219,19 @@ mod tests {
     }
 
     #[test]
+    fn what_a_replica_may_lack_is_in_order() {
+        assert!(LACKING.is_sorted());
+        let error = |code| ServerError::new(code, b"42000", "");
+        for code in [1044, 1049, 1054, 1142, 1143, 1146, 1227, 1305, 1347, 1370] {
+            assert!(may_lack(&error(code)), "{code}");
+        }
+        // Duplicate key, lock wait, deadlock, subquery of several rows, killed, time limits, division.
+        for code in [1062, 1205, 1213, 1242, 1317, 1365, 1644, 1969, 3024] {
+            assert!(!may_lack(&error(code)), "{code}");
+        }
+    }
+
+    #[test]
     fn some_errors_at_commit_prove_nothing() {
         let error = |code| ServerError::new(code, b"HY000", "");
         assert!(proves_nothing(&error(3100)) && proves_nothing(&error(1180)));
@@ -194,6 +253,7 @@ mod tests {
                 error(1461, "Can't create more than max_prepared_stmt_count …"),
                 Refusals::CROWDED,
             ),
+            (error(1146, "Table 'a.t' doesn't exist"), Refusals::LACKS),
             (error(1213, "Deadlock found"), Refusals::empty()),
         ];
         for (error, kind) in &table {

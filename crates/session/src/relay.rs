@@ -94,7 +94,13 @@ pub(crate) struct Plan {
     pub(crate) sums: bool,
     /// The statement opens a cursor, where it has rows.
     pub(crate) cursor: bool,
+    /// Several results, of which a later one may be refused for the lack of something: none is shown before
+    /// all are there, as far as they are short.
+    pub(crate) together: bool,
 }
+
+/// So many bytes of several results are held back.
+const TOGETHER_MAX: usize = 64 * 1024;
 
 /// The number in `Rows matched: 2  Changed: 1  Warnings: 0`.
 fn matched_rows(info: &[u8]) -> Option<u64> {
@@ -200,7 +206,12 @@ impl Session {
                         (lease.broken, lease.closed_before) = (true, true);
                         return Ok(Ended::Unasked(error));
                     }
-                    if first && plan.hold.has(&error) {
+                    // What may be asked elsewhere may also have answered in part, as long as none of
+                    // it was shown.
+                    let held = (first
+                        || (!self.outcome.forwarded && plan.hold.contains(Refusals::LACKS)))
+                        && plan.hold.has(&error);
+                    if held {
                         lease.buffer.drain(..at + len);
                         lease.answered();
                         return Ok(Ended::Held(error));
@@ -254,6 +265,12 @@ impl Session {
                     out.extend_from_slice(&lease.buffer[start..at]);
                     at += len;
                     start = at;
+                }
+                Event::NeedMore if plan.together && at - start + out.len() < TOGETHER_MAX => {
+                    if self.fill(lease).await?.is_err() {
+                        lease.broken = true;
+                        return self.lost();
+                    }
                 }
                 Event::NeedMore => {
                     if !plan.discard && (start < at || !out.is_empty()) {

@@ -15,6 +15,7 @@ use millrace_protocol::command::{Command, Query};
 use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
+use millrace_routing::Reason;
 use millrace_routing::rules::Directions;
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify};
 
@@ -563,7 +564,7 @@ impl Session {
         let mut refusal = None;
         let mut at = 0;
         while let Some(candidate) = candidates.get(at).copied() {
-            let pool = self.pool(candidate.server);
+            let pool = self.pool_for(candidate.server, request.class);
             let state = self.state.clone();
             // In one expression: what has a name of its own takes room until the statement ends.
             let mut lease = match self.take_idle(&pool, &state, request) {
@@ -609,6 +610,10 @@ impl Session {
                 Ok(Attempt::Gone { why, sent }) => {
                     return Ok(Tried::NotYet(self.leave(lease, request, why, sent)?));
                 }
+                Ok(Attempt::Lacks(answer)) => {
+                    self.put_back(lease);
+                    return Box::pin(self.ask_primary(request, answer)).await;
+                }
                 Ok(Attempt::Elsewhere(answer)) => {
                     // The server has taken a KILL for what went ahead of the statement.
                     let killed = self.handle.tainted.get() && answer.error.code == 1317;
@@ -630,6 +635,53 @@ impl Session {
             Some(_) if self.rerun.is_some() => Err(self.lose_transaction(Spoilt::NoServer)),
             Some(why) => Err(why.into()),
             None => Err(Failure::Ended),
+        }
+    }
+
+    /// A replica may lack what the statement names: the primary's answer is the one that counts. Where it
+    /// cannot be had now, the replica's is all there is.
+    async fn ask_primary(
+        &mut self,
+        request: &Request<'_>,
+        answer: Answer,
+    ) -> Result<Tried, Failure> {
+        self.route.refused = self.route.refused.saturating_add(1);
+        let Some(primary) = self.worker.with_world(|world| world.snapshot.primary) else {
+            return Err(answer.into());
+        };
+        let pool = self.pool_for(primary, request.class);
+        let state = self.state.clone();
+        let taken = match self.take_idle(&pool, &state, request) {
+            Some(lease) => Ok(lease),
+            None => self.take_lease(primary, &pool, &state, request).await,
+        };
+        let mut lease = match taken {
+            Ok(lease) => lease,
+            Err(Failure::Answer(_)) if !self.was_killed() => return Err(answer.into()),
+            Err(failure) => return Err(failure),
+        };
+        self.handle.on.set(Some((lease.server, lease.thread_id)));
+        (self.route.server, self.route.waited) = (Some(lease.server), false);
+        self.route.reason = Some(Reason::ReplicaLacks);
+        if self.handle.interrupted.get() {
+            self.put_back(lease);
+            return Err(self.interrupted().await);
+        }
+        match self.attempt(&mut lease, request, false).await {
+            Ok(Attempt::Done) => Ok(Tried::Answered(lease)),
+            Ok(Attempt::Gone { why, sent }) => {
+                Ok(Tried::NotYet(self.leave(lease, request, why, sent)?))
+            }
+            Ok(Attempt::Elsewhere(told) | Attempt::Lacks(told)) => {
+                self.put_back(lease);
+                // An error that the primary gave before the statement, while it was being prepared, counts.
+                let answer = if told.passing { answer } else { told };
+                Err(answer.into())
+            }
+            Err(failure) => {
+                self.part_after(lease);
+                Err(failure)
+            }
         }
     }
 
@@ -659,13 +711,15 @@ impl Session {
                 Ok(Attempt::Done) => return Ok(Some(lease)),
                 Ok(Attempt::Gone { why, sent }) => (why, sent),
                 // Refused, and the connection is as it was.
-                Ok(Attempt::Elsewhere(answer)) if lease.is_clean() => {
+                Ok(Attempt::Elsewhere(answer) | Attempt::Lacks(answer)) if lease.is_clean() => {
                     self.keep(lease);
                     return Err(Failure::Answer(answer));
                 }
                 // It broke before the statement was sent.
                 Ok(Attempt::Elsewhere(answer)) if answer.passing => (answer, false),
-                Ok(Attempt::Elsewhere(answer)) => return Err(Failure::Fatal(answer)),
+                Ok(Attempt::Elsewhere(answer) | Attempt::Lacks(answer)) => {
+                    return Err(Failure::Fatal(answer));
+                }
                 Err(failure) => {
                     if lease.is_clean() {
                         self.keep(lease);
@@ -723,6 +777,10 @@ impl Session {
         self.handle.on.set(Some((lease.server, lease.thread_id)));
         match self.attempt(&mut lease, request, false).await {
             Ok(Attempt::Done) => Ok(Some(lease)),
+            Ok(Attempt::Lacks(_)) => {
+                self.put_back(lease);
+                Ok(None)
+            }
             Ok(Attempt::Elsewhere(answer) | Attempt::Gone { why: answer, .. }) => {
                 self.put_back(lease);
                 if answer.passing {

@@ -13,7 +13,7 @@ use millrace_metrics::PinReason;
 use millrace_protocol::{Capabilities, Status};
 use millrace_routing::rules::Selection;
 use millrace_routing::{Consistency, Target};
-use millrace_sql::{Charset, Family, LexMode};
+use millrace_sql::{Charset, Family, Kind, LexMode, Statement};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use smallvec::SmallVec;
 
@@ -29,7 +29,7 @@ use crate::rerun::Rerun;
 use crate::route::Route;
 use crate::variables::Private;
 use crate::worker::{Entry, Handle, Worker};
-use crate::written::Concealing;
+use crate::written::{Concealing, INTERVALS_MAX};
 
 /// The flags that shape what a server sends; a pooled connection must have the client's.
 const SHAPE: Capabilities = Capabilities::FOUND_ROWS
@@ -267,6 +267,8 @@ pub(crate) struct Session {
     pub(crate) statement_begun: Instant,
     /// Variables that the last statement set to something that the server did not report.
     pub(crate) unreported: Vec<Box<str>>,
+    /// User variables that stored code may have set in the statement under way.
+    pub(crate) left_variables: Vec<Box<[u8]>>,
     /// The locks asked for by GET_LOCK, as SQL literals.
     pub(crate) locks: Vec<Box<str>>,
     /// Some lock's name is not known.
@@ -373,6 +375,7 @@ impl Session {
             ends: Ends::default(),
             statement_begun: Instant::now(),
             unreported: Vec::new(),
+            left_variables: Vec::new(),
             locks: Vec::new(),
             locks_unknown: false,
             measuring: Measuring::default(),
@@ -403,8 +406,10 @@ impl Session {
 
     /// Its reads must see all that was written through this process until now.
     pub(crate) fn note_all_written(&mut self) {
-        let written = &self.worker.shared.written;
-        written.add_to(&mut self.position, &mut self.written_seen);
+        let worker = &self.worker;
+        let bound = |set: &mut GtidSet| worker.bound(set, INTERVALS_MAX);
+        let written = &worker.shared.written;
+        written.add_to(&mut self.position, &mut self.written_seen, &bound);
     }
 
     /// Its reads are guaranteed to see this from now on.
@@ -462,7 +467,18 @@ impl Session {
 
     /// The pool that serves this session on a server.
     pub(crate) fn pool(&mut self, server: ServerId) -> Rc<Pool> {
-        let has_database = !self.state.database.is_empty();
+        self.pool_of(server, !self.state.database.is_empty())
+    }
+
+    /// The pool that serves a statement of this session on a server. A session's first database is chosen on
+    /// a connection that has one: on another, which cannot lose it again, the next login without a database
+    /// would find nothing.
+    pub(crate) fn pool_for(&mut self, server: ServerId, class: &Statement) -> Rc<Pool> {
+        let has_database = !self.state.database.is_empty() || class.kind == Kind::Use;
+        self.pool_of(server, has_database)
+    }
+
+    fn pool_of(&mut self, server: ServerId, has_database: bool) -> Rc<Pool> {
         if self.pools.len() <= server.index() {
             // It was found after the session began.
             self.pools.resize_with(server.index() + 1, || [None, None]);
@@ -470,7 +486,10 @@ impl Session {
         if let Some(pool) = &self.pools[server.index()][usize::from(has_database)] {
             return pool.clone();
         }
-        let key = self.pool_key();
+        let key = PoolKey {
+            has_database,
+            ..self.pool_key()
+        };
         let slot = &mut self.pools[server.index()][usize::from(has_database)];
         let pool = self.worker.servers.of(server).pool(&key);
         *slot = Some(pool.clone());

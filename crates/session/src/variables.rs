@@ -39,16 +39,18 @@ impl Private {
         self.variables.is_empty() && self.statements.is_empty()
     }
 
-    /// Keeps a user variable's value.
+    /// Keeps a user variable's value. Servers take some names for one that are not the same bytes (`ä`, `Ä`
+    /// and `a`): what was set last comes last.
     pub(crate) fn set(&mut self, name: &[u8], value: Box<[u8]>) {
         self.version += 1;
-        match self
-            .variables
-            .iter_mut()
-            .find(|(other, _)| **other == *name)
-        {
-            Some((_, old)) => *old = value,
-            None => self.variables.push((name.into(), value)),
+        let same = |(other, _): &Variable| **other == *name;
+        match self.variables.iter().position(same) {
+            Some(at) if self.only_ascii() => self.variables[at].1 = value,
+            at => {
+                let old = at.map(|at| self.variables.remove(at).0);
+                let name = old.unwrap_or_else(|| name.into());
+                self.variables.push((name, value));
+            }
         }
     }
 
@@ -56,6 +58,11 @@ impl Private {
     pub(crate) fn number(&self, name: &[u8]) -> Option<u64> {
         let (_, value) = self.variables.iter().find(|(other, _)| **other == *name)?;
         std::str::from_utf8(value).ok()?.parse().ok()
+    }
+
+    /// Whether the names mean the same in every character set.
+    pub(crate) fn only_ascii(&self) -> bool {
+        self.variables.iter().all(|(name, _)| name.is_ascii())
     }
 
     /// The body of a SQL-level prepared statement.

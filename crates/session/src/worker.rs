@@ -39,7 +39,7 @@ use crate::registry::Registry;
 use crate::relay::Outcome;
 use crate::roster::{Counts, PoolLine, ServerLine, SessionLine};
 use crate::verify::Verifiers;
-use crate::written::Written;
+use crate::written::{INTERVALS_MAX, Written};
 
 /// What all workers of the process share.
 #[derive(Clone)]
@@ -755,9 +755,20 @@ impl Worker {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 
+    /// Bounds what somebody must see: no transaction is added that the primary was not seen to have.
+    pub(crate) fn bound(&self, set: &mut GtidSet, intervals_max: usize) {
+        if set.is_wide(intervals_max) {
+            self.with_world(|world| {
+                let primary = world.snapshot.primary_view();
+                set.coalesce(intervals_max, primary.map(|view| &view.executed));
+            });
+        }
+    }
+
     /// Something was written at `position`.
     pub(crate) fn wrote(&self, position: &GtidSet) {
-        self.shared.written.note(self.index, position);
+        let bound = |set: &mut GtidSet| self.bound(set, INTERVALS_MAX);
+        self.shared.written.note(self.index, position, &bound);
         self.shared.monitor.positions().stir();
     }
 

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use millrace_topology::GtidSet;
 
 /// So many intervals are told apart for each source.
-const INTERVALS_MAX: usize = 8;
+pub(crate) const INTERVALS_MAX: usize = 8;
+
+/// Bounds a set, with what is known of the primary's.
+pub(crate) type Bound<'a> = &'a dyn Fn(&mut GtidSet);
 
 /// Shared by all workers.
 #[derive(Debug)]
@@ -73,9 +76,9 @@ impl Written {
     }
 
     /// Something was written at `position`, through the worker.
-    pub(crate) fn note(&self, worker: usize, position: &GtidSet) {
+    pub(crate) fn note(&self, worker: usize, position: &GtidSet, bound: Bound<'_>) {
         if let Some(mut positions) = self.positions(worker) {
-            add(&mut positions.sure, position);
+            add(&mut positions.sure, position, bound);
         }
         if let Some(worker) = self.workers.get(worker) {
             // Whoever sees the new count finds either what was added, or that something is being added.
@@ -97,7 +100,7 @@ impl Written {
         worker.added_at.store(u64::MAX, Ordering::SeqCst);
         let count = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         if let Ok(positions) = positions {
-            add(&mut positions.sure, &GtidSet::Cluster(count));
+            add(&mut positions.sure, &GtidSet::Cluster(count), &|_| {});
         }
         worker.added_at.store(count, Ordering::SeqCst);
         count
@@ -115,7 +118,7 @@ impl Written {
 
     /// Adds everything that was written since the count was `since`, and brings that up to date. Where
     /// nothing was, the count is all that is looked at.
-    pub(crate) fn add_to(&self, into: &mut GtidSet, since: &mut u64) {
+    pub(crate) fn add_to(&self, into: &mut GtidSet, since: &mut u64, bound: Bound<'_>) {
         let count = self.count.load(Ordering::SeqCst);
         let before = std::mem::replace(since, count);
         if before == count {
@@ -133,7 +136,9 @@ impl Written {
                 }
             }
         }
-        into.coalesce(INTERVALS_MAX);
+        if into.is_wide(INTERVALS_MAX) {
+            bound(into);
+        }
     }
 
     /// Another server is the primary: what was written until now may not have come to it. False where
@@ -143,7 +148,7 @@ impl Written {
             return false;
         };
         if let Some(sure) = positions.sure.take() {
-            add(&mut positions.doubtful, &sure);
+            add(&mut positions.doubtful, &sure, &|_| {});
         }
         positions.doubtful.is_some()
     }
@@ -162,7 +167,7 @@ impl Written {
                 // Another server's log: what of it is there cannot be told from the rest.
                 false => kept = visible.clone(),
             }
-            add(&mut positions.sure, &kept);
+            add(&mut positions.sure, &kept, &|_| {});
         }
     }
 
@@ -193,11 +198,13 @@ impl Written {
     }
 }
 
-fn add(to: &mut Option<GtidSet>, position: &GtidSet) {
+fn add(to: &mut Option<GtidSet>, position: &GtidSet, bound: Bound<'_>) {
     match to {
         Some(to) if to.is_comparable(position) => {
             to.union(position);
-            to.coalesce(INTERVALS_MAX);
+            if to.is_wide(INTERVALS_MAX) {
+                bound(to);
+            }
         }
         other => *other = Some(position.clone()),
     }
@@ -218,7 +225,7 @@ mod tests {
 
     fn all(written: &Written) -> GtidSet {
         let mut all = GtidSet::new(Family::MySql);
-        written.add_to(&mut all, &mut 0);
+        written.add_to(&mut all, &mut 0, &|_| {});
         all
     }
 
@@ -238,17 +245,17 @@ mod tests {
         let written = Written::new(2);
         let (mut position, mut since) = (GtidSet::new(Family::MariaDb), 0);
         assert_eq!(written.count(1), 1);
-        written.add_to(&mut position, &mut since);
+        written.add_to(&mut position, &mut since, &|_| {});
         assert_eq!((&position, since), (&GtidSet::Cluster(1), 1));
         assert_eq!(written.reserve(), 2, "higher than what was written before");
-        written.add_to(&mut position, &mut since);
+        written.add_to(&mut position, &mut since, &|_| {});
         assert_eq!(
             (&position, since),
             (&GtidSet::Cluster(1), 2),
             "and no write"
         );
         assert_eq!(written.count(0), 3);
-        written.add_to(&mut position, &mut since);
+        written.add_to(&mut position, &mut since, &|_| {});
         assert_eq!((position, written.counted()), (GtidSet::Cluster(3), 3));
     }
 
@@ -256,8 +263,8 @@ mod tests {
     fn another_servers_log_replaces_what_cannot_be_compared() {
         let log = |server, offset| GtidSet::log(server, "binlog.000003", offset).unwrap();
         let written = Written::new(1);
-        written.note(0, &log("a", 4));
-        written.note(0, &log("a", 90));
+        written.note(0, &log("a", 4), &|_| {});
+        written.note(0, &log("a", 90), &|_| {});
         assert_eq!(all(&written), log("a", 90));
         assert!(written.doubt(0));
         written.settle(0, &log("b", 7));
@@ -268,23 +275,23 @@ mod tests {
     fn only_what_is_new_is_added() {
         let written = Written::new(2);
         let (mut position, mut since) = (GtidSet::new(Family::MySql), 0);
-        written.add_to(&mut position, &mut since);
+        written.add_to(&mut position, &mut since, &|_| {});
         assert_eq!(
             (position.is_empty(), since),
             (true, 0),
             "nothing was written"
         );
-        written.note(0, &set(&format!("{A}:1-7")));
-        written.note(1, &set(&format!("{B}:1")));
-        written.add_to(&mut position, &mut since);
+        written.note(0, &set(&format!("{A}:1-7")), &|_| {});
+        written.note(1, &set(&format!("{B}:1")), &|_| {});
+        written.add_to(&mut position, &mut since, &|_| {});
         assert_eq!(since, 2);
         assert_eq!(position, set(&format!("{A}:1-7,{B}:1")));
         let mut other = GtidSet::new(Family::MySql);
-        written.note(1, &set(&format!("{B}:2")));
-        written.add_to(&mut other, &mut since);
+        written.note(1, &set(&format!("{B}:2")), &|_| {});
+        written.add_to(&mut other, &mut since, &|_| {});
         assert_eq!(other, set(&format!("{B}:1-2")), "only that worker's");
         let mut none = GtidSet::new(Family::MySql);
-        written.add_to(&mut none, &mut since);
+        written.add_to(&mut none, &mut since, &|_| {});
         assert!(none.is_empty());
     }
 
@@ -292,12 +299,12 @@ mod tests {
     fn what_an_old_primary_took_along_is_forgotten() {
         let written = Written::new(2);
         assert!(!written.doubt(0), "nothing was written");
-        written.note(0, &set(&format!("{A}:1-7")));
-        written.note(1, &set(&format!("{A}:8-9")));
+        written.note(0, &set(&format!("{A}:1-7")), &|_| {});
+        written.note(1, &set(&format!("{A}:8-9")), &|_| {});
         assert_eq!(all(&written), set(&format!("{A}:1-9")));
         assert!(written.doubt(0) && written.doubt(1));
         assert_eq!(all(&written), set(&format!("{A}:1-9")), "until it is known");
-        written.note(0, &set(&format!("{B}:1")));
+        written.note(0, &set(&format!("{B}:1")), &|_| {});
         for worker in [0, 1] {
             written.settle(worker, &set(&format!("{A}:1-8")));
         }

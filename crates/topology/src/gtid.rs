@@ -189,12 +189,26 @@ impl GtidSet {
         }
     }
 
-    /// Bounds a session's set: closes the smallest gaps until at most `intervals_max` intervals
-    /// are left per source. The set only grows, so whoever has reached the result has reached the
-    /// original. A MariaDB set is bounded by nature.
-    pub fn coalesce(&mut self, intervals_max: usize) {
+    /// Bounds a session's set to `intervals_max` intervals for each source, by closing gaps: those that
+    /// `known`, what the primary was last seen to have, holds; and beyond its end, where nobody knows yet which
+    /// transactions there will be, the smallest of too many. A gap that `known` has as well stays: those
+    /// transactions never existed, and a wait for them would be in vain. The set only grows, so whoever has
+    /// reached the result has reached the original. A MariaDB set is bounded by nature.
+    pub fn coalesce(&mut self, intervals_max: usize, known: Option<&GtidSet>) {
         if let GtidSet::MySql(set) = self {
-            set.coalesce(intervals_max);
+            let known = match known {
+                Some(GtidSet::MySql(known)) => Some(known),
+                _ => None,
+            };
+            set.coalesce(intervals_max, known);
+        }
+    }
+
+    /// Whether it has more intervals of one source than that.
+    pub fn is_wide(&self, intervals_max: usize) -> bool {
+        match self {
+            GtidSet::MySql(set) => set.is_wide(intervals_max),
+            _ => false,
         }
     }
 

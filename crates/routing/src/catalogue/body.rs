@@ -29,8 +29,12 @@ pub(super) struct Body<'t> {
     pub(super) hazard: bool,
     /// It mentions a user variable.
     pub(super) user_variables: bool,
-    /// It may set one.
-    pub(super) sets_user_variables: bool,
+    /// Those that it may set, as they are written.
+    pub(super) sets: Vec<&'t [u8]>,
+    /// It may set one whose name cannot be told.
+    pub(super) sets_unknown: bool,
+    /// It may leave other things on the connection: a temporary table, a role.
+    pub(super) leaves_more: bool,
     /// It runs statements that it makes itself.
     pub(super) dynamic: bool,
     /// Calls that look like functions, built-in or stored.
@@ -271,7 +275,12 @@ impl<'t> Reader<'_, 't> {
                 Token::Broken => self.body.hazard = true,
                 Token::Sign(b'@') => {
                     self.body.user_variables = true;
-                    self.body.sets_user_variables |= self.may_set(index);
+                    if self.may_set(index) {
+                        match self.variable(index) {
+                            Some(name) => self.body.sets.push(name),
+                            None => self.body.sets_unknown = true,
+                        }
+                    }
                     self.body.hazard = true;
                 }
                 Token::Word(word) => {
@@ -295,11 +304,25 @@ impl<'t> Reader<'_, 't> {
             || (is("SET") && !self.sets_locals_only(index));
         self.body.hazard |= hazard;
         self.body.selects |= is("SELECT");
+        self.body.leaves_more |= is("TEMPORARY")
+            || is("ROLE")
+            || is("RESOURCE")
+            || (is("TRANSACTION") && is_word(self.before(index), "SET"));
         self.body.dynamic |= is("PREPARE") || is("EXECUTE");
     }
 
+    /// The name of the user variable that begins here; none where it is a string, or has more parts.
+    fn variable(&self, index: usize) -> Option<&'t [u8]> {
+        match self.at(index + 1) {
+            Some(Token::Word(name) | Token::Quoted(name)) if !is_sign(self.at(index + 2), b'.') => {
+                Some(name)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the user variable that begins here may be assigned to: `SET @a`, `INTO @a, @b`,
-    /// `@a := …`, an argument.
+    /// `@a := …`, an argument, `GET DIAGNOSTICS @a = …`.
     fn may_set(&self, index: usize) -> bool {
         let before = self.before(index);
         if is_sign(before, b'@') || is_sign(self.at(index + 1), b'@') {
@@ -308,7 +331,9 @@ impl<'t> Reader<'_, 't> {
         ["SET", "INTO"].iter().any(|word| is_word(before, word))
             || is_sign(before, b',')
             || is_sign(before, b'(')
-            || is_sign(self.at(index + 2), b':')
+            || [b':', b'='].iter().any(|sign| is_sign(self.at(index + 2), *sign))
+            // Of another name than a word.
+            || self.variable(index).is_none()
     }
 
     /// `DECLARE CONTINUE HANDLER FOR …`

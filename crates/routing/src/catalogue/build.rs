@@ -155,13 +155,17 @@ impl Reader {
         let is_lock = |call: &Reference<'_>| call.name.eq_ignore_ascii_case(b"get_lock");
         let mut left = Left {
             own: Leaves {
-                user_variables: body.sets_user_variables || body.dynamic,
+                user_variables: body.sets_unknown || body.dynamic || body.leaves_more,
+                variables: Vec::new(),
                 unknown_locks: body.dynamic,
                 locks: Vec::new(),
             },
             functions: Vec::new(),
             procedures: body.procedures.iter().map(key).collect(),
         };
+        for name in &body.sets {
+            left.own.add_variable(names::plain(name));
+        }
         if body.functions.iter().any(is_lock) {
             let named = millrace_sql::lock_names(text, &mut left.own.locks);
             left.own.unknown_locks |= !named;

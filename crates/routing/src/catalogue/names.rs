@@ -37,6 +37,13 @@ pub(crate) fn key(schema: Option<&[u8]>, name: &[u8], database: &[u8]) -> Buffer
     key
 }
 
+/// A name as a body writes it, without quotes, in lower case.
+pub(crate) fn plain(written: &[u8]) -> Box<[u8]> {
+    let mut name = Buffer::new();
+    push(&mut name, written);
+    name.into_vec().into()
+}
+
 /// Takes quotes off: of a doubled one inside, one is left.
 fn push(key: &mut Buffer, written: &[u8]) {
     match written {

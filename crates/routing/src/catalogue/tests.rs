@@ -215,6 +215,14 @@ fn what_stored_code_leaves_is_known() {
         procedure("p_into", "SELECT 1 INTO @x"),
         procedure("p_dynamic", "EXECUTE s"),
         procedure("p_elsewhere", "CALL other.p()"),
+        procedure(
+            "p_names",
+            "BEGIN SET @Plain=1, @`Quo``ted`=@only_read+1; SELECT 1 INTO @into; CALL q(@out); \
+             GET DIAGNOSTICS @rows=ROW_COUNT; END",
+        ),
+        procedure("p_string", "SET @'a b'=1"),
+        procedure("p_dots", "SET @a.b=1"),
+        procedure("q", "SELECT @x"),
     ];
     let triggers = vec![row(&[
         "shop",
@@ -228,8 +236,11 @@ fn what_stored_code_leaves_is_known() {
         let mut statement = Statement::default();
         classify(text.as_bytes(), &mode, &mut statement);
         let leaves = catalogue.leaves(&statement, text.as_bytes(), b"shop");
+        let names = leaves.variables.iter();
+        let names: Vec<_> = names.map(|name| String::from_utf8_lossy(name)).collect();
+        assert!(names.is_empty() || !leaves.user_variables);
         (
-            leaves.user_variables,
+            leaves.user_variables || !names.is_empty(),
             leaves.locks.join(","),
             leaves.unknown_locks,
         )
@@ -254,4 +265,21 @@ fn what_stored_code_leaves_is_known() {
         leaves("INSERT INTO t VALUES (1)"),
         expect(false, "'a'", false)
     );
+    let names = |text: &str| {
+        let mut statement = Statement::default();
+        classify(text.as_bytes(), &mode, &mut statement);
+        let leaves = catalogue.leaves(&statement, text.as_bytes(), b"shop");
+        let names = leaves.variables.iter();
+        let mut names: Vec<_> = names
+            .map(|n| String::from_utf8_lossy(n).into_owned())
+            .collect();
+        names.sort();
+        (leaves.user_variables, names.join(" "))
+    };
+    assert_eq!(
+        names("CALL p_names()"),
+        (false, "into out plain quo`ted rows".to_owned())
+    );
+    assert_eq!(names("CALL p_string()"), (true, String::new()));
+    assert_eq!(names("CALL p_dots()"), (true, String::new()));
 }

@@ -123,15 +123,39 @@ impl Source {
         self.intervals = rest;
     }
 
-    fn coalesce(&mut self, intervals_max: usize) {
+    /// See [`GtidSet::coalesce`](super::GtidSet::coalesce). `known`: of this source. `open_max`: so many
+    /// intervals may be left beyond its end.
+    fn coalesce(&mut self, intervals_max: usize, known: Option<&Source>, open_max: usize) {
         let list = &mut self.intervals;
-        let Some(surplus) = list.len().checked_sub(intervals_max.max(1)) else {
+        if list.len() <= intervals_max.max(1) {
+            return;
+        }
+        if let Some(known) = known {
+            let mut kept: SmallVec<[Interval; 1]> = SmallVec::new();
+            for interval in list.iter() {
+                match kept.last_mut() {
+                    Some(end)
+                        if known.holds(Interval {
+                            first: end.last + 1,
+                            last: interval.first - 1,
+                        }) =>
+                    {
+                        end.last = interval.last;
+                    }
+                    _ => kept.push(*interval),
+                }
+            }
+            *list = kept;
+        }
+        let end = known.and_then(|known| known.intervals.last());
+        let open_from = list.partition_point(|own| end.is_some_and(|end| own.first <= end.last));
+        let Some(surplus) = (list.len() - open_from).checked_sub(open_max) else {
             return;
         };
         if surplus == 0 {
             return;
         }
-        let mut gaps: Vec<(u64, u64)> = list
+        let mut gaps: Vec<(u64, u64)> = list[open_from..]
             .windows(2)
             .map(|pair| (pair[1].first - pair[0].last, pair[0].last))
             .collect();
@@ -150,6 +174,10 @@ impl Source {
         *list = kept;
     }
 }
+
+/// For each interval that a set is to be bounded to, so many may be open for a while: how long it takes until
+/// the servers' own sets tell.
+const OPEN_GAPS: usize = 8;
 
 /// Transactions per source and tag, ordered by both.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -270,10 +298,22 @@ impl MySqlSet {
         })
     }
 
-    pub(super) fn coalesce(&mut self, intervals_max: usize) {
+    pub(super) fn coalesce(&mut self, intervals_max: usize, known: Option<&MySqlSet>) {
+        // Where it is known what exists, some of the gaps beyond are open for good, and few for long.
+        let open_max = if known.is_some() { OPEN_GAPS } else { 1 } * intervals_max.max(1);
         for source in &mut self.sources {
-            source.coalesce(intervals_max);
+            if source.intervals.len() > intervals_max {
+                let of = |known: &MySqlSet| known.find(source.key()).ok();
+                let at = known.and_then(of);
+                let known = known.zip(at).map(|(known, at)| &known.sources[at]);
+                source.coalesce(intervals_max, known, open_max);
+            }
         }
+    }
+
+    pub(super) fn is_wide(&self, intervals_max: usize) -> bool {
+        let mut sources = self.sources.iter();
+        sources.any(|source| source.intervals.len() > intervals_max)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -468,12 +508,40 @@ mod tests {
     #[test]
     fn coalesce_closes_the_smallest_gaps() {
         let mut required = set("A:1:3:10:1000000");
-        required.coalesce(2);
+        required.coalesce(2, None);
         assert_eq!(short(&required), "A:1-10:1000000");
-        required.coalesce(2);
+        required.coalesce(2, None);
         assert_eq!(short(&required), "A:1-10:1000000");
-        required.coalesce(0);
+        required.coalesce(0, None);
         assert_eq!(short(&required), "A:1-1000000");
+    }
+
+    #[test]
+    fn coalesce_closes_no_gap_that_stays() {
+        let known = set("A:1-5:8-20:1000:2000-2004");
+        let mut required = set("A:3:5:8:12:1000:2000:2003:3000:3002");
+        assert!(required.is_wide(2));
+        required.coalesce(2, Some(&known));
+        // 6, 7 and 21 to 999 never were; beyond 2004 nobody knows yet.
+        assert_eq!(short(&required), "A:3-5:8-12:1000:2000-2003:3000:3002");
+        let mut required = set("A:1:3:7:9");
+        required.coalesce(1, Some(&set("B:1")));
+        assert_eq!(
+            short(&required),
+            "A:1:3:7:9",
+            "nothing is known of this source"
+        );
+        let mut jumps = GtidSet::new(Family::MySql);
+        for at in 0..100 {
+            let text = format!("{A}:{}", 5000 + at * 1000);
+            jumps.insert_text(text.as_bytes()).unwrap();
+        }
+        jumps.coalesce(8, Some(&known));
+        let (mut least, kept) = (0, short(&jumps));
+        for _ in kept.split(':').skip(1) {
+            least += 1;
+        }
+        assert_eq!(least, 64, "{kept}");
     }
 
     #[test]
@@ -524,7 +592,7 @@ mod tests {
             let left: Vec<(u64, u64)> = m.difference(&n).map(|x| (*x, 0)).collect();
             prop_assert_eq!(&rest, &build(&left));
             let mut bounded = all.clone();
-            bounded.coalesce(limit);
+            bounded.coalesce(limit, None);
             prop_assert!(bounded.contains(&all));
             prop_assert!(bounded.sources.iter().all(|s| s.intervals.len() <= limit));
         }
