@@ -25,3 +25,4 @@ pub mod state;
 pub mod stream;
 pub mod tcp;
 pub mod tls;
+pub mod touched;

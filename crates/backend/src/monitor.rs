@@ -24,6 +24,7 @@ use crate::pool::ServerFacts;
 use crate::positions::{Position, Positions};
 use crate::probe::{self, Asked, Probed};
 use crate::secret::Secret;
+use crate::touched::Touched;
 
 /// How the servers are asked.
 #[derive(Debug, Clone)]
@@ -105,6 +106,8 @@ pub struct World {
     pub greeting: Option<Arc<Greeting>>,
     /// Stored routines and views.
     pub catalogue: Arc<CatalogueRows>,
+    /// Up to which change of stored code they were read, see [`Touched`].
+    pub catalogue_read: u64,
 }
 
 /// The monitor's side that others hold.
@@ -113,7 +116,7 @@ pub struct Monitor {
     topology: Mutex<Topology>,
     world: watch::Sender<Arc<World>>,
     nudges: PerServer<Notify>,
-    stale_catalogue: Notify,
+    touched: Arc<Touched>,
     positions: Arc<Positions>,
     failovers: Failovers,
     origin: Instant,
@@ -122,6 +125,9 @@ pub struct Monitor {
 /// A server on which nothing is written is asked how far it is after twice as long each time, up to
 /// so many times, until something is written through Millrace; whoever waits for the answer has it at once all the same.
 const QUIET_DOUBLINGS: u32 = 4;
+
+/// Changes of stored code that come one after the other are read together.
+const GATHERED: Duration = Duration::from_millis(20);
 
 /// What watches has panicked: it is begun anew after this.
 const BEGUN_ANEW: Duration = Duration::from_secs(1);
@@ -145,12 +151,13 @@ impl Monitor {
             facts,
             greeting: None,
             catalogue: Arc::default(),
+            catalogue_read: 0,
         };
         Arc::new(Monitor {
             topology: Mutex::new(topology),
             world: watch::channel(Arc::new(world)).0,
             nudges: PerServer::new(addresses.len()),
-            stale_catalogue: Notify::new(),
+            touched: Arc::default(),
             positions: Arc::new(Positions::new(addresses.len())),
             failovers: Failovers::new(origin),
             origin,
@@ -206,9 +213,9 @@ impl Monitor {
         view.is_some_and(|view| !view.gone)
     }
 
-    /// Stored routines or views may have changed: they are read again soon.
-    pub fn catalogue_changed(&self) {
-        self.stale_catalogue.notify_one();
+    /// Stored code that was touched since it was read.
+    pub fn touched(&self) -> &Arc<Touched> {
+        &self.touched
     }
 
     fn now(&self) -> Millis {
@@ -400,16 +407,19 @@ impl Monitor {
             let mut pause = options.catalogue_interval;
             if let Some(primary) = world.snapshot.primary.filter(|_| !options.user.is_empty()) {
                 let facts = world.facts[primary.index()].clone();
+                let mark = self.touched.mark();
                 let reading = probe::read_catalogue(&mut conn, &facts, &options, &network);
                 match tokio::time::timeout(options.timeout.max(Duration::from_secs(5)), reading)
                     .await
                 {
                     Ok(Ok(catalogue)) => {
                         complained = false;
-                        self.publish_catalogue(catalogue);
+                        self.touched.set_readable(true);
+                        self.publish_catalogue(catalogue, mark);
                     }
                     failed => {
                         conn = None;
+                        self.touched.set_readable(false);
                         let error = match failed {
                             Ok(Err(error)) => error.to_string(),
                             _ => "no answer in time".to_owned(),
@@ -424,21 +434,25 @@ impl Monitor {
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.stale_catalogue.notified() => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                () = self.touched.changed() => {
+                    tokio::time::sleep(GATHERED).await;
                 }
             }
         }
     }
 
-    fn publish_catalogue(&self, catalogue: CatalogueRows) {
+    fn publish_catalogue(&self, catalogue: CatalogueRows, mark: u64) {
         let _topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner);
         self.world.send_if_modified(|world| {
-            if *world.catalogue == catalogue {
+            let same = *world.catalogue == catalogue;
+            if same && world.catalogue_read == mark {
                 return false;
             }
             let mut next = World::clone(world);
-            next.catalogue = Arc::new(catalogue);
+            next.catalogue_read = mark;
+            if !same {
+                next.catalogue = Arc::new(catalogue);
+            }
             *world = Arc::new(next);
             true
         });

@@ -169,6 +169,44 @@ impl Catalogue {
         all
     }
 
+    /// The names that a definition of stored code touches, as [`Catalogue::names_any`] shows them. A trigger's
+    /// is empty: it is about what is written, and not looked up by its own name.
+    pub fn touched(statement: &Statement, text: &[u8], database: &[u8]) -> Vec<Box<[u8]>> {
+        let tables = statement.tables.iter();
+        let defined = tables.filter(|table| table.usage == TableUse::Define);
+        let defined = defined.map(|table| NameRef {
+            schema: table.schema,
+            name: table.name,
+        });
+        let names = defined.chain(statement.name);
+        let mut names: Vec<Box<[u8]>> = names
+            .map(|name| key(&name, text, database).into_vec().into())
+            .collect();
+        names.push(Box::default());
+        names
+    }
+
+    /// Whether a statement names, reads, writes or calls something of a name that `is` says; the second
+    /// argument is whether it is written.
+    pub fn names_any(
+        statement: &Statement,
+        text: &[u8],
+        database: &[u8],
+        is: &dyn Fn(&[u8], bool) -> bool,
+    ) -> bool {
+        let call = statement.name.filter(|_| statement.kind == Kind::Call);
+        let mut routines = statement.functions.iter().chain(call.as_ref());
+        routines.any(|name| is(&key(name, text, database), false))
+            || statement.tables.iter().any(|table| {
+                let name = NameRef {
+                    schema: table.schema,
+                    name: table.name,
+                };
+                let written = table.usage == TableUse::Write;
+                is(&key(&name, text, database), written)
+            })
+    }
+
     /// Its functions are known to only read, and none of its tables is an unsafe view.
     fn only_reads(&self, statement: &Statement, text: &[u8], database: &[u8]) -> bool {
         if statement.functions.is_empty() && self.unsafe_views.is_empty() {

@@ -189,8 +189,8 @@ fn to_readers(
     for reader in &readers {
         let asks = reader.lacks > 0;
         // It is not worth a wait where nobody can tell how long it would be: nothing from that source
-        // has ever come to it.
-        let hopeless = reader.lacks == u64::MAX && world.primary.is_some();
+        // has ever come to it, or a wait there was in vain a moment ago, or would be one for DDL.
+        let hopeless = (reader.lacks == u64::MAX || reader.is_late()) && world.primary.is_some();
         if candidates.len() == room || (asks && (waits == 0 || hopeless)) {
             continue;
         }
@@ -249,6 +249,11 @@ impl Reader {
             server: self.server,
             wait: self.lacks > 0,
         }
+    }
+
+    /// It lacks something, and is late with it: see [`Load::behind`].
+    fn is_late(&self) -> bool {
+        self.distance >= u64::BITS
     }
 
     fn preference(&self) -> (u32, bool, bool, bool) {

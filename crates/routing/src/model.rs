@@ -260,8 +260,8 @@ pub struct Load<'a> {
     pub response_us: &'a [u32],
     /// Positions learnt since the snapshot per server, by index; may be shorter.
     pub known: &'a [GtidSet],
-    /// Servers on which a wait has failed lately: a bit for each, by index, of the first 64. They come
-    /// last as long as they lack the position.
+    /// Servers on which a wait has failed lately, or to which DDL is on its way: a bit for each, by index, of
+    /// the first 64. As long as they lack the position they are not waited for where there is a primary.
     pub behind: u64,
     /// Rotates among equals. To be increased by one after every decision whose reason
     /// [is balanced](Reason::is_balanced), so that equals share evenly.

@@ -76,6 +76,15 @@ impl Session {
     ) -> Result<(), Failure> {
         let class = request.class;
         let outcome = std::mem::replace(&mut self.outcome, self.worker.take_outcome());
+        self.touching = None;
+        if self.worker.is_catalogue_stale() {
+            let (class, text) = request.inner.unwrap_or((class, text));
+            if self.names_touched(class, text) {
+                // What it left on the connection is told by what was defined.
+                self.flush().await?;
+                Box::pin(self.worker.wait_for_catalogue()).await;
+            }
+        }
         let failed = outcome.error.is_some();
         let mut began = !matches!(self.transaction, Transaction::None);
         if request.expect == Expect::Prepare {
@@ -659,6 +668,11 @@ impl Session {
             self.locks.clear();
             self.locks_unknown = false;
         }
+        let temporary = Flags::CREATES_TEMP_TABLE | Flags::DROPS_TEMP_TABLE;
+        if class.kind == Kind::Ddl && !class.flags.intersects(temporary) {
+            // It takes them as long as it took here.
+            self.worker.set_replicas_behind();
+        }
         if class.flags.contains(Flags::SEQUENCE) {
             // LASTVAL() is the connection's.
             self.pin(PinReason::SessionState);
@@ -666,9 +680,6 @@ impl Session {
         if class.flags.contains(Flags::USES_CONNECTION_ID) {
             // The client has seen the connection's number and may use it.
             self.pin(PinReason::SessionState);
-        }
-        if class.kind == Kind::Ddl && class.flags.contains(Flags::STORED_CODE) {
-            self.worker.shared.monitor.catalogue_changed();
         }
     }
 
@@ -684,6 +695,12 @@ impl Session {
     /// What routines and triggers may have left on the connection.
     fn note_leaves(&mut self, class: &Statement, text: &[u8]) {
         if class.functions.is_empty() && class.tables.is_empty() && class.kind != Kind::Call {
+            return;
+        }
+        if self.worker.is_catalogue_stale() && self.names_touched(class, text) {
+            self.pin(PinReason::UserVariable);
+            self.pin(PinReason::UserLock);
+            self.locks_unknown = true;
             return;
         }
         let catalogue = self.worker.catalogue();

@@ -15,9 +15,9 @@ use millrace_protocol::command::{Command, Query};
 use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_routing::Reason;
 use millrace_routing::rules::Directions;
-use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify};
+use millrace_routing::{Catalogue, Reason};
+use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify, parts};
 
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
@@ -108,6 +108,7 @@ impl Session {
         self.worker.metrics().error(answer.side, answer.class);
         let mut out = Vec::new();
         error_packet(&answer).encode(&mut out, 1);
+        self.touching = None;
         self.diagnostics_at = None;
         (self.row_count, self.last_server) = (-1, None);
         let _ = self.send(&out).await;
@@ -472,6 +473,9 @@ impl Session {
         if class.functions.is_empty() && class.access == Access::Write {
             return Access::Write;
         }
+        if self.worker.is_catalogue_stale() && self.names_touched(class, text) {
+            return Access::Write;
+        }
         let catalogue = self.worker.catalogue();
         let access = catalogue.effective_access(class, text, &self.state.database);
         // What sets session state may come to keep its connection, and a kept one must be able
@@ -484,6 +488,50 @@ impl Session {
         } else {
             access
         }
+    }
+
+    /// Whether the statement names stored code that DDL has touched since it was read.
+    pub(crate) fn names_touched(&self, class: &Statement, text: &[u8]) -> bool {
+        let database = &self.state.database;
+        self.worker.names_touched(class, text, database)
+    }
+
+    /// Notes which stored code the request is about to define: what it means is not known until it was read.
+    fn touch(&mut self, request: &Request<'_>) {
+        let mut names = Vec::new();
+        match (request.inner, &request.main) {
+            (Some((inner, body)), _) => self.add_touched(inner, body, &mut names),
+            (None, Main::Execute { id, .. }) => {
+                if let Some(statement) = self.statements.get(*id) {
+                    self.add_touched(&statement.class, &statement.text, &mut names);
+                }
+            }
+            (None, Main::Packet(packet)) => {
+                let payload = packet::payload(packet);
+                if let Ok(Command::Query(query)) = Command::parse(&payload, self.capabilities) {
+                    self.add_touched(request.class, query.text, &mut names);
+                }
+            }
+        }
+        let touched = self.worker.shared.monitor.touched();
+        self.touching = Some(touched.begin(names));
+    }
+
+    fn add_touched(&self, class: &Statement, text: &[u8], names: &mut Vec<Box<[u8]>>) {
+        let database = &self.state.database;
+        if class.kind != Kind::Multi {
+            names.extend(Catalogue::touched(class, text, database));
+            return;
+        }
+        let mut part = self.worker.take_statement();
+        for span in parts(text, &self.lex) {
+            let text = span.of(text);
+            classify(text, &self.lex, &mut part);
+            if part.flags.contains(Flags::STORED_CODE) {
+                names.extend(Catalogue::touched(&part, text, database));
+            }
+        }
+        self.worker.put_statement(part);
     }
 
     /// Runs a statement where it belongs and takes in what it changed.
@@ -514,6 +562,9 @@ impl Session {
             .begin(self.level_for(request), request.directions.as_ref());
         if self.may_conceal(request) {
             self.concealing = Some(self.worker.shared.written.conceal());
+        }
+        if request.access == Access::Write && defines_code(request) {
+            self.touch(request);
         }
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
@@ -917,6 +968,12 @@ fn is_simple(class: &Statement) -> bool {
         class.kind,
         Kind::Select | Kind::Insert | Kind::Update | Kind::Delete
     ) && !class.flags.intersects(odd)
+}
+
+/// Whether the request creates or changes stored code.
+fn defines_code(request: &Request<'_>) -> bool {
+    let class = request.inner.map_or(request.class, |(inner, _)| inner);
+    class.flags.contains(Flags::STORED_CODE) && request.expect != Expect::Prepare
 }
 
 /// How long a session waits for another to save what it may ask about its last statement.

@@ -9,6 +9,7 @@ use millrace_backend::account::Account;
 use millrace_backend::pool::{Lease, Pool, PoolKey};
 use millrace_backend::state::{SessionState, Value};
 use millrace_backend::stream::Stream;
+use millrace_backend::touched::Touching;
 use millrace_metrics::PinReason;
 use millrace_protocol::{Capabilities, Status};
 use millrace_routing::rules::Selection;
@@ -253,6 +254,8 @@ pub(crate) struct Session {
     pub(crate) answers_binary: bool,
     /// Holds while a write is under way that may not tell its position.
     pub(crate) concealing: Option<Concealing>,
+    /// The statement under way defines stored code.
+    pub(crate) touching: Option<Touching>,
     /// How often it has asked how far that server is.
     pub(crate) asked: u8,
     /// The server of its last read.
@@ -367,6 +370,7 @@ impl Session {
             seen: None,
             asked: 0,
             concealing: None,
+            touching: None,
             answers_binary: false,
             home: None,
             frontier: None,

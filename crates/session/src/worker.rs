@@ -279,6 +279,8 @@ pub struct Worker {
     world: RefCell<Arc<World>>,
     catalogue: RefCell<Rc<Catalogue>>,
     catalogue_read: Cell<bool>,
+    /// See [`World::catalogue_read`].
+    catalogue_mark: Cell<u64>,
     known: RefCell<Vec<GtidSet>>,
     /// The numbers of the answers that were taken over from `positions`, by server.
     taken: RefCell<Vec<u64>>,
@@ -407,6 +409,7 @@ impl Worker {
             world: RefCell::new(world),
             catalogue: RefCell::default(),
             catalogue_read: Cell::new(false),
+            catalogue_mark: Cell::new(0),
             known: RefCell::default(),
             taken: RefCell::default(),
             drained: RefCell::default(),
@@ -617,6 +620,33 @@ impl Worker {
                 *self.catalogue.borrow_mut() = Rc::new(catalogue);
             }
         }
+        self.catalogue_mark.set(world.catalogue_read);
+    }
+
+    /// Whether DDL has touched stored code since it was read.
+    pub(crate) fn is_catalogue_stale(&self) -> bool {
+        let read = self.catalogue_mark.get();
+        self.shared.monitor.touched().is_beyond(read)
+    }
+
+    /// Whether the statement names stored code that DDL has touched since it was read.
+    pub(crate) fn names_touched(&self, class: &Statement, text: &[u8], database: &[u8]) -> bool {
+        let (read, touched) = (self.catalogue_mark.get(), self.shared.monitor.touched());
+        Catalogue::names_any(class, text, database, &|name, written| {
+            touched.any(read, |other| {
+                *other == *name || (other.is_empty() && written)
+            })
+        })
+    }
+
+    /// Waits until what DDL has touched was read again, as long as that is worth it.
+    pub(crate) async fn wait_for_catalogue(&self) {
+        const LIMIT: Duration = Duration::from_millis(500);
+        let begun = Instant::now();
+        let touched = self.shared.monitor.touched();
+        while self.is_catalogue_stale() && touched.is_readable() && begun.elapsed() < LIMIT {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     }
 
     /// Has the sessions that keep a connection to the server look whether they may.
@@ -819,7 +849,15 @@ impl Worker {
         self.late.set(self.late.get() | 1 << server.index());
     }
 
-    /// The servers on which a wait failed in the last second or two: a bit for each.
+    /// What was just done takes replicas long: for a moment nobody waits for them.
+    pub(crate) fn set_replicas_behind(&self) {
+        let world = self.world();
+        let views = world.snapshot.servers.iter();
+        let replicas = views.filter(|view| world.snapshot.primary != Some(view.id));
+        replicas.for_each(|view| self.set_behind(view.id));
+    }
+
+    /// The servers on which a wait failed in the last second or two, or DDL is on its way: a bit for each.
     pub(crate) fn behind(&self) -> u64 {
         self.late.get()
     }

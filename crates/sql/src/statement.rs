@@ -293,7 +293,7 @@ bitflags! {
         const UNTERMINATED = 1 << 42;
         /// Has a `?` parameter marker.
         const PARAMETERS = 1 << 43;
-        /// CREATE/ALTER of a stored routine, trigger, event or view.
+        /// CREATE/ALTER of a stored routine, trigger, event or view; RENAME TABLE, which may be of a view.
         const STORED_CODE = 1 << 44;
         /// A subquery, CTE or UNION: more than one query block.
         const COMPOUND_QUERY = 1 << 45;

@@ -339,15 +339,20 @@ impl Topology {
             .zip(&self.states)
             .map(|(id, state)| judge::unfit(state, id, &verdict, &self.options))
             .collect();
-        let servers = (0..)
+        let servers: Vec<ServerView> = (0..)
             .map(ServerId)
             .zip(self.states.iter_mut().zip(unfit))
             .map(|(id, (state, unfit))| state.view(id, unfit, &verdict, at, &self.options))
             .collect();
         let old = &self.snapshot;
+        // With other data it is as good as another server: what was written before may not be there.
+        let reborn = verdict.primary.is_some_and(|primary| {
+            let now = servers.get(primary.index()).map(|view| view.incarnation);
+            old.server(primary).map(|view| view.incarnation) != now
+        });
         self.snapshot = Arc::new(Snapshot {
             generation: old.generation + 1,
-            epoch: old.epoch + u64::from(old.primary != verdict.primary),
+            epoch: old.epoch + u64::from(old.primary != verdict.primary || reborn),
             servers,
             primary: verdict.primary,
             without,

@@ -24,7 +24,9 @@ impl Marks {
 
     pub(crate) fn note(&mut self, primary: ServerId, at: Millis, report: &ProbeReport) {
         let usable = report.gtid && !report.executed.is_empty();
-        if self.of != Some(primary) || !usable {
+        // RESET BINARY LOGS AND GTIDS, or other data: what it had before will never come to a replica.
+        let went_back = usable && self.has_beyond(report);
+        if self.of != Some(primary) || !usable || went_back {
             *self = Marks {
                 of: Some(primary),
                 ..Marks::default()
@@ -55,6 +57,14 @@ impl Marks {
             });
         }
         self.since.push_back((at, advanced));
+    }
+
+    /// Whether the primary has had what it has no more.
+    fn has_beyond(&self, report: &ProbeReport) -> bool {
+        let first = self.first.iter();
+        let last = self.since.back();
+        let mut marks = first.chain(last);
+        marks.any(|(_, mark)| !report.executed.contains(mark))
     }
 
     pub(crate) fn lag_seconds(&self, at: Millis, report: &ProbeReport) -> Option<u64> {

@@ -83,7 +83,8 @@ impl Parser<'_, '_> {
         let sequence = self.cur.is(Kw::Sequence);
         self.bump();
         self.if_exists();
-        if view && verb != Kw::Drop {
+        if (view && verb != Kw::Drop) || verb == Kw::Rename {
+            // A view may be renamed like a table.
             self.flag(Flags::STORED_CODE);
         }
         match verb {
@@ -149,6 +150,7 @@ impl Parser<'_, '_> {
         let oracle = self.mode.oracle_mode || self.cur.is(Kw::Package);
         self.bump();
         self.if_exists();
+        self.out.name = self.name();
         let mut body = Body::default();
         while !matches!(self.cur.tok, Tok::End | Tok::Bad) {
             if self.cur.tok == Tok::Semicolon && body.depth == 0 && !body.control && !oracle {
