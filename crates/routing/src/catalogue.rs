@@ -89,7 +89,7 @@ pub struct Catalogue {
     procedure_leaves: HashMap<Name, Leaves>,
     /// By table.
     trigger_leaves: HashMap<Name, Leaves>,
-    /// All functions together: what a view may leave.
+    /// All functions and views together: what a view may leave.
     any_function_leaves: Leaves,
 }
 

@@ -10,7 +10,7 @@ use crate::marks::Marks;
 use crate::state::State;
 use crate::{
     Cause, ConfiguredRole, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind,
-    ServerId, Snapshot, Unfit,
+    ServerId, ServerView, Snapshot, Unfit,
 };
 
 /// How servers are judged.

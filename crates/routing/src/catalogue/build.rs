@@ -46,6 +46,8 @@ struct Draft {
     procedure_leaves: HashMap<Name, Left>,
     /// By table.
     trigger_leaves: HashMap<Name, Left>,
+    /// The locks of all views together.
+    view_leaves: Leaves,
 }
 
 /// What a body leaves by itself, and the routines that add theirs.
@@ -220,6 +222,10 @@ impl Reader {
         // sql_mode. Without the privilege to see it, it is empty.
         classify(text, &self.mode, &mut self.statement);
         let statement = &self.statement;
+        if statement.flags.contains(Flags::ACQUIRES_USER_LOCK) {
+            let leaves = &mut draft.view_leaves;
+            leaves.unknown_locks |= !millrace_sql::lock_names(text, &mut leaves.locks);
+        }
         let session = SESSION_FLAGS | Flags::TRUNCATED | Flags::READS_USER_VARS;
         if text.is_empty()
             || statement.access_if_calls_read != Access::Read
@@ -336,7 +342,7 @@ impl Draft {
                 .collect()
         };
         let (functions, procedures) = (own(self.function_leaves), own(self.procedure_leaves));
-        let mut any = Leaves::default();
+        let mut any = self.view_leaves;
         functions.values().for_each(|leaves| any.add(leaves));
         Catalogue {
             any_function_leaves: any,

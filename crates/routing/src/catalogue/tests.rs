@@ -230,7 +230,8 @@ fn what_stored_code_leaves_is_known() {
         "INSERT INTO log VALUES (f_lock())",
         STRICT,
     ])];
-    let catalogue = Catalogue::from_rows(Family::MySql, 90_704, &[routines, vec![], triggers]);
+    let views = vec![row(&["shop", "v_lock", "select get_lock('b',0) AS `l`"])];
+    let catalogue = Catalogue::from_rows(Family::MySql, 90_704, &[routines, views, triggers]);
     let mode = LexMode::new(millrace_sql::Family::MySql, 90_704);
     let leaves = |text: &str| {
         let mut statement = Statement::default();
@@ -250,6 +251,8 @@ fn what_stored_code_leaves_is_known() {
     assert_eq!(leaves("SELECT f_plain()"), expect(false, "", false));
     assert_eq!(leaves("SELECT f_lock()"), expect(false, "'a'", false));
     assert_eq!(leaves("SELECT F_LOCKS(1)"), expect(false, "", true));
+    let (_, locks, _) = leaves("SELECT * FROM v_lock");
+    assert!(locks.contains("'b'"), "{locks}");
     assert_eq!(leaves("DO shop.f_sets()"), expect(true, "", false));
     assert_eq!(leaves("CALL p_calls()"), expect(true, "'a'", false));
     assert_eq!(leaves("CALL p_into()"), expect(true, "", false));
