@@ -18,7 +18,8 @@ impl Session {
     /// the connection, which is kept.
     fn leave_unasked(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         let assigns = class.flags.contains(Flags::ASSIGNS_USER_VARS);
-        if assigns && !self.keep_numbers(lease, class, text) {
+        let left = !std::mem::take(&mut self.left_variables).is_empty();
+        if left || (assigns && !self.keep_numbers(lease, class, text)) {
             self.pin(PinReason::UserVariable);
         }
         if !std::mem::take(&mut self.unreported).is_empty() {
@@ -60,10 +61,10 @@ impl Session {
 
     /// Reads back what the statement may have changed and the server does not report.
     pub(crate) async fn epilogue(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
-        let left = std::mem::take(&mut self.left_variables);
         if self.is_measured() {
             return self.leave_unasked(lease, class, text);
         }
+        let left = std::mem::take(&mut self.left_variables);
         let assigns = (class.flags.contains(Flags::ASSIGNS_USER_VARS) || !left.is_empty())
             && !self.handle.pins.has(PinReason::UserVariable);
         if assigns && !(left.is_empty() && self.keep_numbers(lease, class, text)) {

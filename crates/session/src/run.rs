@@ -704,7 +704,10 @@ impl Session {
         let state = self.state.clone();
         let taken = match self.take_idle(&pool, &state, request) {
             Some(lease) => Ok(lease),
-            None => self.take_lease(primary, &pool, &state, request).await,
+            None => {
+                let taking = self.take_lease(primary, &pool, &state, request, true);
+                taking.await
+            }
         };
         let mut lease = match taken {
             Ok(lease) => lease,
