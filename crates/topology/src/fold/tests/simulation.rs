@@ -202,7 +202,16 @@ fn check(snapshot: &Snapshot, believed: &[Believed], before: &Snapshot) {
         }
     }
     assert!(snapshot.generation >= before.generation);
-    let moved = u64::from(snapshot.primary != before.primary);
+    let incarnation = |of: &Snapshot| {
+        let primary = of.primary.and_then(|primary| before.server(primary));
+        primary.map(|view| view.incarnation)
+    };
+    let now = snapshot
+        .primary
+        .and_then(|primary| snapshot.server(primary));
+    let reborn =
+        snapshot.primary.is_some() && incarnation(snapshot) != now.map(|view| view.incarnation);
+    let moved = u64::from(snapshot.primary != before.primary || reborn);
     assert_eq!(snapshot.epoch, before.epoch + moved);
 }
 
