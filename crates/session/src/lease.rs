@@ -323,15 +323,12 @@ impl Session {
         let read_only =
             self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
         let on_replica = primary.is_some_and(|primary| primary != lease.server);
-        let hold = self.errors_to_hold(lease, request, read_only, first, on_replica);
         let plan = Plan {
-            hold,
+            hold: self.errors_to_hold(lease, request, read_only, first, on_replica),
             statement: request.prepare.and_then(NonZeroU32::new),
             discard: false,
             sums: recorded,
             cursor: opens_cursor(request),
-            together: hold.contains(Refusals::LACKS)
-                && matches!(request.class.kind, Kind::Multi | Kind::Call),
         };
         self.ends = Ends {
             writes: request.access == Access::Write && request.expect != Expect::Prepare,
@@ -494,7 +491,11 @@ impl Session {
         let moves = if kept && self.handle.pins.has_only(PinReason::Transaction) {
             refused | self.hook_that_undoes(lease, request)
         } else if !kept && may_repeat(request) && on_replica && self.target == Target::Auto {
-            refused | Refusals::HOOK | Refusals::LACKS
+            let later = match request.class.kind {
+                Kind::Multi | Kind::Call => Refusals::LACKS_LATER,
+                _ => Refusals::empty(),
+            };
+            refused | Refusals::HOOK | Refusals::LACKS | later
         } else if read_only || (!kept && may_repeat(request)) {
             refused | Refusals::HOOK
         } else if kept || !may_retry(request) || self.may_be_half_done(request) {

@@ -124,6 +124,9 @@ bitflags! {
         const CROWDED = 1 << 5;
         /// [`may_lack`], of a replica.
         const LACKS = 1 << 6;
+        /// The same of a later one of several results: none is shown before all are there, as far as they are
+        /// short. It is no kind of its own.
+        const LACKS_LATER = 1 << 7;
     }
 }
 

@@ -94,9 +94,6 @@ pub(crate) struct Plan {
     pub(crate) sums: bool,
     /// The statement opens a cursor, where it has rows.
     pub(crate) cursor: bool,
-    /// Several results, of which a later one may be refused for the lack of something: none is shown before
-    /// all are there, as far as they are short.
-    pub(crate) together: bool,
 }
 
 /// So many bytes of several results are held back.
@@ -266,7 +263,10 @@ impl Session {
                     at += len;
                     start = at;
                 }
-                Event::NeedMore if plan.together && at - start + out.len() < TOGETHER_MAX => {
+                Event::NeedMore
+                    if plan.hold.contains(Refusals::LACKS_LATER)
+                        && at - start + out.len() < TOGETHER_MAX =>
+                {
                     if self.fill(lease).await?.is_err() {
                         lease.broken = true;
                         return self.lost();
