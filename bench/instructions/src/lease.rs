@@ -3,13 +3,16 @@
 use std::hint::black_box;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use millrace_backend::account::Account;
 use millrace_backend::connect::BASE;
+use millrace_backend::fresh::Fresh;
 use millrace_backend::opener::Logins;
 use millrace_backend::pool::{PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool, Wish};
 use millrace_backend::secret::Secret;
+use millrace_backend::state::Begins;
 use millrace_metrics::Metrics;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
@@ -29,6 +32,8 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         address: address.clone(),
         family: Family::MySql,
         track: "time_zone".into(),
+        begins: Arc::new(Begins::unknown()),
+        fresh: Fresh::new(Duration::from_secs(3600)),
     };
     let opener = Logins {
         network: plain_network()?,
@@ -57,7 +62,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
     for other in 2..2 + IDLE {
         let (pool, state) = (pool.clone(), Rc::default());
         let mut lease = stage
-            .finish(async move { pool.take(other, &state).await })?
+            .finish(async move { pool.take(other, &state, 0).await })?
             .context("no connection")?;
         lease.last_user = other;
         leases.push(lease);
@@ -74,6 +79,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
     let wish = Wish {
         uid: 1,
         state: &state,
+        version: 0,
         own: false,
         prepared: None,
         unused: None,

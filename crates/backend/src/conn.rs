@@ -23,6 +23,8 @@ use millrace_topology::ServerId;
 use crate::connect::{Opened, attributes, finish, server_error};
 use crate::error::{BackendError, ServerError};
 use crate::exchange::Exchange;
+use crate::fresh::Version;
+use crate::pool::ServerFacts;
 use crate::prepared::Prepared;
 use crate::rooms::{ROOM, Rooms};
 use crate::secret::Secret;
@@ -205,6 +207,8 @@ pub struct Conn {
     pub tracking_foreign: bool,
     /// When it was opened.
     pub opened: Instant,
+    /// The version of its server's accounts and global variables when it logged in.
+    pub version: Version,
     /// Coarse time of last use, in the worker's ticks.
     pub used: u64,
     /// Not to be used again: an unfinished answer, a KILL, an error.
@@ -263,6 +267,7 @@ impl Conn {
             prepared: Prepared::default(),
             tracking_foreign: false,
             opened: Instant::now(),
+            version: 0,
             used: 0,
             broken: false,
             path_lost: false,
@@ -586,40 +591,40 @@ impl Conn {
         }
     }
 
-    /// Asks for tracking and learns the character set's variables, in one round trip. Also what
+    /// Asks for tracking and learns what the session begins with, in one round trip. Also what
     /// must follow a COM_RESET_CONNECTION.
-    pub async fn set_up(&mut self, track: &str) -> Result<SessionState, BackendError> {
+    pub async fn set_up(&mut self, facts: &ServerFacts) -> Result<SessionState, BackendError> {
         let mut out = Vec::new();
-        self.frame_set_up(&mut out, track);
+        self.frame_set_up(&mut out, facts);
         self.send(&out, SET_UP).await?;
-        self.finish_set_up().await
+        self.finish_set_up(facts).await
     }
 
-    fn frame_set_up(&self, out: &mut Vec<u8>, track: &str) {
-        self.frame_query(out, Self::tracking_statement(self.family, track).as_bytes());
-        self.frame_query(
-            out,
-            b"SELECT @@character_set_client,@@character_set_results,@@collation_connection,\
-              @@wait_timeout LIMIT 1",
-        );
+    fn frame_set_up(&self, out: &mut Vec<u8>, facts: &ServerFacts) {
+        let tracking = Self::tracking_statement(self.family, &facts.track);
+        self.frame_query(out, tracking.as_bytes());
+        self.frame_query(out, facts.begins.question.as_bytes());
     }
 
-    async fn finish_set_up(&mut self) -> Result<SessionState, BackendError> {
+    async fn finish_set_up(&mut self, facts: &ServerFacts) -> Result<SessionState, BackendError> {
         self.read_answer(Expect::Query).await?;
         let rows = self.read_rows().await?;
-        self.wait_timeout = number(&rows, 3);
+        let mut row = rows.into_iter().next().unwrap_or_default();
+        for cell in row.iter_mut().flatten() {
+            // All are in ASCII; utf16 and its like put zeros between.
+            cell.retain(|byte| *byte != 0);
+        }
+        let names = state::CHARSETS;
+        self.wait_timeout = row.pop().flatten().as_deref().and_then(decimal);
+        let mut row = row.into_iter();
+        let charsets: Vec<_> = row.by_ref().take(names.len()).collect();
         let mut state = SessionState {
             database: self.state.database.clone(),
+            basis: Rc::new(facts.begins.basis(row)),
             variables: Vec::new(),
             multi_statements: self.state.multi_statements,
         };
-        let row = rows.into_iter().next().unwrap_or_default();
-        let names = [
-            "character_set_client",
-            "character_set_results",
-            "collation_connection",
-        ];
-        for (name, value) in names.into_iter().zip(row) {
+        for (name, value) in names.into_iter().zip(charsets) {
             state.set(
                 name,
                 match value {
@@ -644,16 +649,16 @@ impl Conn {
 
     /// COM_RESET_CONNECTION: everything but the account and the database goes. Answers the
     /// state that the server then has.
-    pub async fn reset(&mut self, track: &str) -> Result<SessionState, BackendError> {
+    pub async fn reset(&mut self, facts: &ServerFacts) -> Result<SessionState, BackendError> {
         let mut out = vec![1, 0, 0, 0, 0x1f];
-        self.frame_set_up(&mut out, track);
+        self.frame_set_up(&mut out, facts);
         self.send(&out, 1 + SET_UP).await?;
         self.read_answer(Expect::Simple).await?;
         self.forget_private();
         self.prepared.clear();
         self.residue = Residue::default();
         self.last_insert_id = Some(0);
-        let mut state = self.finish_set_up().await?;
+        let mut state = self.finish_set_up(facts).await?;
         if self.family == Family::MariaDb {
             // The database stays, but `character_set_database` is no longer its own (observed):
             // it has to be chosen again.
@@ -723,6 +728,18 @@ impl Conn {
         self.private_version = 0;
     }
 
+    /// Nothing of what sessions did is left on the server.
+    fn be_new(&mut self) {
+        self.forget_private();
+        self.prepared.clear();
+        self.residue = Residue::default();
+        self.last_insert_id = Some(0);
+        self.last_user = 0;
+        self.last_seq = 0;
+        self.keeper = None;
+        self.state = Rc::default();
+    }
+
     /// Logs in anew on the same connection (COM_CHANGE_USER): asks the server whether the
     /// account may log in now. The session state is gone afterwards.
     pub async fn change_user(
@@ -767,6 +784,7 @@ impl Conn {
             Ok(status) => {
                 self.status = status;
                 self.answered();
+                self.be_new();
                 Ok(())
             }
             Err(error) => {
@@ -822,6 +840,11 @@ pub fn warnings(rows: Vec<Row>) -> Vec<[Box<[u8]>; 3]> {
             [(); 3].map(|()| cells.next().unwrap_or_default().into())
         })
         .collect()
+}
+
+/// A number in ASCII.
+fn decimal(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// A number in a control query's first row, whatever character set results are in.

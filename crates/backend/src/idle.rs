@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use crate::conn::{Conn, SessionUid};
+use crate::fresh::Version;
 use crate::prepared::StatementUid;
 use crate::state::SessionState;
 
@@ -12,6 +13,8 @@ pub struct Wish<'a> {
     pub uid: SessionUid,
     /// What must be set on the connection.
     pub state: &'a Rc<SessionState>,
+    /// An older connection will not do: it may have what a login no longer gives.
+    pub version: Version,
     /// The session has left something on a connection that it may need again: worth a longer look.
     pub own: bool,
     /// The prepared statement to execute.
@@ -25,13 +28,16 @@ const OWN: u8 = 0;
 const CLEAN: u8 = 1;
 /// Preparing a statement is the most that may have to go ahead: it takes a round trip of its own.
 const LACKS_STATEMENT: u8 = 8;
+/// Will not do.
+const TOO_OLD: u8 = u8::MAX;
 
 impl<'a> Wish<'a> {
     /// For statements out of the ordinary.
-    pub fn new(uid: SessionUid, state: &'a Rc<SessionState>) -> Self {
+    pub fn new(uid: SessionUid, state: &'a Rc<SessionState>, version: Version) -> Self {
         Wish {
             uid,
             state,
+            version,
             own: true,
             prepared: None,
             unused: None,
@@ -40,6 +46,9 @@ impl<'a> Wish<'a> {
 
     /// The less, the less has to go ahead of the statement there.
     fn rank(&self, conn: &Conn) -> u8 {
+        if conn.version < self.version {
+            return TOO_OLD;
+        }
         let rank = if conn.last_user == self.uid {
             OWN
         } else {
@@ -71,6 +80,11 @@ pub(crate) struct Idle {
     /// Those that remember something of a session's last statement, beside the session: whoever else takes
     /// one has to save that first.
     bound: Vec<(SessionUid, Box<Conn>)>,
+    /// Too old for new sessions, of either kind; those that were there before may use them.
+    #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
+    old: Vec<Box<Conn>>,
+    /// What is older than this is there.
+    newest_wanted: Version,
 }
 
 /// An idle connection, and whether taking it leaves a session without what it had there.
@@ -80,21 +94,73 @@ pub(crate) struct Found {
 }
 
 impl Idle {
+    /// All of them.
     pub(crate) fn len(&self) -> usize {
+        self.usable() + self.old.len()
+    }
+
+    /// Those that will do for any session that has asked so far.
+    pub(crate) fn usable(&self) -> usize {
         self.free.len() + self.bound.len()
     }
 
+    /// Whether there is one that is no older.
+    pub(crate) fn has(&self, version: Version) -> bool {
+        let all = self.free.iter().chain(&self.old);
+        let mut all = all.chain(self.bound.iter().map(|(_, conn)| conn));
+        all.any(|conn| conn.version >= version)
+    }
+
     pub(crate) fn push(&mut self, conn: Box<Conn>) {
-        match conn.residue.is_empty() {
-            true => self.free.push(conn),
-            false => self.bound.push((conn.last_user, conn)),
+        if conn.version < self.newest_wanted {
+            self.old.push(conn);
+        } else if conn.residue.is_empty() {
+            self.free.push(conn);
+        } else {
+            self.bound.push((conn.last_user, conn));
         }
+    }
+
+    /// Sets aside what is too old from now on.
+    #[cold]
+    fn set_aside(&mut self, version: Version) {
+        self.newest_wanted = version;
+        let bound = std::mem::take(&mut self.bound);
+        let all = std::mem::take(&mut self.free).into_iter();
+        for conn in all.chain(bound.into_iter().map(|(_, conn)| conn)) {
+            self.push(conn);
+        }
+    }
+
+    /// One that is too old for new sessions and that nobody misses.
+    pub(crate) fn take_old(&mut self, version: Version) -> Option<Box<Conn>> {
+        if version > self.newest_wanted {
+            self.set_aside(version);
+        }
+        let is_free = |conn: &Conn| conn.residue.is_empty();
+        let at = self.old.iter().rposition(|conn| is_free(conn))?;
+        Some(self.old.remove(at))
+    }
+
+    /// For a session that was there before they were too old.
+    #[cold]
+    fn take_from_old(&mut self, wish: &Wish<'_>) -> Option<Found> {
+        let own = |conn: &Conn| conn.last_user == wish.uid && conn.version >= wish.version;
+        let at = self.old.iter().rposition(|conn| own(conn));
+        let at = at.or_else(|| {
+            let (back, _) = best(self.old.iter().rev(), wish)?;
+            Some(self.old.len() - 1 - back)
+        })?;
+        let conn = self.old.swap_remove(at);
+        let was_bound = conn.last_user != wish.uid && !conn.residue.is_empty();
+        Some(Found { conn, was_bound })
     }
 
     /// The one that can run the session's statement with the least ahead of it.
     pub(crate) fn take(&mut self, wish: &Wish<'_>) -> Option<Found> {
         // As nearly always.
-        if (!wish.own || self.bound.is_empty())
+        if self.old.is_empty()
+            && (!wish.own || self.bound.is_empty())
             && let Some(conn) = self.free.pop_if(|conn| wish.rank(conn) <= wish.enough())
         {
             return Some(Found {
@@ -106,6 +172,14 @@ impl Idle {
     }
 
     fn search(&mut self, wish: &Wish<'_>) -> Option<Found> {
+        if wish.version > self.newest_wanted {
+            self.set_aside(wish.version);
+        }
+        if wish.version < self.newest_wanted
+            && let Some(found) = self.take_from_old(wish)
+        {
+            return Some(found);
+        }
         let own = match wish.own {
             true => self.bound.iter().rposition(|(uid, _)| *uid == wish.uid),
             false => None,
@@ -148,21 +222,27 @@ impl Idle {
         if let Some(at) = self.bound.iter().rposition(bound) {
             return Some(self.bound.remove(at).1);
         }
-        let at = self.free.iter().rposition(|conn| ran(conn))?;
-        Some(self.free.swap_remove(at))
+        if let Some(at) = self.free.iter().rposition(|conn| ran(conn)) {
+            return Some(self.free.swap_remove(at));
+        }
+        let at = self.old.iter().rposition(|conn| ran(conn))?;
+        Some(self.old.swap_remove(at))
     }
 
     /// When the one unused for longest was used, in ticks.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        [self.free.first(), self.bound.first().map(|(_, conn)| conn)]
-            .into_iter()
-            .flatten()
-            .map(|conn| conn.used)
-            .min()
+        let firsts = [self.free.first(), self.bound.first().map(|(_, conn)| conn)];
+        let firsts = firsts.into_iter().flatten().map(|conn| conn.used);
+        // Those that are too old go first.
+        let old = self.old.first().map(|_| 0);
+        old.into_iter().chain(firsts).min()
     }
 
     /// The one unused for longest; of those equally old one that nobody misses.
     pub(crate) fn take_oldest(&mut self) -> Option<Box<Conn>> {
+        if !self.old.is_empty() {
+            return Some(self.old.remove(0));
+        }
         let free = self.free.first().map(|conn| conn.used);
         let bound = self.bound.first().map(|(_, conn)| conn.used);
         match (free, bound) {
@@ -177,12 +257,13 @@ impl Idle {
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
     pub(crate) fn take_all(&mut self) -> Vec<Box<Conn>> {
         let bound = self.bound.drain(..).map(|(_, conn)| conn);
-        self.free.drain(..).chain(bound).collect()
+        let old = self.old.drain(..);
+        self.free.drain(..).chain(bound).chain(old).collect()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Box<Conn>> {
         let bound = self.bound.iter_mut().map(|(_, conn)| conn);
-        self.free.iter_mut().chain(bound)
+        self.free.iter_mut().chain(bound).chain(&mut self.old)
     }
 }
 
@@ -194,7 +275,7 @@ fn best<'a>(conns: impl Iterator<Item = &'a Box<Conn>>, wish: &Wish<'_>) -> Opti
     let mut found: Option<(usize, u8)> = None;
     for (at, conn) in conns.take(LOOK).enumerate() {
         let rank = wish.rank(conn);
-        if found.is_none_or(|(_, least)| rank < least) {
+        if rank != TOO_OLD && found.is_none_or(|(_, least)| rank < least) {
             found = Some((at, rank));
             if rank <= enough {
                 break;
@@ -261,7 +342,7 @@ mod tests {
     fn a_session_gets_its_own_then_what_nobody_misses_then_what_was_left_longest() {
         let mut idle = idle(&[(1, 7, true), (2, 8, true), (3, 9, false), (4, 5, true)]);
         let state = Rc::default();
-        let mut wish = Wish::new(8, &state);
+        let mut wish = Wish::new(8, &state, 0);
         assert_eq!(taken(idle.take(&wish)), Some((2, false)), "its own");
         assert_eq!(taken(idle.take(&wish)), Some((3, false)), "nobody's");
         assert_eq!(taken(idle.take(&wish)), Some((1, true)), "left longest");
@@ -284,7 +365,7 @@ mod tests {
         let state = Rc::default();
         let wish = Wish {
             prepared: Some(70),
-            ..Wish::new(8, &state)
+            ..Wish::new(8, &state, 0)
         };
         assert_eq!(taken(idle.take(&wish)), Some((1, false)));
         assert_eq!(
@@ -292,6 +373,42 @@ mod tests {
             Some((2, false)),
             "rather than none"
         );
+    }
+
+    #[test]
+    fn a_new_session_gets_nothing_from_before_and_an_old_one_rather_that() {
+        let mut idle = idle(&[(1, 7, false), (2, 8, true), (3, 9, false)]);
+        idle.free[1].version = 2;
+        let state = Rc::default();
+        let new = Wish::new(1, &state, 2);
+        let old = Wish::new(8, &state, 0);
+        assert!(idle.has(2) && !idle.has(3));
+        assert_eq!(taken(idle.take(&new)), Some((3, false)));
+        assert_eq!(taken(idle.take(&new)), None, "the others are too old");
+        assert_eq!((idle.len(), idle.usable()), (2, 0));
+        let mut current = conn(4, 0, false);
+        current.version = 2;
+        idle.push(current);
+        assert_eq!(taken(idle.take(&old)), Some((2, false)), "its own");
+        assert_eq!(taken(idle.take(&old)), Some((1, false)));
+        assert_eq!(
+            taken(idle.take(&old)),
+            Some((4, false)),
+            "nothing is from before any more"
+        );
+    }
+
+    #[test]
+    fn what_is_too_old_logs_in_anew_or_is_closed_first() {
+        let mut idle = idle(&[(1, 7, true), (2, 8, false), (3, 7, true)]);
+        assert_eq!(idle.take_old(5).map(|conn| conn.used), Some(2));
+        assert!(idle.take_old(5).is_none(), "somebody misses the others");
+        let mut current = conn(0, 0, false);
+        current.version = 5;
+        idle.push(current);
+        assert_eq!(idle.take_oldest().map(|conn| conn.used), Some(1));
+        assert_eq!(idle.take_own(7, 3).map(|conn| conn.used), Some(3));
+        assert_eq!(idle.usable(), 1);
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod connect;
 pub mod error;
 mod exchange;
 pub mod failovers;
+pub mod fresh;
 mod idle;
 pub mod monitor;
 pub mod opener;

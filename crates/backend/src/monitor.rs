@@ -20,10 +20,12 @@ use crate::clock::Clock;
 use crate::conn::Row;
 use crate::connect::{Address, SharedNetwork};
 use crate::failovers::Failovers;
+use crate::fresh::Fresh;
 use crate::pool::ServerFacts;
 use crate::positions::{Position, Positions};
 use crate::probe::{self, Asked, Probed};
 use crate::secret::Secret;
+use crate::state::Begins;
 use crate::touched::Touched;
 
 /// How the servers are asked.
@@ -51,6 +53,8 @@ pub struct MonitorOptions {
     pub topology: Options,
     /// Commits under way for longer than this keep further writes from the server; zero: never asked.
     pub commit_stall: Duration,
+    /// For how long a change of accounts or global variables may go unnoticed by new logins.
+    pub login_age_max: Duration,
     /// What becomes of clients' statements, where that is known.
     pub traffic: Option<Traffic>,
 }
@@ -119,6 +123,7 @@ pub struct Monitor {
     touched: Arc<Touched>,
     positions: Arc<Positions>,
     failovers: Failovers,
+    login_age_max: Duration,
     origin: Instant,
 }
 
@@ -143,7 +148,7 @@ impl Monitor {
         let facts = (0..)
             .map(ServerId)
             .zip(addresses)
-            .map(|(id, address)| unknown_facts(id, address.clone()))
+            .map(|(id, address)| unknown_facts(id, address.clone(), options.login_age_max))
             .collect();
         let origin = Instant::now();
         let world = World {
@@ -160,6 +165,7 @@ impl Monitor {
             touched: Arc::default(),
             positions: Arc::new(Positions::new(addresses.len())),
             failovers: Failovers::new(origin),
+            login_age_max: options.login_age_max,
             origin,
         })
     }
@@ -218,6 +224,18 @@ impl Monitor {
         &self.touched
     }
 
+    /// Accounts or global variables were changed on this server: the others may follow, and new
+    /// logins get no connection from before.
+    pub fn accounts_changed(&self, server: ServerId) {
+        let world = self.world.borrow().clone();
+        for facts in &world.facts {
+            match facts.id == server {
+                true => facts.fresh.changed(),
+                false => facts.fresh.unsettle(),
+            }
+        }
+    }
+
     fn now(&self) -> Millis {
         Millis(u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
@@ -234,7 +252,7 @@ impl Monitor {
         // Published under the lock, so that the newest snapshot is published last.
         self.world.send_modify(|world| {
             let mut next = World::clone(world);
-            add_facts(&mut next.facts, &snapshot);
+            add_facts(&mut next.facts, &snapshot, self.login_age_max);
             next.snapshot = snapshot.clone();
             with(&mut next);
             *world = Arc::new(next);
@@ -372,19 +390,22 @@ impl Monitor {
             Family::MySql => millrace_sql::Family::MySql,
             Family::MariaDb => millrace_sql::Family::MariaDb,
         };
-        let track = probed.track;
+        let (track, begins) = (probed.track, probed.begins);
         let greeting = probed.greeting;
         self.fold(
             id,
             ObservationKind::ProbeOk(Box::new(probed.report)),
             move |world| {
                 let old = &world.facts[id.index()];
-                if old.family != family || old.track != track {
+                let is_same = old.family == family && old.track == track && old.begins == begins;
+                if !is_same {
                     world.facts[id.index()] = Arc::new(ServerFacts {
                         id,
                         address: old.address.clone(),
                         family,
                         track,
+                        begins,
+                        fresh: old.fresh.clone(),
                     });
                 }
                 let first = world.greeting.is_none();
@@ -489,23 +510,25 @@ fn how_to_ask(snapshot: &Snapshot, id: ServerId) -> Option<(Asked, u32)> {
     Some((asked, view.incarnation))
 }
 
-fn unknown_facts(id: ServerId, address: Address) -> Arc<ServerFacts> {
+fn unknown_facts(id: ServerId, address: Address, login_age_max: Duration) -> Arc<ServerFacts> {
     Arc::new(ServerFacts {
         id,
         address,
         family: millrace_sql::Family::MySql,
         track: "*".into(),
+        begins: Arc::new(Begins::unknown()),
+        fresh: Fresh::new(login_age_max),
     })
 }
 
 /// Servers that were found have facts as well; their family is taken for the others'.
-fn add_facts(facts: &mut Vec<Arc<ServerFacts>>, snapshot: &Snapshot) {
+fn add_facts(facts: &mut Vec<Arc<ServerFacts>>, snapshot: &Snapshot, login_age_max: Duration) {
     for view in snapshot.servers.iter().skip(facts.len()) {
         let address = Address::parse(&view.address).unwrap_or(Address {
             host: view.address.to_string(),
             port: 0,
         });
-        let mut found = unknown_facts(view.id, address);
+        let mut found = unknown_facts(view.id, address, login_age_max);
         if let (Some(Family::MariaDb), Some(found)) = (snapshot.family, Arc::get_mut(&mut found)) {
             found.family = millrace_sql::Family::MariaDb;
         }

@@ -4,6 +4,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use millrace_sql::Family;
+
+use crate::account::Account;
 use crate::conn::{Conn, Permit};
 use crate::connect::{Login, SharedNetwork, open};
 use crate::error::BackendError;
@@ -24,6 +27,17 @@ pub trait Opener {
         key: &'a PoolKey,
         permit: Option<Permit>,
     ) -> Opening<'a>;
+
+    /// Has an idle connection of that kind log in anew, so that it is as one that is opened now. An
+    /// error where it is not; the connection is closed then.
+    fn renew<'a>(
+        &'a self,
+        _facts: &'a ServerFacts,
+        _key: &'a PoolKey,
+        _conn: Box<Conn>,
+    ) -> Opening<'a> {
+        Box::pin(async { Err(BackendError::Protocol("connections are not renewed")) })
+    }
 }
 
 /// Connects to the server and logs in as the key's account.
@@ -58,7 +72,31 @@ impl Opener for Logins {
             let opened = open(&facts.address, &login, &self.network, self.timeout).await?;
             let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
             conn.rooms = self.rooms.clone();
-            let state = tokio::time::timeout(self.timeout, conn.set_up(&facts.track))
+            let state = tokio::time::timeout(self.timeout, conn.set_up(facts))
+                .await
+                .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
+            conn.state = self.states.share(state);
+            Ok(conn)
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        facts: &'a ServerFacts,
+        key: &'a PoolKey,
+        mut conn: Box<Conn>,
+    ) -> Opening<'a> {
+        Box::pin(async move {
+            let renewing = async {
+                let Account { user, password, .. } = &*key.account;
+                if conn.family == Family::MariaDb {
+                    // Without a default role COM_CHANGE_USER leaves the one that was (observed).
+                    conn.query("SET ROLE NONE").await?;
+                }
+                conn.change_user(user, password, b"", key.collation).await?;
+                conn.set_up(facts).await
+            };
+            let state = tokio::time::timeout(self.timeout, renewing)
                 .await
                 .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
             conn.state = self.states.share(state);

@@ -20,10 +20,12 @@ use crate::concurrency::{Concurrency, Found, Limit};
 use crate::conn::Conn;
 use crate::connect::Address;
 use crate::error::ServerError;
+use crate::fresh::Fresh;
 use crate::idle::Idle;
 pub use crate::idle::Wish;
 use crate::opener::Opener;
 use crate::prepared::Allowance;
+use crate::state::Begins;
 
 mod lending;
 mod limits;
@@ -106,6 +108,10 @@ pub struct ServerFacts {
     pub family: Family,
     /// The value for `session_track_system_variables`.
     pub track: Arc<str>,
+    /// The variables that sessions have a basis for.
+    pub begins: Arc<Begins>,
+    /// Since when its accounts and global variables are what they are.
+    pub fresh: Arc<Fresh>,
 }
 
 /// Connections that are interchangeable but for their session state.

@@ -13,8 +13,10 @@ use millrace_topology::{
 use crate::conn::{Conn, Row};
 use crate::connect::{Address, Login, SharedNetwork, dial, open};
 use crate::error::BackendError;
+use crate::fresh::Look;
 use crate::monitor::{CatalogueRows, MonitorOptions};
 use crate::pool::ServerFacts;
+use crate::state::{BASIS, Begins};
 use crate::tcp::TcpOptions;
 
 /// A server's connection for probes, and what is asked once on it.
@@ -23,10 +25,14 @@ pub(crate) struct Followed {
     greeting: Greeting,
     /// The value for `session_track_system_variables`.
     track: Arc<str>,
+    /// The variables that sessions have a basis for.
+    begins: Arc<Begins>,
     /// The node's name where it is one of a Galera cluster.
     galera: Option<Box<str>>,
     /// What is asked once was asked.
     known: bool,
+    /// What asks for changes of accounts and global variables; empty before that is known.
+    looking: Vec<String>,
     /// The account may not list the replicas, as the server said.
     pub(crate) blind_to_replicas: Option<String>,
 }
@@ -36,6 +42,7 @@ pub(crate) struct Probed {
     pub(crate) report: ProbeReport,
     pub(crate) greeting: Greeting,
     pub(crate) track: Arc<str>,
+    pub(crate) begins: Arc<Begins>,
 }
 
 /// The machine lacks something, not the server: ports, files, memory.
@@ -113,6 +120,7 @@ pub(crate) async fn probe(
     if !followed.known {
         followed.galera = galera_name(&mut followed.conn).await?;
         followed.track = trackable(&mut followed.conn).await?;
+        followed.begins = begins(&mut followed.conn).await?;
         followed.known = true;
     }
     let mut report = match followed.conn.family {
@@ -129,6 +137,7 @@ pub(crate) async fn probe(
         report,
         greeting: followed.greeting.clone(),
         track: followed.track.clone(),
+        begins: followed.begins.clone(),
     })
 }
 
@@ -144,10 +153,132 @@ pub(crate) async fn follow(
         conn,
         greeting,
         track: "*".into(),
+        begins: Arc::new(Begins::unknown()),
         galera: None,
         known: false,
+        looking: Vec::new(),
         blind_to_replicas: None,
     })
+}
+
+/// How often accounts were changed: the server counts statements when they begin, also a replica's
+/// applier (observed). On MariaDB it counts SET DEFAULT ROLE and SET PASSWORD among all SETs.
+const ACCOUNT_CHANGES: &str = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Com_grant',\
+    'Com_grant_role','Com_grant_roles','Com_revoke','Com_revoke_all','Com_revoke_role',\
+    'Com_revoke_roles','Com_create_user','Com_create_role','Com_drop_user','Com_drop_role',\
+    'Com_alter_user','Com_alter_user_default_role','Com_rename_user','Com_set_password',\
+    'Com_flush','Com_install_plugin','Com_uninstall_plugin')";
+
+/// MariaDB's accounts with their default roles.
+const ACCOUNTS: &str = "SELECT COUNT(*),SUM(CRC32(CONCAT_WS('|',Host,User,Priv))) \
+    FROM mysql.global_priv";
+
+/// Global variables by which no session begins, and which change by themselves.
+const NO_SESSIONS: &[&str] = &[
+    "admin_",
+    "aria_",
+    "group_replication_",
+    "gtid",
+    "have_",
+    "log_",
+    "mysqlx_",
+    "performance_schema",
+    "read_only",
+    "relay_",
+    "replica_",
+    "rpl_",
+    "server_",
+    "slave_",
+    "ssl_",
+    "super_read_only",
+    "tls_",
+    "version",
+];
+
+/// InnoDB's and Galera's that a session begins with.
+const SESSIONS: &[&str] = &[
+    "innodb_compression_default",
+    "innodb_ft_enable_stopword",
+    "innodb_ft_user_stopword_table",
+    "innodb_lock_wait_timeout",
+    "innodb_snapshot_isolation",
+    "innodb_strict_mode",
+    "innodb_table_locks",
+    "innodb_tmpdir",
+    "wsrep_causal_reads",
+    "wsrep_on",
+    "wsrep_osu_method",
+    "wsrep_retry_autocommit",
+    "wsrep_sync_wait",
+    "wsrep_trx_fragment_size",
+    "wsrep_trx_fragment_unit",
+];
+
+fn begins_sessions(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let apart = name.starts_with("innodb_") || name.starts_with("wsrep_");
+    name.bytes().all(is_plain)
+        && match apart {
+            true => SESSIONS.contains(&&*name.to_ascii_lowercase()),
+            false => !NO_SESSIONS.iter().any(|start| name.starts_with(start)),
+        }
+}
+
+/// Asks whether accounts or global variables have changed.
+pub(crate) async fn look(followed: &mut Followed) -> Result<Look, BackendError> {
+    let conn = &mut followed.conn;
+    if followed.looking.is_empty() {
+        let rows = conn.query("SHOW GLOBAL VARIABLES").await?;
+        let names = rows.iter().map(|row| text(row.first()));
+        let columns: Vec<String> = names
+            .filter(|name| begins_sessions(name))
+            .map(|name| format!("@@GLOBAL.{name}"))
+            .collect();
+        followed.looking.push(ACCOUNT_CHANGES.to_owned());
+        followed.looking.push(format!(
+            "SELECT SHA2(CONCAT_WS('|',{}),256),@@GLOBAL.init_connect,@@GLOBAL.autocommit",
+            columns.join(",")
+        ));
+        if conn.family == millrace_sql::Family::MariaDb {
+            followed.looking.push(ACCOUNTS.to_owned());
+        }
+    }
+    let mut out = Vec::new();
+    for question in &followed.looking {
+        conn.frame_query(&mut out, question.as_bytes());
+    }
+    conn.send(&out, followed.looking.len()).await?;
+    let mut look = Look {
+        complete: true,
+        ..Look::default()
+    };
+    let mut variables_read = true;
+    for at in 0..followed.looking.len() {
+        let rows = match conn.read_rows().await {
+            Ok(rows) => rows,
+            // A variable that has gone, or a table that may not be read.
+            Err(BackendError::Server(_)) => {
+                look.complete = false;
+                variables_read &= at != 1;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if at == 1 {
+            let row = rows.first();
+            let cell = |index: usize| text(row.and_then(|row| row.get(index)));
+            look.complete &= !cell(0).is_empty();
+            look.init_connect = !cell(1).is_empty();
+            look.autocommit_off = !is_on(&cell(2));
+        }
+        let cells = rows.into_iter().flatten().flatten();
+        look.fingerprint.extend(cells);
+    }
+    if !variables_read {
+        // Their names are asked for again.
+        followed.looking.clear();
+    }
+    Ok(look)
 }
 
 /// Ends questions that nobody waits for any more, on connections that were given up at these times, and
@@ -253,7 +384,26 @@ pub(crate) async fn greet(
         report,
         greeting,
         track: "*".into(),
+        begins: Arc::new(Begins::unknown()),
     })
+}
+
+/// The variables that this server's sessions have a basis for.
+async fn begins(conn: &mut Conn) -> Result<Arc<Begins>, BackendError> {
+    let question = format!(
+        "SHOW SESSION VARIABLES WHERE Variable_name IN ('{}')",
+        BASIS.join("','")
+    );
+    let rows = conn.query(&question).await?;
+    let has = |name: &str| rows.iter().any(|row| text(row.first()) == name);
+    let names: Vec<&str> = BASIS.iter().copied().filter(|name| has(name)).collect();
+    // From MariaDB 11.1 on both names are one variable.
+    let doubled = |name: &str| {
+        let newer = name.replacen("tx_", "transaction_", 1);
+        newer != name && names.contains(&&*newer)
+    };
+    let names = names.iter().copied().filter(|name| !doubled(name));
+    Ok(Arc::new(Begins::new(names)))
 }
 
 /// The value for `session_track_system_variables`. MySQL's `*` would add its `statement_id` to

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use millrace_protocol::packet;
@@ -13,9 +14,11 @@ use millrace_protocol::packet;
 pub struct SessionState {
     /// The default database in the session's character set; empty for none.
     pub database: Box<[u8]>,
-    /// Session variables that differ from what a new connection has, with the value as the
-    /// server reports it; sorted by name, names in lower case. The character set's variables are
-    /// always here.
+    /// What a new connection had when the session logged in.
+    pub basis: Rc<Basis>,
+    /// Session variables that differ from the basis, or from what a new connection has, with the
+    /// value as the server reports it; sorted by name, names in lower case. The character set's
+    /// variables are always here.
     pub variables: Vec<(Box<str>, Value)>,
     /// Whether a command may hold several statements.
     pub multi_statements: bool,
@@ -32,7 +35,240 @@ pub enum Value {
     Null,
 }
 
+/// Session variables as a new connection has them: from the server's global variables and
+/// `init_connect`. Only those that every account may set to whatever they were: a connection from
+/// before or after a change of the globals, or to another server, is brought to these values.
+#[derive(Debug, Default)]
+pub struct Basis {
+    /// Sorted by name; as `SELECT @@name` tells them.
+    values: Vec<(Box<str>, Box<[u8]>)>,
+    hash: u64,
+}
+
+impl Basis {
+    /// Of names with their values.
+    pub fn new(mut values: Vec<(Box<str>, Box<[u8]>)>) -> Basis {
+        values.sort();
+        let mut hasher = DefaultHasher::new();
+        values.hash(&mut hasher);
+        Basis {
+            values,
+            hash: hasher.finish(),
+        }
+    }
+
+    /// The value of a variable, where it belongs to the basis.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        let found = self
+            .values
+            .binary_search_by(|(other, _)| (**other).cmp(name));
+        Some(&self.values[found.ok()?].1)
+    }
+}
+
+impl PartialEq for Basis {
+    fn eq(&self, other: &Basis) -> bool {
+        self.hash == other.hash && self.values == other.values
+    }
+}
+
+impl Eq for Basis {}
+
+impl Hash for Basis {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// The variables that a server's sessions have a basis for, and what asks for their values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begins {
+    names: Vec<Box<str>>,
+    /// Their values, after three of the character set's and before the time that the server lets a
+    /// connection be idle.
+    pub(crate) question: String,
+}
+
+/// What the question asks for ahead of the basis.
+pub(crate) const CHARSETS: [&str; 3] = [
+    "character_set_client",
+    "character_set_results",
+    "collation_connection",
+];
+
+impl Begins {
+    /// Those of `names` for a server that has them.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Begins {
+        let names: Vec<Box<str>> = names.into_iter().map(Box::from).collect();
+        let basis = names.iter().map(|name| &**name);
+        let columns: Vec<String> = (CHARSETS.into_iter().chain(basis))
+            .chain(["wait_timeout"])
+            .map(|name| format!("@@{name}"))
+            .collect();
+        Begins {
+            question: format!("SELECT {} LIMIT 1", columns.join(",")),
+            names,
+        }
+    }
+
+    /// For a server of which nothing is known: what every server has.
+    pub fn unknown() -> Begins {
+        Begins::new([
+            "autocommit",
+            "group_concat_max_len",
+            "innodb_lock_wait_timeout",
+            "sql_mode",
+            "time_zone",
+        ])
+    }
+
+    /// The basis that these values make.
+    pub(crate) fn basis(&self, values: impl Iterator<Item = Option<Vec<u8>>>) -> Basis {
+        let named = self.names.iter().cloned().zip(values);
+        let told = named.filter_map(|(name, value)| Some((name, value?.into())));
+        // MySQL 8 takes no such mode from an older server.
+        let mysql = self
+            .names
+            .iter()
+            .any(|name| &**name == "max_execution_time");
+        let foreign = |(name, value): &(Box<str>, Box<[u8]>)| {
+            &**name == "sql_mode" && mysql && contains(value, b"NO_AUTO_CREATE_USER")
+        };
+        Basis::new(told.filter(|entry| !foreign(entry)).collect())
+    }
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// The variables that a basis may have: statements depend on them, and every account may set them to
+/// every value on either family.
+pub const BASIS: &[&str] = &[
+    "autocommit",
+    "completion_type",
+    "cte_max_recursion_depth",
+    "default_week_format",
+    "div_precision_increment",
+    "foreign_key_checks",
+    "group_concat_max_len",
+    "innodb_lock_wait_timeout",
+    "lc_messages",
+    "lc_time_names",
+    "lock_wait_timeout",
+    "max_error_count",
+    "max_execution_time",
+    "max_recursive_iterations",
+    "max_sort_length",
+    "max_statement_time",
+    "old_mode",
+    "sql_auto_is_null",
+    "sql_mode",
+    "sql_notes",
+    "sql_quote_show_create",
+    "sql_safe_updates",
+    "sql_select_limit",
+    "time_zone",
+    "transaction_isolation",
+    "transaction_read_only",
+    "tx_isolation",
+    "tx_read_only",
+    "unique_checks",
+    "updatable_views_with_limit",
+];
+
+/// Variables beyond the basis that every account may set back to what they were.
+const FREE: &[&str] = &[
+    "big_tables",
+    "check_constraint_checks",
+    "collation_server",
+    "character_set_server",
+    "default_storage_engine",
+    "default_tmp_storage_engine",
+    "eq_range_index_dive_limit",
+    "information_schema_stats_expiry",
+    "interactive_timeout",
+    "join_buffer_size",
+    "join_cache_level",
+    "long_query_time",
+    "low_priority_updates",
+    "max_heap_table_size",
+    "max_join_size",
+    "max_seeks_for_key",
+    "net_read_timeout",
+    "net_retry_count",
+    "net_write_timeout",
+    "optimizer_prune_level",
+    "optimizer_search_depth",
+    "optimizer_switch",
+    "optimizer_use_condition_selectivity",
+    "read_buffer_size",
+    "read_rnd_buffer_size",
+    "session_track_transaction_info",
+    "sort_buffer_size",
+    "sql_big_selects",
+    "sql_buffer_result",
+    "sql_low_priority_updates",
+    "sql_warnings",
+    "storage_engine",
+    "system_versioning_asof",
+    "timestamp",
+    "tmp_memory_table_size",
+    "tmp_table_size",
+    "use_stat_tables",
+    "wait_timeout",
+    "windowing_use_high_precision",
+    "wsrep_causal_reads",
+    "wsrep_sync_wait",
+];
+
+/// Whether `from` has something that may not be taken back by a SET: a variable that takes a
+/// privilege, which the account may have lost, or one that goes one way only (MySQL's
+/// `require_row_format`). COM_RESET_CONNECTION takes back all of them.
+pub fn needs_reset(from: &SessionState, to: &SessionState) -> bool {
+    from.variables.iter().any(|(name, _)| {
+        let name = &**name;
+        to.variable(name).is_none()
+            && !CHARSET.contains(&name)
+            && !BASIS.contains(&name)
+            && !FREE.contains(&name)
+    })
+}
+
+/// Whether two values are the same: switches are told as numbers or as words.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let switch = |value: &[u8]| match value {
+        b"1" => Some(true),
+        b"0" => Some(false),
+        _ if value.eq_ignore_ascii_case(b"ON") => Some(true),
+        _ if value.eq_ignore_ascii_case(b"OFF") => Some(false),
+        _ => None,
+    };
+    one == other || (switch(one).is_some() && switch(one) == switch(other))
+}
+
 impl SessionState {
+    /// The value of a variable that is set, or of one that the basis has.
+    pub fn effective(&self, name: &str) -> Option<&[u8]> {
+        match self.variable(name) {
+            Some(Value::Reported(value) | Value::Literal(value)) => Some(value),
+            Some(Value::Null) => None,
+            None => self.basis.get(name),
+        }
+    }
+
+    /// Whether a switch is known to be off.
+    pub fn is_off(&self, name: &str) -> bool {
+        self.effective(name)
+            .is_some_and(|value| is_same(value, b"0"))
+    }
+
+    /// Whether a switch is known to be on.
+    pub fn is_on(&self, name: &str) -> bool {
+        self.effective(name)
+            .is_some_and(|value| is_same(value, b"1"))
+    }
+
     /// The value of a variable, where it is set.
     pub fn variable(&self, name: &str) -> Option<&Value> {
         let at = self.position(name).ok()?;
@@ -49,13 +285,19 @@ impl SessionState {
 
     /// Sets a variable.
     pub fn set(&mut self, name: &str, value: Value) {
+        if let (Value::Reported(value) | Value::Literal(value), Some(basis)) =
+            (&value, self.basis.get(name))
+            && is_same(value, basis)
+        {
+            return self.unset(name);
+        }
         match self.position(name) {
             Ok(at) => self.variables[at].1 = value,
             Err(at) => self.variables.insert(at, (name.into(), value)),
         }
     }
 
-    /// Forgets a variable: back to what a new connection has.
+    /// Forgets a variable: back to the basis, or to what a new connection has.
     pub fn unset(&mut self, name: &str) {
         if let Ok(at) = self.position(name) {
             self.variables.remove(at);
@@ -72,11 +314,13 @@ impl SessionState {
 #[derive(Debug, Default)]
 pub struct States {
     known: RefCell<HashSet<Rc<SessionState>>>,
+    bases: RefCell<Vec<Rc<Basis>>>,
 }
 
 impl States {
     /// The shared copy of `state`.
-    pub fn share(&self, state: SessionState) -> Rc<SessionState> {
+    pub fn share(&self, mut state: SessionState) -> Rc<SessionState> {
+        self.share_basis(&mut state.basis);
         let mut known = self.known.borrow_mut();
         if let Some(shared) = known.get(&state) {
             return shared.clone();
@@ -87,6 +331,19 @@ impl States {
         let shared = Rc::new(state);
         known.insert(shared.clone());
         shared
+    }
+
+    fn share_basis(&self, basis: &mut Rc<Basis>) {
+        let mut bases = self.bases.borrow_mut();
+        if bases.iter().any(|known| Rc::ptr_eq(known, basis)) {
+            return;
+        }
+        if let Some(known) = bases.iter().find(|known| *known == basis) {
+            *basis = known.clone();
+            return;
+        }
+        bases.retain(|known| Rc::strong_count(known) > 1);
+        bases.push(basis.clone());
     }
 }
 
@@ -177,6 +434,9 @@ fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
     let mut add = |name: &str, value: Option<&Value>| {
         begin_assignment(&mut set, name);
         match value {
+            None if to.basis.get(name).is_some() => {
+                write_reported(&mut set, to.basis.get(name).unwrap_or_default());
+            }
             None if DEFAULT_IS_OFF.contains(&name) => {
                 set.extend_from_slice(b"@@global.");
                 set.extend_from_slice(name.as_bytes());
@@ -192,8 +452,21 @@ fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
         }
     }
     for (name, value) in to.variables.iter().filter(|(name, _)| others(name)) {
-        if from.variable(name) != Some(value) {
+        let is_there = match from.variable(name) {
+            Some(held) => held == value,
+            None => matches!((value, from.basis.get(name)),
+                (Value::Reported(value) | Value::Literal(value), Some(held)) if is_same(value, held)),
+        };
+        if !is_there {
             add(name, Some(value));
+        }
+    }
+    if from.basis != to.basis {
+        for (name, value) in &to.basis.values {
+            let is_set = from.variable(name).is_some() || to.variable(name).is_some();
+            if !is_set && from.basis.get(name).is_some_and(|held| held != &**value) {
+                add(name, None);
+            }
         }
     }
     set
@@ -201,7 +474,7 @@ fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
 
 fn late_assignment(from: &SessionState, to: &SessionState) -> Vec<u8> {
     let mut set = Vec::new();
-    let zones = from.variable("time_zone") != to.variable("time_zone");
+    let zones = from.effective("time_zone") != to.effective("time_zone");
     let value = to.variable(LATE);
     if from.variable(LATE) != value || (zones && value.is_some()) {
         begin_assignment(&mut set, LATE);
@@ -260,14 +533,20 @@ fn write_value(out: &mut Vec<u8>, value: &Value) {
             }
             out.extend_from_slice(text);
         }
-        Value::Reported(text) if is_number(text) => out.extend_from_slice(text),
-        Value::Reported(text) if text.iter().all(|b| is_plain(*b)) => {
-            out.extend_from_slice(INTRODUCER);
-            out.push(b'\'');
-            out.extend_from_slice(text);
-            out.push(b'\'');
-        }
-        Value::Reported(text) => write_hex(out, "_utf8mb4", text),
+        Value::Reported(text) => write_reported(out, text),
+    }
+}
+
+fn write_reported(out: &mut Vec<u8>, text: &[u8]) {
+    if is_number(text) {
+        out.extend_from_slice(text);
+    } else if text.iter().all(|b| is_plain(*b)) {
+        out.extend_from_slice(INTRODUCER);
+        out.push(b'\'');
+        out.extend_from_slice(text);
+        out.push(b'\'');
+    } else {
+        write_hex(out, "_utf8mb4", text);
     }
 }
 
@@ -337,6 +616,69 @@ mod tests {
             String::from_utf8_lossy(&text),
             "SET @@session.x=DEFAULT,@@session.sql_mode=_utf8mb4'',@@session.y=2.5"
         );
+    }
+
+    fn based(variables: &[(&str, &str)], basis: &[(&str, &str)]) -> SessionState {
+        let values = basis
+            .iter()
+            .map(|(name, value)| (Box::from(*name), value.as_bytes().into()));
+        let mut state = SessionState {
+            basis: Rc::new(Basis::new(values.collect())),
+            ..SessionState::default()
+        };
+        for (name, value) in variables {
+            state.set(name, Value::Reported(value.as_bytes().into()));
+        }
+        state
+    }
+
+    #[test]
+    fn what_globals_were_at_the_login_is_set_where_they_are_others() {
+        let text = |from: &SessionState, to: &SessionState| {
+            String::from_utf8_lossy(&assignments(from, to)).into_owned()
+        };
+        let before = based(
+            &[("sql_mode", "ANSI")],
+            &[
+                ("autocommit", "1"),
+                ("sql_mode", ""),
+                ("time_zone", "SYSTEM"),
+            ],
+        );
+        let after = based(
+            &[],
+            &[
+                ("autocommit", "0"),
+                ("sql_mode", ""),
+                ("time_zone", "SYSTEM"),
+            ],
+        );
+        assert_eq!(
+            text(&after, &before),
+            "SET @@session.sql_mode=_utf8mb4'ANSI',@@session.autocommit=1"
+        );
+        // DEFAULT would be what the global value is now.
+        assert_eq!(
+            text(&before, &after),
+            "SET @@session.sql_mode=_utf8mb4'',@@session.autocommit=0"
+        );
+        let set = based(&[("autocommit", "OFF")], &[("autocommit", "1")]);
+        let same = based(&[], &[("autocommit", "0")]);
+        assert_eq!(text(&same, &set), "");
+        assert!(set.is_off("autocommit") && same.is_off("autocommit"));
+        let back = based(&[("autocommit", "ON")], &[("autocommit", "1")]);
+        assert!(back.variables.is_empty(), "it is what it was");
+    }
+
+    #[test]
+    fn what_a_set_may_not_take_back_is_reset() {
+        let plain = state("", &[("sql_mode", "ANSI"), ("sort_buffer_size", "1000")]);
+        let one_way = state("", &[("require_row_format", "ON")]);
+        let none = SessionState::default();
+        assert!(!needs_reset(&plain, &none));
+        assert!(needs_reset(&one_way, &none));
+        assert!(!needs_reset(&one_way, &one_way));
+        assert!(!needs_reset(&none, &one_way));
     }
 
     #[test]

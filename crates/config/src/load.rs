@@ -300,6 +300,11 @@ impl Monitor {
             &mut self.commit_stall,
             duration(Duration::ZERO),
         );
+        section.read(
+            "max_login_age",
+            &mut self.max_login_age,
+            duration(Duration::ZERO),
+        );
         section.read("fail_after", &mut self.fail_after, number(1, 100));
     }
 }

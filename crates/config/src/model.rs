@@ -187,6 +187,9 @@ pub struct Monitor {
     /// `commit_stall`: commits that take longer keep further writes from the primary until they end.
     /// Whole seconds, default 2 s; 0: never.
     pub commit_stall: Duration,
+    /// `max_login_age`: a change of accounts or global variables counts for every new login after this
+    /// time at the latest. Default 1 s.
+    pub max_login_age: Duration,
     /// `fail_after`: so many failed probes in a row make a server down. Default 2.
     pub fail_after: u32,
 }
@@ -202,6 +205,7 @@ impl Default for Monitor {
             connect_timeout: Duration::from_secs(1),
             position_interval: Duration::from_millis(50),
             commit_stall: Duration::from_secs(2),
+            max_login_age: Duration::from_secs(1),
             fail_after: 2,
         }
     }

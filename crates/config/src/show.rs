@@ -310,6 +310,7 @@ impl Lines {
             connect_timeout,
             position_interval,
             commit_stall,
+            max_login_age,
             fail_after,
         } = monitor;
         self.put("monitor.user", some(user.as_ref()));
@@ -320,6 +321,7 @@ impl Lines {
         self.put("monitor.connect_timeout", time(*connect_timeout));
         self.put("monitor.position_interval", time(*position_interval));
         self.put("monitor.commit_stall", time(*commit_stall));
+        self.put("monitor.max_login_age", time(*max_login_age));
         self.put("monitor.fail_after", fail_after);
     }
 

@@ -173,6 +173,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
         catalogue_queries: Catalogue::queries,
         topology,
         commit_stall: config.monitor.commit_stall,
+        login_age_max: config.monitor.max_login_age,
         traffic: Some(traffic(&metrics)),
     });
     let monitor = Monitor::new(&monitor_options, specs, &addresses);

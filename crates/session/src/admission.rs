@@ -120,6 +120,7 @@ mod tests {
             catalogue_queries: |_| ["", "", ""],
             topology: millrace_topology::Options::default(),
             commit_stall: second,
+            login_age_max: second,
             traffic: None,
         };
         let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());

@@ -24,18 +24,25 @@ impl Session {
     /// The idle connection that suits the request best.
     pub(crate) fn take_idle(
         &self,
+        server: ServerId,
         pool: &Rc<Pool>,
         state: &Rc<SessionState>,
         request: &Request<'_>,
     ) -> Option<Lease> {
-        pool.try_take(&self.wish(state, request))
+        pool.try_take(&self.wish(server, state, request))
     }
 
-    fn wish<'a>(&self, state: &'a Rc<SessionState>, request: &Request<'_>) -> Wish<'a> {
+    fn wish<'a>(
+        &self,
+        server: ServerId,
+        state: &'a Rc<SessionState>,
+        request: &Request<'_>,
+    ) -> Wish<'a> {
         let executed = self.executed_by(request);
         Wish {
             uid: self.handle.uid,
             state,
+            version: self.version_on(server),
             own: self.may_need_its_own(),
             prepared: executed.map(|statement| statement.uid),
             unused: executed.and_then(|statement| statement.unused),
@@ -72,7 +79,7 @@ impl Session {
     ) -> Result<Lease, Failure> {
         let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
         let before = is_primary();
-        let wish = self.wish(state, request);
+        let wish = self.wish(server, state, request);
         let queued = match last && self.route.patient {
             true => pool.queue_patiently(&wish),
             false => pool.queue(&wish),

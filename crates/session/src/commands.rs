@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use millrace_backend::state::SessionState;
 use millrace_metrics::PinReason;
-use millrace_protocol::Status;
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::command::{COM_STMT_PREPARE, StmtExecute};
 use millrace_protocol::handshake::{ChangeUser, HandshakeResponse};
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
+use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{Access, Family, Flags, Kind, Statement, classify};
 
 use crate::directions::refusal;
@@ -541,6 +541,7 @@ impl Session {
         self.set_level(self.level_given);
         let state = self.worker.states.share(state);
         self.set_state(state);
+        self.status = self.first_status();
         self.ok(OkFields::default()).await
     }
 
@@ -550,8 +551,8 @@ impl Session {
         loop {
             let mut lease = self.any_lease().await?;
             self.save_for_last_user(&mut lease).await;
-            let track = lease.server_facts().track.clone();
-            match lease.reset(&track).await {
+            let facts = lease.server_facts();
+            match lease.reset(&facts).await {
                 Ok(state) => {
                     lease.state = self.worker.states.share(state.clone());
                     lease.last_user = 0;
@@ -658,16 +659,16 @@ impl Session {
         match proof? {
             Proof::Account(account) => {
                 *self.handle.user.borrow_mut() = account.user.clone();
+                let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
+                if let Some(base) = self.worker.base(&account, collation, ignore_space) {
+                    self.base = base.state;
+                }
                 self.identity.account = account;
                 self.identity.collation = collation;
-                self.forget_pools();
-                if let Some(base) = self.worker.base(collation) {
-                    self.base = base;
-                }
                 self.begin(&claim.database);
                 let session = crate::login::tracked_schema(&claim.database);
                 let fields = OkFields {
-                    status: Status::AUTOCOMMIT,
+                    status: self.status,
                     session: &session,
                     ..OkFields::default()
                 };

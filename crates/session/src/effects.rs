@@ -20,7 +20,7 @@ use crate::prelude::IdBefore;
 use crate::relay::Outcome;
 use crate::session::{Session, Transaction};
 use crate::variables::{self, Named};
-use crate::worker::Worker;
+use crate::worker::{COLLATION_DEFAULTS, CollationKey, Worker};
 use crate::written::INTERVALS_MAX;
 
 /// Variables that are no state to restore: positions, what follows from others, and what has a
@@ -137,6 +137,9 @@ impl Session {
         // From here on what ran counts, not the EXECUTE that ran it.
         let (class, text) = request.inner.unwrap_or((class, text));
         self.note_surprises(&outcome, class);
+        if changes_logins(class) {
+            self.worker.shared.monitor.accounts_changed(lease.server);
+        }
         self.note_position(&outcome, request);
         self.note_seen(lease.server, request, class, &outcome);
         let hidden = self.hides_position(&outcome, request)
@@ -205,7 +208,7 @@ impl Session {
         }
         let by_default = self
             .state
-            .reported("completion_type")
+            .effective("completion_type")
             .is_some_and(|value| value.eq_ignore_ascii_case(b"RELEASE") || value == b"2");
         class.flags.contains(Flags::RELEASE)
             || (by_default && !class.flags.contains(Flags::NO_RELEASE))
@@ -470,12 +473,37 @@ impl Session {
                 self.fold_assignment(&mut state, outcome, assignment, text);
             }
         }
+        self.fold_collation(lease, &mut state, outcome, class);
         let state = self.worker.states.share(state);
         lease.state = state.clone();
         self.set_state(state);
         if !self.speaks_utf8() && !self.private.only_ascii() {
             // They could not be named as they were.
             self.pin(PinReason::UserVariable);
+        }
+    }
+
+    /// A character set without a collation has the server's default for it, which depends on its
+    /// version and on variables: the state names the collation.
+    fn fold_collation(
+        &mut self,
+        lease: &Lease,
+        state: &mut SessionState,
+        outcome: &Outcome,
+        class: &Statement,
+    ) {
+        let is_set = |(name, _): &(Box<str>, Box<[u8]>)| &**name == "character_set_connection";
+        if !outcome.variables.iter().any(is_set) || state.variable("collation_connection").is_some()
+        {
+            return;
+        }
+        // In one SET with it, the default may be what it was before (observed on MySQL).
+        let is_default = |(name, _): &(Box<str>, Box<[u8]>)| COLLATION_DEFAULTS.contains(&&**name);
+        let is_plain = !class.assignments.is_empty() && !outcome.variables.iter().any(is_default);
+        let key = CollationKey::new(lease, state).filter(|_| is_plain);
+        match key.as_ref().and_then(|key| self.worker.collation(key)) {
+            Some(collation) => name_collation(state, class, &collation),
+            None => self.unreported.push("collation_connection".into()),
         }
     }
 
@@ -559,7 +587,8 @@ impl Session {
                 "foreign_key_checks",
                 "unique_checks",
             ]
-            .contains(&&*name);
+            .contains(&&*name)
+            || state.basis.get(&name).is_some();
         if is_reported && own_default {
             return;
         }
@@ -619,6 +648,9 @@ impl Session {
             for span in parts(text, &mode) {
                 let text = span.of(text);
                 classify(text, &self.lex, &mut part);
+                if changes_logins(&part) {
+                    self.worker.shared.monitor.accounts_changed(lease.server);
+                }
                 self.note_effects(lease, &part, text);
             }
             self.worker.put_statement(part);
@@ -838,6 +870,32 @@ impl Session {
             && outcome.result_sets > 0
             && !self.capabilities.contains(Capabilities::DEPRECATE_EOF)
     }
+}
+
+/// Takes the collation of the connection's character set into a state.
+pub(crate) fn name_collation(state: &mut SessionState, class: &Statement, collation: &[u8]) {
+    state.set("collation_connection", Value::Reported(collation.into()));
+    let names = |assignment: &millrace_sql::Assignment| {
+        matches!(assignment.target, Target::Names { collation: None })
+    };
+    let charset = state.reported("character_set_connection");
+    if class.assignments.iter().any(names)
+        && let (Some(charset), Some(Value::Literal(text))) = (charset, state.variable(state::NAMES))
+        && **text == *charset
+    {
+        let named = [charset, b" COLLATE ", collation].concat();
+        state.set(state::NAMES, Value::Literal(named.into()));
+    }
+}
+
+/// Whether the statement may have changed what a new login has: accounts, their privileges and roles,
+/// global variables.
+fn changes_logins(class: &Statement) -> bool {
+    let by_kind = matches!(
+        class.kind,
+        Kind::Account | Kind::SetDefaultRole | Kind::SetPassword | Kind::Flush { .. }
+    );
+    by_kind || class.flags.contains(Flags::SETS_GLOBAL)
 }
 
 /// SET last_insert_id = …

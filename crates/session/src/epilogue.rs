@@ -9,9 +9,11 @@ use millrace_protocol::resultset::ColumnDef;
 use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
 use millrace_topology::{GtidSet, Waits};
 
+use crate::effects::name_collation;
 use crate::prelude::CLEAR_DIAGNOSTICS;
 use crate::session::Session;
 use crate::variables;
+use crate::worker::CollationKey;
 
 impl Session {
     /// Whatever could be asked would be measured as the session's own: what is not known then lives on
@@ -78,7 +80,7 @@ impl Session {
         }
         if !self.unreported.is_empty() {
             self.save_own_diagnostics(lease).await;
-            self.read_unreported(lease).await;
+            self.read_unreported(lease, class).await;
         }
         if self.locks_to_check(class) {
             self.save_own_diagnostics(lease).await;
@@ -292,7 +294,7 @@ impl Session {
 
     /// Reads variables back whose new values the server has not told: a statement that also
     /// changes what is tracked is reported by the new rule.
-    async fn read_unreported(&mut self, lease: &mut Lease) {
+    async fn read_unreported(&mut self, lease: &mut Lease, class: &Statement) {
         let names = std::mem::take(&mut self.unreported);
         let columns: Vec<_> = names
             .iter()
@@ -308,6 +310,16 @@ impl Session {
         };
         let mut state = SessionState::clone(&self.state);
         for (name, value) in names.iter().zip(row) {
+            if let ("collation_connection", Some(value)) = (&**name, &value)
+                && state.variable("collation_connection").is_none()
+                && let Some(key) = CollationKey::new(lease, &state)
+            {
+                if class.assignments.len() == 1 {
+                    self.worker.learn_collation(key, value);
+                }
+                name_collation(&mut state, class, value);
+                continue;
+            }
             state.set(
                 name,
                 match value {

@@ -128,7 +128,11 @@ impl Session {
         let mut judges = world.snapshot.judges();
         if let Some(free) = judges.find(|judge| !self.pool(*judge).is_full()) {
             let state = self.state.clone();
-            match self.pool(free).take(self.handle.uid, &state).await {
+            match self
+                .pool(free)
+                .take(self.handle.uid, &state, self.version_on(free))
+                .await
+            {
                 Ok(lease) => return Ok(lease),
                 Err(error) => drop(self.unavailable(free, error)),
             }
@@ -149,8 +153,13 @@ impl Session {
             let server = self.worker.with_world(&choose);
             if let Some(server) = server {
                 let state = self.state.clone();
-                match self.pool(server).take(self.handle.uid, &state).await {
-                    Ok(lease) => return Ok(lease),
+                let (pool, uid) = (self.pool(server), self.handle.uid);
+                let version = self.version_on(server);
+                match pool.take(uid, &state, version).await {
+                    Ok(lease) => {
+                        self.note_version(&lease);
+                        return Ok(lease);
+                    }
                     Err(error) => why = self.unavailable(server, error),
                 }
                 if !why.passing {

@@ -228,7 +228,8 @@ impl Session {
         let unready = self.rerun.is_some()
             || self.route.ended.is_some()
             || self.is_doubtful(lease, request)
-            || self.sees_foreign(lease, request);
+            || self.sees_foreign(lease, request)
+            || self.needs_reset(lease);
         if unready && let Err(answer) = Box::pin(self.make_ready(lease, request, wait)).await? {
             return Ok(Attempt::Elsewhere(answer));
         }
@@ -453,7 +454,7 @@ impl Session {
         {
             return Ok(Err(answer));
         }
-        if self.sees_foreign(lease, request)
+        if (self.sees_foreign(lease, request) || self.needs_reset(lease))
             && let Err(error) = self.clear_foreign(lease).await
         {
             lease.broken = true;

@@ -137,10 +137,7 @@ impl Session {
         }
         ["transaction_read_only", "tx_read_only"]
             .iter()
-            .any(|name| {
-                let value = self.state.reported(name);
-                value.is_some_and(|value| value == b"1" || value.eq_ignore_ascii_case(b"ON"))
-            })
+            .any(|name| self.state.is_on(name))
     }
 
     /// An OK that tells a client that follows transactions what became of its own.
@@ -163,7 +160,8 @@ impl Session {
     }
 
     fn may_end_here(&self, flags: Flags) -> bool {
-        let chains = self.state.variable("completion_type").is_some();
+        let chains = self.state.effective("completion_type");
+        let chains = chains.is_some_and(|value| value != b"NO_CHAIN");
         let unusual = Flags::RELEASE;
         !chains
             && !flags.intersects(unusual)
@@ -226,8 +224,7 @@ impl Session {
         let mut column = ColumnDef::integer(name);
         column.flags = flags::UNSIGNED | flags::BINARY;
         let mut result = TextResult::new(vec![column]);
-        let limit = self.state.variable("sql_select_limit");
-        if !matches!(limit, Some(Value::Reported(limit)) if **limit == *b"0") {
+        if self.state.effective("sql_select_limit") != Some(b"0") {
             result.row(&[Cell::UInt(count)]);
         }
         (self.row_count, self.last_server) = (-1, None);

@@ -22,12 +22,13 @@ use millrace_protocol::handshake::{
 };
 use millrace_protocol::ok::{Change, ErrPacket, OkFields, encode_ok, put_change};
 use millrace_protocol::{Capabilities, Status};
+use millrace_sql::Family;
 use tracing::debug;
 
 use crate::admission::Admission;
 use crate::failure::{Answer, Failure};
 use crate::relayed;
-use crate::session::{Identity, Session};
+use crate::session::{Identity, Session, first_status};
 use crate::strangers::{spoken, turn_away};
 use crate::verify::verify;
 use crate::worker::{Entry, Handle, ListenerTls, Worker};
@@ -336,6 +337,15 @@ async fn log_in(
     }
 }
 
+/// The primary greets without autocommit. MySQL never does (observed on 9.7).
+fn is_autocommit_off(worker: &Worker) -> bool {
+    worker.family() == Family::MariaDb
+        && worker.with_world(|world| {
+            let facts = world.snapshot.primary.map(|id| &world.facts[id.index()]);
+            facts.is_some_and(|facts| facts.fresh.is_autocommit_off())
+        })
+}
+
 /// Sends the greeting and reads the client's answer, through TLS where it wants that.
 async fn greet<'a>(
     worker: &'a Rc<Worker>,
@@ -358,7 +368,10 @@ async fn greet<'a>(
         nonce: random_nonce(),
         capabilities: offered,
         collation: server.collation,
-        status: Status::AUTOCOMMIT,
+        status: match is_autocommit_off(worker) {
+            true => Status::empty(),
+            false => Status::AUTOCOMMIT,
+        },
         auth_plugin: server.auth_plugin.clone(),
     };
     let mut out = Vec::new();
@@ -532,8 +545,10 @@ impl Entrance<'_> {
 
     async fn verify(&mut self, account: &Arc<Account>, claim: &Claim) -> Result<(), Answer> {
         let tls = self.stream.is_tls();
+        let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
+        let (database, collation) = (&claim.database, claim.collation);
         let worker = self.worker.clone();
-        let verifying = verify(&worker, account, &claim.database, claim.collation, tls);
+        let verifying = verify(&worker, account, database, collation, ignore_space, tls);
         let mut verifying = pin!(verifying);
         self.waits.begin();
         let verified = loop {
@@ -655,11 +670,13 @@ impl Entrance<'_> {
         id: u32,
         handle: Rc<Handle>,
     ) -> Option<Session> {
-        let base = self.worker.base(self.hello.collation)?;
+        let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
+        let collation = self.hello.collation;
+        let base = self.worker.base(&account, collation, ignore_space)?.state;
         let mut out = std::mem::take(&mut self.held_back);
         let session = tracked_schema(self.hello.database.as_deref().unwrap_or_default());
         let fields = OkFields {
-            status: Status::AUTOCOMMIT,
+            status: first_status(self.worker.family(), &base),
             session: &session,
             ..OkFields::default()
         };

@@ -161,10 +161,11 @@ impl Session {
         count.set(count.get() + 1);
         let mirror = Mirror(count);
         let (pool, state) = (self.pool(server), self.state.clone());
+        let version = self.version_on(server);
         let packet = packet.to_vec();
         tokio::task::spawn_local(async move {
             let _mirror = mirror;
-            if let Ok(mut lease) = pool.take(0, &state).await {
+            if let Ok(mut lease) = pool.take(0, &state, version).await {
                 let running = run_for_nothing(&mut lease, &state, &packet);
                 let ran = tokio::time::timeout(MIRROR_LIMIT, running).await;
                 lease.broken |= !matches!(ran, Ok(Ok(())));

@@ -14,6 +14,7 @@ use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::first_value;
 use millrace_sql::{Access, Flags, Kind, Statement, TableUse};
 use millrace_topology::{GtidSet, ServerId};
+use tracing::info;
 
 use crate::failure::{Answer, Failure};
 use crate::lease::Request;
@@ -24,6 +25,8 @@ use crate::worker::Handle;
 pub(crate) enum Step {
     /// An answer without interest.
     Plain(Expect),
+    /// A part of the session's state is set.
+    State(Expect),
     /// SHOW WARNINGS for the session that used the connection before.
     SaveWarnings(Rc<Handle>, u64),
     /// LAST_INSERT_ID() and FOUND_ROWS() for that session.
@@ -236,7 +239,7 @@ impl Session {
         for step in steps {
             prelude.doubtful |= match step {
                 state::Step::Set => {
-                    let proof = hash(lease.server, &prelude.bytes[before..]);
+                    let proof = hash(lease, &prelude.bytes[before..]);
                     prelude.proofs.push(proof);
                     !self.worker.is_proven(proof)
                 }
@@ -244,11 +247,11 @@ impl Session {
                 state::Step::Database => true,
                 state::Step::Option => false,
             };
-            prelude.steps.push(Step::Plain(match step {
-                state::Step::Set => Expect::Query,
-                state::Step::Database => Expect::Simple,
-                state::Step::Option => Expect::SetOption,
-            }));
+            prelude.steps.push(match step {
+                state::Step::Set => Step::State(Expect::Query),
+                state::Step::Database => Step::Plain(Expect::Simple),
+                state::Step::Option => Step::Plain(Expect::SetOption),
+            });
         }
         let mut reached = SessionState::clone(target);
         if target.database.is_empty() {
@@ -492,6 +495,80 @@ impl Session {
         !asks_about_own && self.needs_private(request)
     }
 
+    /// Whether something was set on the connection that only a reset certainly takes back.
+    pub(crate) fn needs_reset(&self, lease: &Lease) -> bool {
+        !Rc::ptr_eq(&lease.state, &self.state)
+            && self.handle.pins.is_empty()
+            && state::needs_reset(&lease.state, &self.state)
+    }
+
+    /// The primary has refused the session's state on another connection than the one it was set on:
+    /// the account may have lost a privilege. The session goes on without what a new login could not
+    /// set. True where the statement may be tried again.
+    pub(crate) async fn forgo_state(&mut self, server: ServerId) -> bool {
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        if primary != Some(server) || std::mem::replace(&mut self.route.forgone, true) {
+            return false;
+        }
+        let (pool, version) = (self.pool(server), self.version_on(server));
+        let (uid, state) = (self.handle.uid, self.state.clone());
+        let Ok(mut lease) = pool.take(uid, &state, version).await else {
+            return false;
+        };
+        let refused = self.refused_variables(&mut lease, &state).await;
+        lease.last_user = 0;
+        lease.broken |= refused.is_err();
+        lease.give_back();
+        let Ok(refused) = refused else {
+            return false;
+        };
+        if !refused.is_empty() {
+            let user = String::from_utf8_lossy(&self.identity.account.user).into_owned();
+            let variables = refused.join(",");
+            info!(
+                user,
+                variables,
+                "a session goes on without variables that its account may not set any more"
+            );
+            self.change_state(|state| refused.iter().for_each(|name| state.unset(name)));
+        }
+        true
+    }
+
+    /// Which variables of a state the server refuses; each is tried alone.
+    async fn refused_variables(
+        &mut self,
+        lease: &mut Lease,
+        wanted: &Rc<SessionState>,
+    ) -> Result<Vec<Box<str>>, BackendError> {
+        self.save_for_last_user(lease).await;
+        let facts = lease.server_facts();
+        let fresh = lease.reset(&facts).await?;
+        lease.state = self.worker.states.share(fresh);
+        let mut refused = Vec::new();
+        for (name, value) in &wanted.variables {
+            let mut next = SessionState::clone(&lease.state);
+            next.set(name, value.clone());
+            let (mut bytes, mut steps) = (Vec::new(), Vec::new());
+            let attributes = lease.has_attributes();
+            state::replay(&lease.state, &next, attributes, &mut bytes, &mut steps);
+            lease.send(&bytes, steps.len()).await?;
+            let mut taken = true;
+            for _ in steps {
+                match lease.read_answer(Expect::Query).await {
+                    Ok(_) => {}
+                    Err(BackendError::Server(_)) => taken = false,
+                    Err(error) => return Err(error),
+                }
+            }
+            match taken {
+                true => lease.state = self.worker.states.share(next),
+                false => refused.push(name.clone()),
+            }
+        }
+        Ok(refused)
+    }
+
     /// Resets a connection that holds what a statement must not see.
     pub(crate) async fn clear_foreign(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
         let uid = self.handle.uid;
@@ -508,8 +585,8 @@ impl Session {
             lease.last_seq = 0;
             lease.residue = Default::default();
         }
-        let track = lease.server_facts().track.clone();
-        let state = lease.reset(&track).await?;
+        let facts = lease.server_facts();
+        let state = lease.reset(&facts).await?;
         lease.state = self.worker.states.share(state);
         Ok(())
     }
@@ -614,6 +691,8 @@ impl Session {
                 match answer.side {
                     _ if answer.passing => Ok(Err(answer)),
                     _ if self.lease_is_kept() => Err(Failure::Fatal(answer)),
+                    // Another connection may do, or the session is without it from now on.
+                    _ if self.route.state_refused => Ok(Err(answer)),
                     // No other server would take a write: the client gets the server's word.
                     Side::Server => Err(Failure::Answer(answer)),
                     _ => Ok(Err(answer)),
@@ -657,6 +736,11 @@ impl Session {
             Step::Plain(expect) => {
                 lease.read_answer(expect).await?;
             }
+            Step::State(expect) => {
+                let answer = lease.read_answer(expect).await;
+                self.route.state_refused |= matches!(answer, Err(BackendError::Server(_)));
+                answer?;
+            }
             Step::SaveWarnings(owner, seq) => {
                 let rows = Box::pin(lease.read_rows()).await?;
                 owner.saved.keep(seq).warnings = Some(warnings(rows));
@@ -678,9 +762,11 @@ impl Session {
 /// statements that read no table (observed).
 pub(crate) const CLEAR_DIAGNOSTICS: &str = "DO (SELECT 1 FROM (SELECT 1) x)";
 
-fn hash(server: ServerId, bytes: &[u8]) -> u64 {
+/// Of what was set on a connection, as far as it proves that it can be set on another.
+fn hash(lease: &Lease, bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    server.hash(&mut hasher);
+    // A privilege may have been taken away since an older one.
+    (lease.server, lease.version).hash(&mut hasher);
     bytes.hash(&mut hasher);
     hasher.finish()
 }

@@ -35,6 +35,10 @@ pub(crate) struct Route {
     pub(crate) crowded: u8,
     /// A server or its connection ended while a write ran: the answer, where that cannot be undone.
     pub(crate) ended: Option<Answer>,
+    /// A server has just refused the session's state.
+    pub(crate) state_refused: bool,
+    /// What it refuses was found out.
+    pub(crate) forgone: bool,
     pub(crate) directions: Option<Rc<Directions>>,
     /// The primary had no place: others were looked for, once.
     pub(crate) passed: bool,
@@ -55,6 +59,7 @@ impl Route {
         (self.refused, self.lost, self.crowded) = (0, 0, 0);
         (self.passed, self.patient, self.brief) = (false, false, false);
         (self.unsent, self.anew) = (false, 0);
+        (self.state_refused, self.forgone) = (false, false);
         if self.ended.is_some() {
             self.ended = None;
         }

@@ -618,7 +618,7 @@ impl Session {
             let pool = self.pool_for(candidate.server, request.class);
             let state = self.state.clone();
             // In one expression: what has a name of its own takes room until the statement ends.
-            let mut lease = match self.take_idle(&pool, &state, request) {
+            let mut lease = match self.take_idle(candidate.server, &pool, &state, request) {
                 Some(lease) => lease,
                 None if self.is_passed_by(request, &pool, &mut candidates, at) => continue,
                 None => match self
@@ -649,6 +649,7 @@ impl Session {
             if let Some(place) = place {
                 place.connected();
             }
+            self.note_version(&lease);
             self.handle.on.set(Some((lease.server, lease.thread_id)));
             (self.route.server, self.route.waited) = (Some(lease.server), candidate.wait);
             if self.handle.interrupted.get() {
@@ -673,6 +674,11 @@ impl Session {
                     self.put_back(lease);
                     if killed || self.handle.interrupted.get() {
                         return Err(self.interrupted().await);
+                    }
+                    if std::mem::take(&mut self.route.state_refused)
+                        && Box::pin(self.forgo_state(candidate.server)).await
+                    {
+                        return Box::pin(self.try_servers(request, place)).await;
                     }
                 }
                 Err(failure) => {
@@ -702,7 +708,7 @@ impl Session {
         };
         let pool = self.pool_for(primary, request.class);
         let state = self.state.clone();
-        let taken = match self.take_idle(&pool, &state, request) {
+        let taken = match self.take_idle(primary, &pool, &state, request) {
             Some(lease) => Ok(lease),
             None => {
                 let taking = self.take_lease(primary, &pool, &state, request, true);
@@ -714,6 +720,7 @@ impl Session {
             Err(Failure::Answer(_)) if !self.was_killed() => return Err(answer.into()),
             Err(failure) => return Err(failure),
         };
+        self.note_version(&lease);
         self.handle.on.set(Some((lease.server, lease.thread_id)));
         (self.route.server, self.route.waited) = (Some(lease.server), false);
         self.route.reason = Some(Reason::ReplicaLacks);

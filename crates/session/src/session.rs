@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use millrace_backend::account::Account;
+use millrace_backend::fresh::Version;
 use millrace_backend::pool::{Lease, Pool, PoolKey};
-use millrace_backend::state::{SessionState, Value};
+use millrace_backend::state::SessionState;
 use millrace_backend::stream::Stream;
 use millrace_backend::touched::Touching;
 use millrace_metrics::PinReason;
@@ -143,25 +144,36 @@ pub(crate) struct Settings {
     pub(crate) names_last_row: bool,
     /// It is on: `id IS NULL` finds the row last inserted.
     pub(crate) finds_last_row: bool,
+    /// Every statement opens a transaction. MySQL's flag does not say so where the global variable is
+    /// off (observed on 9.7).
+    pub(crate) autocommit_off: bool,
 }
 
 impl Settings {
     fn of(state: &SessionState) -> Self {
-        let finds_last = state.variable("sql_auto_is_null");
+        let is_set = state.variable("sql_auto_is_null").is_some();
+        let finds_last =
+            state.effective("sql_auto_is_null").is_some() && !state.is_off("sql_auto_is_null");
         let isolation = ["transaction_isolation", "tx_isolation"];
         Settings {
             serializable: isolation
                 .iter()
-                .any(|name| state.reported(name) == Some(b"SERIALIZABLE")),
-            names_last_row: finds_last.is_some(),
-            finds_last_row: finds_last.is_some_and(|value| match value {
-                Value::Reported(value) | Value::Literal(value) => {
-                    **value != *b"0" && !value.eq_ignore_ascii_case(b"OFF")
-                }
-                Value::Null => false,
-            }),
+                .any(|name| state.effective(name) == Some(b"SERIALIZABLE")),
+            names_last_row: is_set || finds_last,
+            finds_last_row: finds_last,
+            autocommit_off: state.is_off("autocommit"),
         }
     }
+}
+
+/// Where a session finds its connections to a server.
+#[derive(Default)]
+struct Place {
+    /// Without and with a default database.
+    pools: [Option<Rc<Pool>>; 2],
+    /// A connection that is older may have what the session's login no longer gave. Grows when the
+    /// session gets a newer one: what it has lost it does not have again.
+    version: Version,
 }
 
 /// One client's session.
@@ -180,8 +192,8 @@ pub(crate) struct Session {
     pub(crate) entry: Entry,
     pub(crate) target: Target,
     pub(crate) identity: Identity,
-    /// By server, without and with a default database. A primary and two replicas are most common.
-    pools: SmallVec<[[Option<Rc<Pool>>; 2]; 3]>,
+    /// By server. A primary and two replicas are most common.
+    pools: SmallVec<[Place; 3]>,
     /// What a new session with the same handshake has.
     pub(crate) base: Rc<SessionState>,
     pub(crate) state: Rc<SessionState>,
@@ -319,7 +331,6 @@ impl Session {
             Family::MySql => millrace_topology::Family::MySql,
             Family::MariaDb => millrace_topology::Family::MariaDb,
         };
-        let servers = worker.servers.len();
         let mut session = Session {
             settings: Settings::default(),
             state: base.clone(),
@@ -333,7 +344,7 @@ impl Session {
             entry,
             target: entry.target,
             identity,
-            pools: std::iter::repeat_n([None, None], servers).collect(),
+            pools: SmallVec::new(),
             base,
             lex: LexMode::new(family, version),
             tracks: Tracks::new(family),
@@ -395,8 +406,10 @@ impl Session {
     /// The state of a session that has just logged in with `database`.
     pub(crate) fn begin(&mut self, database: &[u8]) {
         let multi_statements = self.capabilities.contains(Capabilities::MULTI_STATEMENTS);
+        self.forget_pools();
         self.base = self.worker.begun(&self.base, database, multi_statements);
         self.set_state(self.base.clone());
+        self.status = self.first_status();
         self.handle.heard.set(self.worker.tick());
         self.select_rules();
         self.level_given = self.level_of_account();
@@ -414,6 +427,11 @@ impl Session {
         let bound = |set: &mut GtidSet| worker.bound(set, INTERVALS_MAX);
         let written = &worker.shared.written;
         written.add_to(&mut self.position, &mut self.written_seen, &bound);
+    }
+
+    /// The status flags before the first statement.
+    pub(crate) fn first_status(&self) -> Status {
+        first_status(self.family, &self.state)
     }
 
     /// Its reads are guaranteed to see this from now on.
@@ -443,7 +461,7 @@ impl Session {
         self.settings = Settings::of(&state);
         let charset = state.reported("character_set_client").unwrap_or(b"utf8mb4");
         self.lex.charset = Charset::from_name(charset);
-        match state.reported("sql_mode") {
+        match state.effective("sql_mode") {
             Some(mode) => self.lex.set_sql_mode(mode),
             None => {
                 let mode = self.worker.with_world(|world| {
@@ -483,21 +501,46 @@ impl Session {
     }
 
     fn pool_of(&mut self, server: ServerId, has_database: bool) -> Rc<Pool> {
-        if self.pools.len() <= server.index() {
-            // It was found after the session began.
-            self.pools.resize_with(server.index() + 1, || [None, None]);
-        }
-        if let Some(pool) = &self.pools[server.index()][usize::from(has_database)] {
+        self.find_place(server);
+        if let Some(pool) = &self.pools[server.index()].pools[usize::from(has_database)] {
             return pool.clone();
         }
         let key = PoolKey {
             has_database,
             ..self.pool_key()
         };
-        let slot = &mut self.pools[server.index()][usize::from(has_database)];
+        let slot = &mut self.pools[server.index()].pools[usize::from(has_database)];
         let pool = self.worker.servers.of(server).pool(&key);
         *slot = Some(pool.clone());
         pool
+    }
+
+    fn find_place(&mut self, server: ServerId) {
+        // Some are found after the session began.
+        for at in self.pools.len()..=server.index() {
+            let server = ServerId(u16::try_from(at).unwrap_or(u16::MAX));
+            let facts = self.worker.servers.of(server).facts();
+            self.pools.push(Place {
+                version: facts.fresh.for_login(),
+                ..Place::default()
+            });
+        }
+    }
+
+    /// The least version of the connections to a server that the session may use.
+    pub(crate) fn version_on(&self, server: ServerId) -> Version {
+        self.pools
+            .get(server.index())
+            .map_or(Version::MAX, |place| place.version)
+    }
+
+    /// The session has got this connection: an older one will not do from now on.
+    pub(crate) fn note_version(&mut self, lease: &Lease) {
+        if let Some(place) = self.pools.get_mut(lease.server.index())
+            && place.version < lease.version
+        {
+            place.version = lease.version;
+        }
     }
 
     /// What a server connection for this session must be like.
@@ -511,10 +554,13 @@ impl Session {
         }
     }
 
-    /// Another account: other pools.
-    pub(crate) fn forget_pools(&mut self) {
-        for pools in &mut self.pools {
-            *pools = [None, None];
+    /// The session has just logged in: its pools are the account's, and its connections have what a
+    /// login has now.
+    fn forget_pools(&mut self) {
+        self.pools.clear();
+        let known = self.worker.servers.len();
+        if let Some(last) = known.checked_sub(1) {
+            self.find_place(ServerId(u16::try_from(last).unwrap_or(u16::MAX)));
         }
     }
 
@@ -543,7 +589,7 @@ impl Session {
 
     /// A variable is in force with a value that makes every statement open a transaction.
     pub(crate) fn autocommit_off(&self) -> bool {
-        !self.status.contains(Status::AUTOCOMMIT)
+        self.settings.autocommit_off || !self.status.contains(Status::AUTOCOMMIT)
     }
 
     /// What another session saved of this one's last statements, taken over as far as it still
@@ -588,6 +634,15 @@ impl Session {
     pub(crate) fn saved_warnings(&self) -> Option<Vec<[Box<[u8]>; 3]>> {
         let (_, seq) = self.diagnostics_at?;
         self.handle.saved.find(seq)?.warnings.clone()
+    }
+}
+
+/// The status flags of a session that begins with this state. MySQL's are the same whatever the global
+/// `autocommit` is (observed on 9.7).
+pub(crate) fn first_status(family: Family, state: &SessionState) -> Status {
+    match family == Family::MariaDb && state.is_off("autocommit") {
+        true => Status::empty(),
+        false => Status::AUTOCOMMIT,
     }
 }
 

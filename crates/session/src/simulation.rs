@@ -115,7 +115,7 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
             let take = |session: usize| {
                 let pool = connections.pool(session, 0);
                 let state = connections.state();
-                async move { pool.take(session as u64 + 1, &state).await }
+                async move { pool.take(session as u64 + 1, &state, 0).await }
             };
             let mut leases = Vec::new();
             for session in [0, 1, 5, 9] {
@@ -154,12 +154,12 @@ fn a_kill_takes_what_is_idle_although_the_server_has_enough_to_do() {
         let servers = Rc::new(RefCell::new(Servers::new(1)));
         let connections = Connections::new(servers, 1, CONNECTIONS, Limit::At(1));
         let (pool, state) = (connections.pool(0, 0), connections.state());
-        let first = pool.take(1, &state).await.expect("a connection");
+        let first = pool.take(1, &state, 0).await.expect("a connection");
         // After two turns the first counts no more.
-        let second = pool.take(2, &state).await.expect("a connection");
+        let second = pool.take(2, &state, 0).await.expect("a connection");
         first.give_back();
         assert_eq!(pool.idle(), 1);
-        let third = pool.try_take(&Wish::new(3, &state));
+        let third = pool.try_take(&Wish::new(3, &state, 0));
         assert!(third.is_none(), "one runs");
         let before = tokio::time::Instant::now();
         let kill = pool.take_to_kill(4, &state).await.expect("a connection");
@@ -178,7 +178,7 @@ fn an_overloaded_worker_keeps_nobody_out() {
         let take = |session: usize| {
             let pool = connections.pool(session, 0);
             let state = connections.state();
-            async move { pool.take(session as u64 + 1, &state).await }
+            async move { pool.take(session as u64 + 1, &state, 0).await }
         };
         let mut leases = Vec::new();
         for session in [1, 5, 9, 13] {
@@ -221,7 +221,7 @@ fn fewer_connections_than_workers_go_round() {
                 let pool = connections.pool(session, 0);
                 let state = connections.state();
                 loop {
-                    let lease = pool.take(session as u64 + 1, &state).await;
+                    let lease = pool.take(session as u64 + 1, &state, 0).await;
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     // The model's servers are full now and then.
                     if let Ok(lease) = lease {

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::failure::{Answer, observed};
 use crate::refusals::{is_of_account, is_of_connections};
-use crate::worker::Worker;
+use crate::worker::{Base, Worker};
 
 /// One worker's questions under way.
 #[derive(Default)]
@@ -35,6 +35,8 @@ struct Key {
     user: Box<[u8]>,
     database: Box<[u8]>,
     collation: u8,
+    /// The client's flag, which is in the session's `sql_mode`.
+    ignore_space: bool,
     tls: bool,
 }
 
@@ -91,6 +93,7 @@ pub(crate) async fn verify(
     account: &Arc<Account>,
     database: &[u8],
     collation: u8,
+    ignore_space: bool,
     tls: bool,
 ) -> Result<(), Answer> {
     let key = Key {
@@ -98,6 +101,7 @@ pub(crate) async fn verify(
         user: account.user.clone(),
         database: database.into(),
         collation,
+        ignore_space,
         tls,
     };
     let (sender, receiver) = oneshot::channel();
@@ -197,6 +201,7 @@ async fn ask_servers(
         let first = judges.first() == Some(&asking.conn.server);
         let instead = asking.instead.is_some_and(|until| Instant::now() < until);
         if (first || (instead && judges.contains(&asking.conn.server)))
+            && is_current(worker, account, key, &asking.conn)
             && let Some(answer) = ask_again(worker, &mut asking.conn, account, key).await
         {
             if answer.is_ok() {
@@ -219,8 +224,14 @@ async fn ask_servers(
             Ok((conn, state)) => {
                 let is_primary = worker.with_world(|world| world.snapshot.primary) == Some(*judge);
                 // What another has in its place may differ from it.
-                if is_primary || worker.base(key.collation).is_none() {
-                    worker.set_base(key.collation, &worker.states.share(state));
+                let known = worker.base(account, key.collation, key.ignore_space);
+                if is_primary || known.is_none() {
+                    let base = Base {
+                        state: worker.states.share(state),
+                        server: conn.server,
+                        version: conn.version,
+                    };
+                    worker.set_base(account, key.collation, key.ignore_space, base);
                 }
                 let instead = (at > 0).then(|| Instant::now() + INSTEAD);
                 *slot = Some(Asking { conn, instead });
@@ -242,6 +253,15 @@ async fn ask_servers(
         }
     }
     Err(why)
+}
+
+/// Whether what sessions of the account begin with is known as it is now. Otherwise only a new
+/// connection tells it: `init_connect` runs on no other.
+fn is_current(worker: &Worker, account: &Account, key: &Key, conn: &Conn) -> bool {
+    let facts = worker.servers.of(conn.server).facts();
+    let needed = facts.fresh.for_login();
+    let base = worker.base(account, key.collation, key.ignore_space);
+    base.is_some_and(|base| base.server != conn.server || base.version >= needed)
 }
 
 /// Asks on a connection that is there. None: it was gone.
@@ -285,14 +305,19 @@ async fn connect(
         password: &account.password,
         database: (!key.database.is_empty()).then_some(&*key.database),
         collation: key.collation,
-        capabilities: Capabilities::DEPRECATE_EOF,
+        capabilities: match key.ignore_space {
+            true => Capabilities::DEPRECATE_EOF | Capabilities::IGNORE_SPACE,
+            false => Capabilities::DEPRECATE_EOF,
+        },
         tls: key.tls,
     };
     let timeout = worker.shared.pool.connect_timeout;
     let timeout = if last { timeout } else { timeout.min(HUNG) };
+    let version = facts.fresh.version();
     let opened = open(&facts.address, &login, &worker.shared.network, timeout).await?;
     let mut conn = Conn::new(opened, judge, facts.family, None);
-    let setting_up = tokio::time::timeout(timeout, conn.set_up(&facts.track)).await;
+    conn.version = version;
+    let setting_up = tokio::time::timeout(timeout, conn.set_up(&facts)).await;
     let mut state = setting_up.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
     state.database = Box::default();
     state.multi_statements = false;

@@ -9,19 +9,21 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use millrace_backend::conn::Keeper;
+use millrace_backend::account::Account;
+use millrace_backend::conn::{Conn, Keeper};
 use millrace_backend::connect::SharedNetwork;
+use millrace_backend::fresh::Version;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::opener::Logins;
 use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
 use millrace_backend::prepared::{ById, StatementUid};
 use millrace_backend::rooms::Rooms;
-use millrace_backend::state::{SessionState, States};
+use millrace_backend::state::{SessionState, States, Value};
 use millrace_backend::stream::Plain;
 use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
-use millrace_sql::{LexMode, Shapes, Statement};
+use millrace_sql::{Family, LexMode, Shapes, Statement};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
@@ -263,6 +265,49 @@ impl Handle {
 /// where it was in vain.
 const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
+/// What a new connection starts with, and how new the connection was that told so.
+#[derive(Debug, Clone)]
+pub(crate) struct Base {
+    pub(crate) state: Rc<SessionState>,
+    pub(crate) server: ServerId,
+    pub(crate) version: Version,
+}
+
+/// The variables that say which collation a character set has.
+pub(crate) const COLLATION_DEFAULTS: [&str; 2] =
+    ["default_collation_for_utf8mb4", "character_set_collations"];
+
+/// What decides about the collation that a character set has where none is named.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct CollationKey {
+    server: ServerId,
+    version: Version,
+    charset: Box<[u8]>,
+    /// What a session has set about it.
+    set: Option<Value>,
+}
+
+impl CollationKey {
+    /// For the character set of a connection; none where that is not told.
+    pub(crate) fn new(conn: &Conn, state: &SessionState) -> Option<CollationKey> {
+        Some(CollationKey {
+            server: conn.server,
+            version: conn.version,
+            charset: state.reported("character_set_connection")?.into(),
+            set: COLLATION_DEFAULTS
+                .iter()
+                .find_map(|name| state.variable(name))
+                .cloned(),
+        })
+    }
+}
+
+/// So many collations are kept, at most.
+const COLLATIONS_MAX: usize = 1_000;
+
+/// For so many accounts and collations.
+const BASES_MAX: usize = 10_000;
+
 /// How long sessions do not ask a server how far it is after one has not answered.
 const DEAF: Duration = Duration::from_secs(1);
 
@@ -303,7 +348,7 @@ pub struct Worker {
     late: Cell<u64>,
     rotation: Cell<u32>,
     sessions: RefCell<HashMap<u64, Rc<Handle>>>,
-    bases: RefCell<HashMap<u8, Rc<SessionState>>>,
+    bases: RefCell<HashMap<(u64, u8, bool), Base>>,
     /// What the last login began with, and the base that came of: the next is likely the same.
     begun: RefCell<Option<[Rc<SessionState>; 2]>>,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
@@ -323,6 +368,7 @@ pub struct Worker {
     /// What those that were not executed were last executed as.
     executed: RefCell<ById<StatementUid, StatementUid>>,
     proven: RefCell<HashSet<u64>>,
+    collations: RefCell<HashMap<CollationKey, Box<[u8]>>>,
     tick: Cell<u64>,
     draining: Cell<bool>,
     /// Since when there is no primary.
@@ -431,6 +477,7 @@ impl Worker {
             shared_statements: RefCell::default(),
             executed: RefCell::default(),
             proven: RefCell::default(),
+            collations: RefCell::default(),
             tick: Cell::new(1),
             draining: Cell::new(false),
             without_since: Cell::default(),
@@ -954,13 +1001,39 @@ impl Worker {
         self.sessions.borrow().is_empty()
     }
 
-    /// What a connection with this handshake collation starts with, where that is known.
-    pub(crate) fn base(&self, collation: u8) -> Option<Rc<SessionState>> {
-        self.bases.borrow().get(&collation).cloned()
+    /// The servers' family.
+    pub(crate) fn family(&self) -> Family {
+        self.with_world(|world| match world.snapshot.family {
+            Some(millrace_topology::Family::MariaDb) => Family::MariaDb,
+            _ => Family::MySql,
+        })
     }
 
-    pub(crate) fn set_base(&self, collation: u8, state: &Rc<SessionState>) {
-        self.bases.borrow_mut().insert(collation, state.clone());
+    /// What a new connection of this account starts with, by the handshake's collation and its flag
+    /// for IGNORE_SPACE, where that is known.
+    pub(crate) fn base(
+        &self,
+        account: &Account,
+        collation: u8,
+        ignore_space: bool,
+    ) -> Option<Base> {
+        let key = (account.id, collation, ignore_space);
+        self.bases.borrow().get(&key).cloned()
+    }
+
+    pub(crate) fn set_base(
+        &self,
+        account: &Account,
+        collation: u8,
+        ignore_space: bool,
+        base: Base,
+    ) {
+        let mut bases = self.bases.borrow_mut();
+        if bases.len() >= BASES_MAX {
+            // They are learnt again with the next logins.
+            bases.clear();
+        }
+        bases.insert((account.id, collation, ignore_space), base);
     }
 
     /// `base` with a database and the client's wish for several statements in one command.
@@ -1066,6 +1139,19 @@ impl Worker {
             proven.clear();
         }
         proven.extend(proofs);
+    }
+
+    /// The collation that a character set has where none is named, if that was asked for.
+    pub(crate) fn collation(&self, key: &CollationKey) -> Option<Box<[u8]>> {
+        self.collations.borrow().get(key).cloned()
+    }
+
+    pub(crate) fn learn_collation(&self, key: CollationKey, collation: &[u8]) {
+        let mut collations = self.collations.borrow_mut();
+        if collations.len() >= COLLATIONS_MAX {
+            collations.clear();
+        }
+        collations.insert(key, collation.into());
     }
 
     /// A classifier's output to fill; give it back with [`Worker::put_statement`].

@@ -12,6 +12,7 @@ use crate::chronicle;
 use crate::clock::Clock;
 use crate::connect::SharedNetwork;
 use crate::error::BackendError;
+use crate::fresh::Look;
 use crate::probe::{self, Followed, Probed};
 
 /// What is said of a server that answers clients and not the monitor.
@@ -57,6 +58,8 @@ struct Track {
     /// The connection has said something unasked, which did not mean its end.
     talkative: bool,
     abandoned: Abandoned,
+    /// What the server last said of its accounts and global variables, and when it was asked.
+    looked: Option<(Look, Instant)>,
 }
 
 /// Statements answered that did more than read, and when that number last changed.
@@ -181,7 +184,10 @@ impl Eye {
         }
         let asks_for_stall = self.may_be_stalled(track);
         let Track {
-            conn, abandoned, ..
+            conn,
+            abandoned,
+            looked,
+            ..
         } = track;
         let followed = conn
             .as_mut()
@@ -189,6 +195,7 @@ impl Eye {
         let asking = async {
             probe::end(followed, &mut abandoned.threads).await?;
             let mut probed = probe::probe(followed, options).await?;
+            self.look(followed, looked).await?;
             if asks_for_stall {
                 let stall = options.commit_stall;
                 probed.report.stuck_commits = probe::stuck_commits(followed, stall).await?;
@@ -196,6 +203,26 @@ impl Eye {
             Ok(probed)
         };
         self.within(Limit::Answers, asking).await
+    }
+
+    /// Asks whether accounts or global variables have changed, where that is due.
+    async fn look(
+        &self,
+        followed: &mut Followed,
+        last: &mut Option<(Look, Instant)>,
+    ) -> Result<(), BackendError> {
+        let began = Instant::now();
+        let due = self.options.login_age_max / 4;
+        if last.as_ref().is_some_and(|(_, at)| began - *at < due) {
+            return Ok(());
+        }
+        let look = probe::look(followed).await?;
+        let fresh = self.monitor.world.borrow().facts[self.id.index()]
+            .fresh
+            .clone();
+        fresh.looked(&look, last.as_ref().map(|(look, _)| look), began);
+        *last = Some((look, began));
+        Ok(())
     }
 
     /// A server that has not answered in time, but clients in the second half of that, is slow.

@@ -99,6 +99,7 @@ fn eye(step: u64) -> Eye {
         catalogue_queries: |_| ["", "", ""],
         topology: Options::default(),
         commit_stall: SECOND,
+        login_age_max: SECOND,
         traffic: Some(Traffic(Arc::new(counts))),
     };
     let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::concurrency::Running;
 use crate::conn::{Conn, Permit, SessionUid};
 use crate::error::BackendError;
+use crate::fresh::Version;
 use crate::idle::Found;
 use crate::pool::{Pool, PoolKey, ServerFacts, ServerPool, Wish};
 use crate::state::SessionState;
@@ -73,10 +74,46 @@ impl ServerPool {
         permit: Option<Permit>,
     ) -> Result<Box<Conn>, BackendError> {
         let facts = self.facts();
-        let mut conn = self.opener.open(&facts, &pool.key, permit).await?;
+        // Before the login: what changes from here on may or may not be in it.
+        let version = facts.fresh.version();
+        let renewed = match permit.is_some() {
+            true => self.renew_one(&facts, pool, version).await,
+            false => None,
+        };
+        let mut conn = match renewed {
+            Some(conn) => conn,
+            None => self.opener.open(&facts, &pool.key, permit).await?,
+        };
         conn.down = self.down.clone();
         conn.used = self.tick.get();
+        conn.version = version;
         Ok(conn)
+    }
+
+    /// Has an idle connection that is too old log in anew, in place of a new one: it keeps its own
+    /// place, and the new one's is free again.
+    async fn renew_one(
+        &self,
+        facts: &ServerFacts,
+        pool: &Pool,
+        version: Version,
+    ) -> Option<Box<Conn>> {
+        if facts.fresh.has_init_connect() {
+            return None;
+        }
+        let mut conn = pool.idle.borrow_mut().take_old(version)?;
+        if !conn.is_quiet() {
+            drop(conn);
+            self.gone(1);
+            return None;
+        }
+        let (opened, rooms) = (conn.opened, conn.rooms.clone());
+        let renewed = self.opener.renew(facts, &pool.key, conn).await.ok();
+        // Of the two places one is left: the new one's, or the old one's.
+        self.gone(1);
+        let mut conn = renewed?;
+        (conn.opened, conn.rooms) = (opened, rooms);
+        Some(conn)
     }
 
     /// An open failed: the first who waits for one like it is told.
@@ -134,7 +171,7 @@ impl ServerPool {
         }
         let first = match self.is_full() {
             true => None,
-            false => self.first_waiting(pool),
+            false => self.first_waiting(pool, conn.version),
         };
         match first {
             Some(first) => {
@@ -295,11 +332,12 @@ impl Pool {
         self: &Rc<Self>,
         uid: SessionUid,
         state: &Rc<SessionState>,
+        version: Version,
     ) -> Result<Lease, BackendError> {
         let Some(server) = self.server.upgrade() else {
             return Err(BackendError::Protocol("the server was removed"));
         };
-        let wish = Wish::new(uid, state);
+        let wish = Wish::new(uid, state, version);
         if server.waiters.borrow().is_empty()
             && let Some(lease) = self.try_take(&wish)
         {
@@ -321,14 +359,14 @@ impl Pool {
         if let Some(server) = self.server.upgrade()
             && server.is_full()
         {
-            let (conn, lost) = self.take_quiet(&Wish::new(uid, state));
+            let (conn, lost) = self.take_quiet(&Wish::new(uid, state, 0));
             let lease = conn.map(|conn| server.lease(conn, self, server.concurrency.begin()));
             server.closed(lost);
             if let Some(lease) = lease {
                 return Ok(lease);
             }
         }
-        self.take(uid, state).await
+        self.take(uid, state, 0).await
     }
 }
 

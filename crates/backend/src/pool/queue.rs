@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::concurrency::Running;
 use crate::conn::{Conn, SessionUid};
 use crate::error::BackendError;
+use crate::fresh::Version;
 use crate::pool::{Lease, Pool, ServerPool, Wish};
 use crate::prepared::StatementUid;
 use crate::state::SessionState;
@@ -41,6 +42,7 @@ type Served = (Box<Conn>, Running);
 struct Wanted {
     uid: SessionUid,
     state: Rc<SessionState>,
+    version: Version,
     own: bool,
     prepared: Option<StatementUid>,
     unused: Option<StatementUid>,
@@ -105,9 +107,10 @@ impl ServerPool {
     }
 
     /// The first of all who wait, where a connection of this kind is for him.
-    pub(super) fn first_waiting(&self, pool: &Rc<Pool>) -> Option<Rc<Waiter>> {
+    pub(super) fn first_waiting(&self, pool: &Rc<Pool>, version: Version) -> Option<Rc<Waiter>> {
         let mut waiters = self.waiters.borrow_mut();
-        let is_for_him = Rc::ptr_eq(&waiters.front()?.pool, pool);
+        let first = waiters.front()?;
+        let is_for_him = Rc::ptr_eq(&first.pool, pool) && first.wanted.version <= version;
         is_for_him.then(|| waiters.pop_front()).flatten()
     }
 
@@ -138,7 +141,7 @@ impl ServerPool {
             return false;
         }
         let waiters = self.waiters.borrow();
-        let mut likely = waiters.iter().filter(|waiter| waiter.pool.idle() > 0);
+        let mut likely = waiters.iter().filter(|waiter| waiter.is_likely());
         let next = likely.next().cloned();
         drop(waiters);
         next.is_some_and(|waiter| self.serve(&waiter))
@@ -204,7 +207,7 @@ impl ServerPool {
         let covered = |pool: &Pool| match pool.is_limited() {
             // For those there is none to be had now.
             true => usize::MAX,
-            false => pool.opening.get() + pool.idle(),
+            false => pool.opening.get() + pool.idle.borrow().usable(),
         };
         let first = waiters.front()?;
         if covered(&first.pool) == 0 {
@@ -248,6 +251,7 @@ impl Wanted {
         Wanted {
             uid: wish.uid,
             state: wish.state.clone(),
+            version: wish.version,
             own: wish.own,
             prepared: wish.prepared,
             unused: wish.unused,
@@ -258,6 +262,7 @@ impl Wanted {
         Wish {
             uid: self.uid,
             state: &self.state,
+            version: self.version,
             own: self.own,
             prepared: self.prepared,
             unused: self.unused,
@@ -266,6 +271,12 @@ impl Wanted {
 }
 
 impl Waiter {
+    /// There is an idle connection that will do for it.
+    fn is_likely(&self) -> bool {
+        let idle = self.pool.idle.borrow();
+        idle.len() > 0 && (idle.len() == idle.usable() || idle.has(self.wanted.version))
+    }
+
     /// It is out of the queue, with what it waited for or an error.
     pub(super) fn finish(&self, outcome: Result<Served, BackendError>) {
         self.queued.set(false);

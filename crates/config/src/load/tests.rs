@@ -302,6 +302,7 @@ timeout = "500ms"
 connect_timeout = "700ms"
 position_interval = "5ms"
 commit_stall = "9s"
+max_login_age = "3s"
 fail_after = 3
 [discovery]
 mode = "auto"
@@ -441,6 +442,7 @@ timeout = "17s"
             connect_timeout: ms(700),
             position_interval: ms(5),
             commit_stall: s(9),
+            max_login_age: s(3),
             fail_after: 3,
         },
         discovery: Discovery {

@@ -13,12 +13,13 @@ use millrace_backend::concurrency::Limit;
 use millrace_backend::conn::{Conn, Permit};
 use millrace_backend::connect::{Address, Opened};
 use millrace_backend::error::{BackendError, ServerError};
+use millrace_backend::fresh::Fresh;
 use millrace_backend::opener::{Opener, Opening};
 use millrace_backend::pool::{
     Lease, Nudge, Pool, PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool,
 };
 use millrace_backend::secret::Secret;
-use millrace_backend::state::SessionState;
+use millrace_backend::state::{Begins, SessionState};
 use millrace_backend::stream::Stream;
 use millrace_metrics::Metrics;
 use millrace_protocol::handshake::Greeting;
@@ -388,5 +389,7 @@ fn facts(at: usize) -> ServerFacts {
         },
         family: Family::MySql,
         track: "".into(),
+        begins: Arc::new(Begins::unknown()),
+        fresh: Fresh::new(Duration::from_secs(1)),
     }
 }

@@ -547,6 +547,7 @@ impl Run {
         let wish = Wish {
             uid,
             state: &state,
+            version: 0,
             own: false,
             prepared: None,
             unused: None,
@@ -556,7 +557,7 @@ impl Run {
             self.connected(index, server, lease, waiting);
             return;
         }
-        let taking: Taking = Box::pin(async move { pool.take(uid, &state).await });
+        let taking: Taking = Box::pin(async move { pool.take(uid, &state, 0).await });
         let number = self.next;
         self.next += 1;
         self.connecting(index, server, taking, number, waiting);
