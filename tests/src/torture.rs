@@ -3,11 +3,16 @@
 //! It owns the clients and their checks; it starts no server. A client that gets an answer which
 //! a server of its own would not have given is a wrong answer, however rare.
 
-use std::collections::BTreeMap;
+mod beside;
+pub mod ingredients;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::task::LocalSet;
+
+use ingredients::Ingredient;
 
 use crate::wire::{Connection, Expect, Login, Param, Reply, com};
 
@@ -22,6 +27,14 @@ pub struct Plan {
     /// Longest pause of a client between two turns.
     pub pause_max: Duration,
     pub login: Login,
+    /// An administrator at the same address.
+    pub administrator: Login,
+    /// An administrator at the primary itself.
+    pub control: Login,
+    /// Administrators at every server.
+    pub servers: Vec<Login>,
+    pub mariadb: bool,
+    pub ingredients: BTreeSet<Ingredient>,
 }
 
 /// What happened.
@@ -44,6 +57,12 @@ pub struct Report {
 
 impl Report {
     fn add(&mut self, other: Report) {
+        self.clients += u32::from(other.statements > 0);
+        self.add_beside(other);
+    }
+
+    /// A report of a client that is not one of the crowd.
+    fn add_beside(&mut self, other: Report) {
         for (kind, n) in other.turns {
             *self.turns.entry(kind).or_default() += n;
         }
@@ -53,13 +72,30 @@ impl Report {
         self.statements += other.statements;
         self.wrong.extend(other.wrong);
         self.failed.extend(other.failed);
-        self.clients += u32::from(other.statements > 0);
         self.slowest = self.slowest.max(other.slowest);
     }
 }
 
+/// A procedure that walks a client's rows and has two result sets.
+const WALK: &str = "CREATE PROCEDURE torture_a.walk(n INT) BEGIN \
+     DECLARE x, total, done INT DEFAULT 0; \
+     DECLARE c CURSOR FOR SELECT k FROM torture_a.own WHERE client=n ORDER BY k; \
+     DECLARE CONTINUE HANDLER FOR NOT FOUND SET done=1; \
+     OPEN c; \
+     every: LOOP \
+         FETCH c INTO x; \
+         IF done THEN LEAVE every; END IF; \
+         SET total=total+x; \
+         IF x=3 THEN SELECT x, n; END IF; \
+     END LOOP; \
+     CLOSE c; \
+     SELECT total, n; \
+     END";
+
 /// The statements that make the tables, to be run on the primary beforehand.
 pub fn setup(clients: u32) -> Vec<String> {
+    let beside: u32 = beside::COUNTS.iter().map(|(_, count)| count).sum();
+    let clients = clients + beside;
     let mut out: Vec<String> = [
         "DROP DATABASE IF EXISTS torture_a",
         "DROP DATABASE IF EXISTS torture_b",
@@ -71,9 +107,13 @@ pub fn setup(clients: u32) -> Vec<String> {
         "CREATE TABLE torture_b.who (name VARCHAR(10))",
         "INSERT INTO torture_a.who VALUES ('a')",
         "INSERT INTO torture_b.who VALUES ('b')",
+        "CREATE TABLE torture_a.texts (t VARCHAR(10)) CHARACTER SET utf8mb4",
+        "INSERT INTO torture_a.texts VALUES (_utf8mb4 X'C3A9')",
+        WALK,
     ]
     .map(str::to_owned)
     .to_vec();
+    out.extend(beside::setup());
     for first in (0..clients).step_by(100) {
         let rows: Vec<String> = (first..clients.min(first + 100))
             .flat_map(|client| (0..ROWS).map(move |k| format!("({client},{k},0)")))
@@ -97,9 +137,28 @@ pub async fn run(plan: &Plan) -> Report {
             local.spawn_local(async move { Client::live(number, &plan, end).await })
         })
         .collect();
+    let kinds = beside::COUNTS
+        .iter()
+        .filter(|(ingredient, _)| plan.ingredients.contains(ingredient))
+        .flat_map(|(ingredient, count)| (0..*count).map(|_| *ingredient));
+    let beside: Vec<_> = (plan.clients..)
+        .zip(kinds)
+        .map(|(number, ingredient)| {
+            let plan = Rc::clone(&plan);
+            local.spawn_local(async move { beside::live(ingredient, number, &plan, end).await })
+        })
+        .collect();
     local
         .run_until(async {
             let mut report = Report::default();
+            for task in beside {
+                match task.await {
+                    Ok(one) => report.add_beside(one),
+                    Err(e) => report
+                        .failed
+                        .push(format!("a client beside ended badly: {e}")),
+                }
+            }
             for task in tasks {
                 match task.await {
                     Ok(one) => report.add(one),
@@ -146,8 +205,18 @@ struct Client {
     group_concat: u32,
     zone: i32,
     quotes: bool,
+    /// Which of [`CHARSETS`] was set.
+    charset: Option<usize>,
     statements: Vec<(u32, &'static str)>,
 }
+
+/// Character set, collation, `é` in it as bytes, whether 'a'='A', and `é` as it is read here.
+const CHARSETS: [(&str, &str, &[u8], &str, &str); 4] = [
+    ("utf8mb4", "utf8mb4_bin", b"\xc3\xa9", "0", "é"),
+    ("utf8mb4", "utf8mb4_unicode_ci", b"\xc3\xa9", "1", "é"),
+    ("latin1", "latin1_german2_ci", b"\xe9", "1", "\u{fffd}"),
+    ("latin1", "latin1_bin", b"\xe9", "0", "\u{fffd}"),
+];
 
 const PREPARED: [&str; 3] = [
     "SELECT ? + @me, ?",
@@ -188,6 +257,7 @@ impl Client {
                 group_concat: 0,
                 zone: 0,
                 quotes: false,
+                charset: None,
                 statements: Vec::new(),
             };
             let outcome = client.session(plan, end).await;
@@ -211,15 +281,15 @@ impl Client {
             if Instant::now() >= end {
                 break;
             }
-            self.turn().await?;
+            self.turn(&plan.ingredients).await?;
             let pause = self.dice.roll(plan.pause_max.as_millis() as u64 + 1);
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
         self.check_rows().await
     }
 
-    async fn turn(&mut self) -> Turn {
-        let (name, outcome) = match self.dice.roll(17) {
+    async fn turn(&mut self, ingredients: &BTreeSet<Ingredient>) -> Turn {
+        let (name, outcome) = match self.dice.roll(19) {
             0 => ("variables", self.variables().await),
             1 => ("user variables", self.user_variables().await),
             2 => ("prepared", self.prepared().await),
@@ -235,6 +305,10 @@ impl Client {
             13 => ("found rows", self.found_rows().await),
             14 => ("change variables", self.change_variables().await),
             15 => ("several statements", self.several().await),
+            16 if ingredients.contains(&Ingredient::Cursors) => ("cursors", self.cursors().await),
+            17 if ingredients.contains(&Ingredient::Charsets) => {
+                ("charsets", self.charsets().await)
+            }
             _ => ("everything", self.everything().await),
         };
         *self.report.turns.entry(name).or_default() += 1;
@@ -566,6 +640,53 @@ impl Client {
         let expected = format!("1\n{number}\n{}", self.rows[k]);
         self.check(&sql, &expected).await?;
         self.check_row(k).await
+    }
+
+    async fn cursors(&mut self) -> Turn {
+        let number = self.number;
+        let sum: u32 = (0..ROWS).sum();
+        self.check(
+            &format!("CALL torture_a.walk({number})"),
+            &format!("3|{number}\n{sum}|{number}"),
+        )
+        .await?;
+        self.check("SELECT @me", &number.to_string()).await
+    }
+
+    async fn charsets(&mut self) -> Turn {
+        self.check_charset().await?;
+        let at = self.dice.roll(CHARSETS.len() as u64) as usize;
+        let (charset, collation, ..) = CHARSETS[at];
+        if self.dice.roll(2) == 0 {
+            self.ask(&format!("SET NAMES {charset} COLLATE {collation}"))
+                .await?;
+        } else {
+            self.ask(&format!("SET NAMES {charset}")).await?;
+            self.ask(&format!("SET collation_connection={collation}"))
+                .await?;
+        }
+        self.charset = Some(at);
+        self.check_charset().await
+    }
+
+    async fn check_charset(&mut self) -> Turn {
+        let Some(at) = self.charset else {
+            return Ok(());
+        };
+        let (charset, collation, bytes, equal, read) = CHARSETS[at];
+        let sql = [
+            b"SELECT @@character_set_client, @@character_set_results, @@collation_connection, \
+              'a'='A', HEX(CONVERT('"
+                .as_slice(),
+            bytes,
+            b"' USING utf8mb4)), t FROM torture_a.texts",
+        ]
+        .concat();
+        let started = Instant::now();
+        let reply = good("the character set", self.connection.query(&sql).await)?;
+        self.note(started);
+        let expected = format!("{charset}|{charset}|{collation}|{equal}|C3A9|{read}");
+        same("the character set", &rows(&reply), &expected)
     }
 
     async fn everything(&mut self) -> Turn {

@@ -1,13 +1,15 @@
 //! A thousand clients on twenty server connections, replicas late: not one wrong answer.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::Context;
-use millrace_sandbox::skip_unless;
+use millrace_sandbox::{ADMIN, skip_unless};
 use millrace_tests::differential::script::Family;
 use millrace_tests::differential::suite;
 use millrace_tests::harness::{self, ProxyOptions, Stage};
+use millrace_tests::torture::ingredients::{self, Ingredient};
 use millrace_tests::torture::{self, Plan};
 use millrace_tests::wire::{Connection, Login};
 
@@ -23,6 +25,20 @@ fn number(name: &str, default: u32) -> u32 {
         .ok()
         .and_then(|n| n.parse().ok())
         .unwrap_or(default)
+}
+
+/// What the test contains: the usual ones, or those that MILLRACE_TORTURE_WITH names, and never those that
+/// MILLRACE_TORTURE_WITHOUT names.
+fn ingredients() -> anyhow::Result<BTreeSet<Ingredient>> {
+    let named = |variable| match std::env::var(variable) {
+        Ok(text) => ingredients::named(&text).map(Some),
+        Err(_) => Ok(None),
+    };
+    let with = named("MILLRACE_TORTURE_WITH").map_err(anyhow::Error::msg)?;
+    let without = named("MILLRACE_TORTURE_WITHOUT").map_err(anyhow::Error::msg)?;
+    let mut all = with.unwrap_or_else(ingredients::usual);
+    all.retain(|ingredient| !without.iter().flatten().any(|other| other == ingredient));
+    Ok(all)
 }
 
 /// Looks at every server now and then; the most connections of the application's account on
@@ -91,11 +107,23 @@ async fn run(family: Family) -> anyhow::Result<()> {
 
     let mut login = Login::new(stage.address.clone(), "t_app", "app-secret");
     login.timeout = Duration::from_secs(90);
+    let mut administrator = Login::new(stage.address.clone(), ADMIN.user, ADMIN.password);
+    administrator.timeout = login.timeout;
     let plan = Plan {
         clients,
         duration,
         pause_max: Duration::from_millis(200),
         login,
+        administrator,
+        control: admin,
+        servers: stage
+            .cluster
+            .servers()
+            .iter()
+            .map(|server| harness::admin(server.port))
+            .collect(),
+        mariadb: family == Family::MariaDb,
+        ingredients: ingredients()?,
     };
     let most = Cell::new((0, 0));
     let report = tokio::select! {
