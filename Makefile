@@ -7,7 +7,9 @@
 # make check    the fast part of it
 # make long     what make test has a minute for, for ten minutes on each family: every read's promise,
 #               while replicas are delayed, stopped, killed, paused and promoted; and ten million
-#               steps of failover in simulation
+#               steps of failover in simulation; and the torture test for an hour (TORTURE_MINUTES=…)
+# make foreign  the test suites of drivers that others wrote, whole, on both families, each directly and
+#               through Millrace: make foreign FAMILY=mariadb SUITES='mysql_async go-sql-driver'
 # make bench    the experiments, beside direct connections and other proxies:
 #               make bench QUICK=1; make bench EXPERIMENT=W2,U1 ROUNDS=5 SECONDS=5.
 #               It measures what make release makes
@@ -19,7 +21,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # What `make demo` shows; for example DEMO='--family mariadb --clients 500'.
 DEMO ?= --for 15 --stay
 
-.PHONY: build release demo demo-failover test check long bench faults
+.PHONY: build release demo demo-failover test check long foreign bench faults
 .NOTPARALLEL:
 
 build:
@@ -54,6 +56,14 @@ long: build
 	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' \
 		MILLRACE_CONSISTENCY_SECONDS=$$(( $(or $(MINUTES),10) * 60 )) \
 		$(CARGO) test --locked --package millrace-tests --test consistency -- --nocapture --test-threads 1
+	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' \
+		MILLRACE_TORTURE_SECONDS=$$(( $(or $(TORTURE_MINUTES),60) * 30 )) \
+		$(CARGO) test --locked --package millrace-tests --test torture -- --nocapture --test-threads 1
+
+foreign: build
+	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
+	@MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' tests/foreign/run.sh \
+		$(if $(FAMILY),--family '$(FAMILY)') $(SUITES)
 
 # Also POINTS=…, ONLY=… (systems), FAMILY=…, OUT=…, RESUME=…: see bench/bench.py --help.
 bench:

@@ -45,6 +45,7 @@ steps_after=(
 )
 steps_last=(
     "clients|700|applications in several languages, through Millrace"
+    "foreign|900|test suites that others wrote for drivers, directly and through Millrace"
     "fuzz|1000|every fuzz target, briefly"
 )
 
@@ -72,6 +73,7 @@ run_demo() { "$MILLRACE_BIN" demo --for 15 --json; }
 run_demo-failover() { "$MILLRACE_BIN" demo --failover --json; }
 run_readme() { scripts/check-readme.sh; }
 run_clients() { tests/clients/run.sh; }
+run_foreign() { tests/foreign/run.sh --selection; }
 run_fuzz() { scripts/check-fuzz.sh 20; }
 
 # Every file and folder in tests/tests is a suite on real servers and a step of its own, so
