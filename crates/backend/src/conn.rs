@@ -309,8 +309,38 @@ impl Conn {
     /// # Errors
     /// As for [`Conn::send`].
     pub async fn send_statement(&mut self, bytes: &[u8], answers: usize) -> io::Result<()> {
+        let sent = self.send_statement_now(bytes, answers)?;
+        match sent == bytes.len() {
+            true => Ok(()),
+            false => self.send_rest(&bytes[sent..]).await,
+        }
+    }
+
+    /// As much of it as the socket takes at once; answers how many bytes that is. The rest is for
+    /// [`Conn::send_rest`].
+    ///
+    /// # Errors
+    /// As for [`Conn::send`].
+    #[inline]
+    pub fn send_statement_now(&mut self, bytes: &[u8], answers: usize) -> io::Result<usize> {
         self.exchange.unsettle();
-        self.send(bytes, answers).await
+        self.exchange
+            .write(u32::try_from(answers).unwrap_or(u32::MAX));
+        let sent = self.stream.send_now(bytes)?;
+        if sent == bytes.len() {
+            self.exchange.written();
+        }
+        Ok(sent)
+    }
+
+    /// Writes the rest of a statement.
+    ///
+    /// # Errors
+    /// As for [`Conn::send`].
+    pub async fn send_rest(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.send(bytes).await?;
+        self.exchange.written();
+        Ok(())
     }
 
     /// Writes a part of what the server has asked for: a local file's content.

@@ -263,6 +263,18 @@ impl Stream {
         pin!(self.read_buf(buf)).poll(cx)
     }
 
+    /// Writes what a bare socket takes at once; 0 where there is a layer in between.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    #[inline]
+    pub fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(plain) => plain.try_write(bytes),
+            _ => Ok(0),
+        }
+    }
+
     /// Writes all of `bytes` and flushes what a layer in between holds back.
     pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Stream::Plain(plain) = self else {

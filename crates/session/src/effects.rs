@@ -307,7 +307,19 @@ impl Session {
                 false => outcome.insert_id,
             };
         }
-        let leaves_messages = !failed && outcome.warnings == 0 && self.keeps_messages(class);
+        let leaves_messages = !failed
+            && outcome.warnings == 0
+            && match self.keeps_messages(class) {
+                Messages::Cleared => false,
+                Messages::Kept => true,
+                Messages::Unknown => held_diagnostics,
+                Messages::Own => {
+                    // One of several may have left some: the connection is asked.
+                    self.diagnostics_at = Some((lease.server, self.seq));
+                    lease.residue.diagnostics = true;
+                    true
+                }
+            };
         if failed || outcome.warnings > 0 {
             lease.residue.diagnostics = true;
             self.diagnostics_at = Some((lease.server, self.seq));
@@ -329,6 +341,11 @@ impl Session {
         };
         if outcome.result_sets > 0 {
             self.found_rows = outcome.rows;
+            self.found_rows_known = !lease.residue.found_rows;
+            self.found_rows_at = Some((lease.server, self.seq));
+        } else if class.kind == Kind::Select && outcome.ended_ok && !failed {
+            // SELECT … INTO: its rows were not sent (observed).
+            self.found_rows = outcome.affected_rows;
             self.found_rows_known = !lease.residue.found_rows;
             self.found_rows_at = Some((lease.server, self.seq));
         } else if self.family == Family::MySql && class.kind == Kind::Update && !failed {
@@ -372,22 +389,45 @@ impl Session {
         }
     }
 
-    /// On MariaDB (observed) a statement that reads no table leaves the messages of the one
-    /// before.
-    fn keeps_messages(&self, class: &Statement) -> bool {
-        self.family == Family::MariaDb
-            && class.tables.is_empty()
-            && !class.flags.contains(Flags::COMPOUND_QUERY)
-            && matches!(
-                class.kind,
-                Kind::Select
-                    | Kind::Set
-                    | Kind::Do
-                    | Kind::Use
-                    | Kind::Begin
-                    | Kind::Commit
-                    | Kind::Rollback
-            )
+    /// What becomes of the messages of the statement before, where this one has none. On MariaDB
+    /// (observed) a statement that reads no table leaves them.
+    fn keeps_messages(&self, class: &Statement) -> Messages {
+        if self.family == Family::MySql {
+            return Messages::Cleared;
+        }
+        match class.kind {
+            Kind::Multi => Messages::Own,
+            _ if !class.tables.is_empty() || class.flags.contains(Flags::COMPOUND_QUERY) => {
+                Messages::Cleared
+            }
+            Kind::Select
+            | Kind::Set
+            | Kind::SetTransaction
+            | Kind::SetRole
+            | Kind::Do
+            | Kind::Use
+            | Kind::Begin
+            | Kind::Commit
+            | Kind::Rollback
+            | Kind::Savepoint
+            | Kind::ReleaseSavepoint
+            | Kind::RollbackTo
+            | Kind::UnlockTables
+            | Kind::Deallocate
+            | Kind::Xa(_)
+                if class.functions.is_empty() =>
+            {
+                Messages::Kept
+            }
+            // What they run may read tables.
+            Kind::Select
+            | Kind::Set
+            | Kind::Do
+            | Kind::Call
+            | Kind::Prepare
+            | Kind::Execute { .. } => Messages::Unknown,
+            _ => Messages::Cleared,
+        }
     }
 
     /// Whether a transaction is open now. Where the answer does not say, the connection is kept
@@ -896,6 +936,16 @@ fn changes_logins(class: &Statement) -> bool {
         Kind::Account | Kind::SetDefaultRole | Kind::SetPassword | Kind::Flush { .. }
     );
     by_kind || class.flags.contains(Flags::SETS_GLOBAL)
+}
+
+/// What a statement without messages does to those of the one before.
+enum Messages {
+    Cleared,
+    Kept,
+    /// Only the connection knows.
+    Unknown,
+    /// Only the connection knows, and there may be new ones.
+    Own,
 }
 
 /// SET last_insert_id = …

@@ -270,13 +270,11 @@ impl Session {
             }
         }
         let answers = prelude.steps.len() + 1;
-        let sent = match request.main {
-            Main::Packet(packet) if prelude.bytes.is_empty() => {
-                lease.send_statement(packet, answers).await
-            }
+        let bytes = match request.main {
+            Main::Packet(packet) if prelude.bytes.is_empty() => packet,
             Main::Packet(packet) => {
                 prelude.bytes.extend_from_slice(packet);
-                lease.send_statement(&prelude.bytes, answers).await
+                &prelude.bytes
             }
             Main::Execute { packet, id, types } => {
                 self.append_long_data(id, statement_id, &mut prelude.bytes);
@@ -288,8 +286,14 @@ impl Session {
                     prelude.bytes.extend_from_slice(packet);
                 }
                 prelude.bytes[at..at + 4].copy_from_slice(&statement_id.to_le_bytes());
-                lease.send_statement(&prelude.bytes, answers).await
+                &prelude.bytes
             }
+        };
+        let sent = match lease.send_statement_now(bytes, answers) {
+            Ok(sent) if sent == bytes.len() => Ok(()),
+            // Boxed: the socket takes nearly all statements at once.
+            Ok(sent) => Box::pin(lease.send_rest(&bytes[sent..])).await,
+            Err(error) => Err(error),
         };
         if let Err(error) = sent {
             // Its last byte did not go out.
@@ -335,12 +339,7 @@ impl Session {
             writes: request.access == Access::Write && request.expect != Expect::Prepare,
             stays: stays_in_transaction(request.class),
         };
-        let ended = self.relay(lease, request.expect, &plan).await?;
-        if let Ended::Held(_) = ended {
-            // It was refused before it had changed anything.
-            lease.settle();
-        }
-        match ended {
+        match self.relay(lease, request.expect, &plan).await? {
             Ended::Whole => {
                 self.note_types(lease, request, types_told);
                 if recorded {

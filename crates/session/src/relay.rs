@@ -211,6 +211,8 @@ impl Session {
                     if held {
                         lease.buffer.drain(..at + len);
                         lease.answered();
+                        // It was refused before it had changed anything.
+                        lease.settle();
                         return Ok(Ended::Held(error));
                     }
                     let error = match self.in_place_of(&error, plan) {

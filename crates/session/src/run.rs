@@ -109,9 +109,27 @@ impl Session {
         let mut out = Vec::new();
         error_packet(&answer).encode(&mut out, 1);
         self.touching = None;
-        self.diagnostics_at = None;
-        (self.row_count, self.last_server) = (-1, None);
+        self.note_told(&answer);
         let _ = self.send(&out).await;
+    }
+
+    /// An error that no connection knows of can be asked for like one that a server has sent.
+    fn note_told(&mut self, answer: &Answer) {
+        (self.row_count, self.last_server) = (-1, None);
+        let error = &answer.error;
+        self.last_error = Some((error.code, error.state));
+        self.diagnostics_at = self.worker.with_world(|world| {
+            let any = world.snapshot.servers.first().map(|view| view.id);
+            Some((world.snapshot.primary.or(any)?, self.seq + 1))
+        });
+        let Some((_, seq)) = self.diagnostics_at else {
+            return;
+        };
+        self.seq = seq;
+        self.warning_count = 1;
+        let code = error.code.to_string().into_bytes();
+        let row = [b"Error"[..].into(), code.into(), (*error.message).into()];
+        self.handle.saved.keep(seq).warnings = Some(vec![row]);
     }
 
     /// Waits for a whole command; answers its length in the buffer. None where the client left.
