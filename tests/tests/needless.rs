@@ -132,51 +132,6 @@ async fn gaps(stage: &Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Numbers that begin anew everywhere: no replica is behind what was before.
-async fn numbers_begin_anew(stage: &Stage) -> anyhow::Result<()> {
-    if stage.family == Family::MariaDb {
-        return Ok(());
-    }
-    let mut client = Connection::open(&app(stage).database("app")).await?;
-    client.expect("INSERT INTO n_gaps VALUES (100)").await?;
-    for replica in stage.cluster.replicas() {
-        let mut control = Connection::open(&harness::admin(replica.port)).await?;
-        control.expect("STOP REPLICA").await?;
-    }
-    let mut admin = direct(stage).await?;
-    admin.expect("RESET BINARY LOGS AND GTIDS").await?;
-    for replica in stage.cluster.replicas() {
-        let mut control = Connection::open(&harness::admin(replica.port)).await?;
-        for sql in [
-            "RESET REPLICA",
-            "RESET BINARY LOGS AND GTIDS",
-            "START REPLICA",
-        ] {
-            control.expect(sql).await?;
-        }
-    }
-    client.expect("INSERT INTO n_gaps VALUES (101)").await?;
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    client.expect("INSERT INTO n_gaps VALUES (102)").await?;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let lag = metric(stage, "millrace_server_lag_seconds", "").await?;
-    let before = metric(stage, "millrace_position_waits_total", "timed_out").await?;
-    let mut fresh = Connection::open(&app(stage).database("app")).await?;
-    let server = value(&mut fresh, "SELECT COUNT(*) FROM n_gaps").await?;
-    ensure!(server == "4", "{server} rows");
-    let route = fresh.expect("SHOW ROUTE").await?.rows();
-    let waits = metric(stage, "millrace_position_waits_total", "timed_out").await?;
-    eprintln!(
-        "numbers begin anew: {lag} s behind, {} waits in vain, {route:?}",
-        waits - before
-    );
-    ensure!(
-        lag <= 1.0 && waits == before,
-        "{lag} s behind, {waits} waits"
-    );
-    Ok(())
-}
-
 async fn needless(family: Family) -> anyhow::Result<()> {
     let options = ProxyOptions {
         workers: Some(1),
@@ -199,9 +154,6 @@ async fn needless(family: Family) -> anyhow::Result<()> {
         .await;
     checks.run("known variables", variables_known(&stage)).await;
     checks.run("gaps", gaps(&stage)).await;
-    checks
-        .run("numbers begin anew", numbers_begin_anew(&stage))
-        .await;
     checks.finish()
 }
 

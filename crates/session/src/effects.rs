@@ -540,7 +540,7 @@ impl Session {
         // In one SET with it, the default may be what it was before (observed on MySQL).
         let is_default = |(name, _): &(Box<str>, Box<[u8]>)| COLLATION_DEFAULTS.contains(&&**name);
         let is_plain = !class.assignments.is_empty() && !outcome.variables.iter().any(is_default);
-        let key = CollationKey::new(lease, state).filter(|_| is_plain);
+        let key = CollationKey::new(lease, state, class).filter(|_| is_plain);
         match key.as_ref().and_then(|key| self.worker.collation(key)) {
             Some(collation) => name_collation(state, class, &collation),
             None => self.unreported.push("collation_connection".into()),

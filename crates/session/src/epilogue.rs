@@ -312,7 +312,7 @@ impl Session {
         for (name, value) in names.iter().zip(row) {
             if let ("collation_connection", Some(value)) = (&**name, &value)
                 && state.variable("collation_connection").is_none()
-                && let Some(key) = CollationKey::new(lease, &state)
+                && let Some(key) = CollationKey::new(lease, &state, class)
             {
                 if class.assignments.len() == 1 {
                     self.worker.learn_collation(key, value);

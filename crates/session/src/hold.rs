@@ -83,17 +83,12 @@ impl Session {
         let (begun, limit) = (Instant::now(), self.hold_time());
         let bytes = self.bytes_of(request);
         let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let conceals = self.concealing.is_some();
+        self.wrote_nothing_yet();
         let place = self.enter(metric_kind(class.kind).as_str(), lane, bytes, &why)?;
         let _counted = Counted::new(&self.worker);
-        let conceals = self.concealing.is_some();
         loop {
-            // No server has it, or the one that had has done nothing of it: nobody's reads wait for it.
-            if self.route.ended.is_none()
-                && self.route.lost == 0
-                && let Some(concealing) = self.concealing.take()
-            {
-                concealing.told();
-            }
+            self.wrote_nothing_yet();
             let ready = |session: &mut Session| session.candidates(request).is_ok();
             self.turn(&place, begun, limit, &why, ready).await?;
             if conceals && self.concealing.is_none() {
@@ -111,9 +106,21 @@ impl Session {
             place.back();
             let rest = limit.saturating_sub(begun.elapsed());
             if rest.is_zero() {
+                self.wrote_nothing_yet();
                 return Err(self.in_vain(why.waited(limit)));
             }
             tokio::time::sleep(PAUSE.min(rest)).await;
+        }
+    }
+
+    /// No server has the statement, or the one that had has done nothing of it: nobody's reads wait for
+    /// what it writes.
+    fn wrote_nothing_yet(&mut self) {
+        if self.route.ended.is_none()
+            && self.route.lost == 0
+            && let Some(concealing) = self.concealing.take()
+        {
+            concealing.told();
         }
     }
 

@@ -644,7 +644,13 @@ impl Entrance<'_> {
         // The connection on which it is tried stays, and asks for the logins that follow.
         let account = self.worker.shared.accounts.candidate(&claim.user, password);
         match self.verify(&account, claim).await {
-            Ok(()) => Proof::Account(self.worker.shared.accounts.keep(account)),
+            Ok(()) => {
+                let kept = self.worker.shared.accounts.keep(account.clone());
+                let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
+                self.worker
+                    .share_base(&account, &kept, claim.collation, ignore_space);
+                Proof::Account(kept)
+            }
             Err(answer) if self.may_expire(&answer) => Proof::Own(account.password.clone()),
             Err(answer) => Proof::Denied(answer),
         }

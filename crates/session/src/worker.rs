@@ -288,8 +288,22 @@ pub(crate) struct CollationKey {
 }
 
 impl CollationKey {
-    /// For the character set of a connection; none where that is not told.
-    pub(crate) fn new(conn: &Conn, state: &SessionState) -> Option<CollationKey> {
+    /// For the character set of a connection that SET NAMES chose; none where it was chosen otherwise,
+    /// which has other defaults (observed on MySQL), or is not told.
+    pub(crate) fn new(
+        conn: &Conn,
+        state: &SessionState,
+        class: &Statement,
+    ) -> Option<CollationKey> {
+        let by_names = |assignment: &millrace_sql::Assignment| {
+            matches!(assignment.target, millrace_sql::Target::Names { .. })
+        };
+        let character_set = |assignment: &millrace_sql::Assignment| {
+            matches!(assignment.target, millrace_sql::Target::CharacterSet)
+        };
+        if !class.assignments.iter().any(by_names) || class.assignments.iter().any(character_set) {
+            return None;
+        }
         Some(CollationKey {
             server: conn.server,
             version: conn.version,
@@ -1019,6 +1033,22 @@ impl Worker {
     ) -> Option<Base> {
         let key = (account.id, collation, ignore_space);
         self.bases.borrow().get(&key).cloned()
+    }
+
+    /// The same account was learnt by another login first: what was found for one holds for both.
+    pub(crate) fn share_base(
+        &self,
+        tried: &Account,
+        kept: &Account,
+        collation: u8,
+        ignore_space: bool,
+    ) {
+        if tried.id != kept.id
+            && self.base(kept, collation, ignore_space).is_none()
+            && let Some(base) = self.base(tried, collation, ignore_space)
+        {
+            self.set_base(kept, collation, ignore_space, base);
+        }
     }
 
     pub(crate) fn set_base(
