@@ -25,6 +25,8 @@ pub(crate) async fn targets(cluster: &Cluster) -> anyhow::Result<()> {
         .await?;
     auto.expect("INSERT INTO targets VALUES (1)").await?;
     cluster.wait_replicas_caught_up(FOLLOWED).await?;
+    // Behind DDL, reads go to the primary until it is known that the replicas have it.
+    tokio::time::sleep(Duration::from_secs(2)).await;
     let seen = ports_of(&mut auto, 100).await?;
     ensure!(
         seen.is_subset(&replicas),
