@@ -637,7 +637,11 @@ impl Session {
         }
         if !reads && self.outcome.error.is_none() && !self.is_undone_with_connection(request) {
             // It ran, without what should have been there before it.
-            return Err(Failure::Answer(answer));
+            if !may_repeat(request) {
+                return Err(Failure::Answer(answer));
+            }
+            // What it changed of the session goes with the connection.
+            lease.broken = true;
         }
         Ok(Attempt::Elsewhere(answer))
     }
