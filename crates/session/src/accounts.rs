@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use millrace_backend::account::Account;
@@ -24,6 +24,8 @@ const ADDRESSES_MAX: usize = 10_000;
 pub struct Accounts {
     next_id: AtomicU64,
     known: Mutex<HashMap<Box<[u8]>, Name>>,
+    /// Passwords that servers are asked about, or were a moment ago.
+    tried: Mutex<Vec<Weak<Account>>>,
     failures: Mutex<HashMap<IpAddr, Failures>>,
     /// Clients that cannot show their password: name and address.
     mute: Mutex<HashMap<Mute, Instant>>,
@@ -64,8 +66,20 @@ impl Accounts {
 
     /// An account whose password no server has accepted yet.
     pub(crate) fn candidate(&self, user: &[u8], password: Secret) -> Arc<Account> {
+        // Clients that come at once with the same password are one account: a server is asked once.
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        tried.retain(|account| account.strong_count() > 0);
+        let same = tried
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|account| *account.user == *user && account.password.bytes() == password.bytes());
+        if let Some(same) = same {
+            return same;
+        }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Account::new(id, user, password))
+        let account = Arc::new(Account::new(id, user, password));
+        tried.push(Arc::downgrade(&account));
+        account
     }
 
     /// Keeps a password that a server accepted; answers the account that was known with it, if one was.

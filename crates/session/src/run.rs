@@ -650,8 +650,10 @@ impl Session {
                     .await
                 {
                     Ok(lease) => lease,
-                    Err(Failure::Answer(_))
-                        if self.looks_further(request, &pool, &mut candidates, at) =>
+                    // A server's word on the account's limit; who has waited for a place has waited.
+                    Err(Failure::Answer(why))
+                        if why.side == millrace_metrics::Side::Server
+                            && self.looks_further(request, &pool, &mut candidates, at) =>
                     {
                         continue;
                     }
