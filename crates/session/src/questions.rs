@@ -97,7 +97,11 @@ impl Session {
         let has_messages = about_messages && diagnostics.is_some() && self.is_idle_at(diagnostics);
         let has_rows = match has_messages {
             true => last == diagnostics,
-            false => about_rows && self.is_idle_at(last),
+            // Its LAST_INSERT_ID() may have to be read first, and that is a statement too.
+            false => {
+                let also_id = class.flags.contains(Flags::USES_LAST_INSERT_ID);
+                about_rows && !also_id && self.is_idle_at(last)
+            }
         };
         let has_found = match has_messages || has_rows {
             true => found == if has_messages { diagnostics } else { last },
