@@ -9,5 +9,7 @@ pub mod known;
 pub mod noise;
 pub mod normalise;
 pub mod player;
+pub mod random;
 pub mod script;
 pub mod suite;
+pub mod words;
