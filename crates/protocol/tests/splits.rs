@@ -7,15 +7,15 @@ use millrace_protocol::{Capabilities, Status};
 use proptest::prelude::*;
 
 mod support;
-use support::{follow, follow_with, vectors};
+use support::{follow, follow_with, tracker_of, vectors};
 
 #[test]
 fn real_responses_in_pieces_of_every_size() {
     for vector in vectors() {
-        let whole = follow(vector.expect, vector.caps, &[&vector.response]);
+        let whole = follow_with(tracker_of(&vector), &[&vector.response]);
         for size in (1..=24).chain([61, 128, 500]) {
             let pieces: Vec<&[u8]> = vector.response.chunks(size).collect();
-            let cut = follow(vector.expect, vector.caps, &pieces);
+            let cut = follow_with(tracker_of(&vector), &pieces);
             assert_eq!(cut, whole, "{} in pieces of {size}", vector.name);
         }
     }
@@ -24,10 +24,10 @@ fn real_responses_in_pieces_of_every_size() {
 #[test]
 fn real_responses_cut_once_anywhere() {
     for vector in vectors() {
-        let whole = follow(vector.expect, vector.caps, &[&vector.response]);
+        let whole = follow_with(tracker_of(&vector), &[&vector.response]);
         for at in 0..vector.response.len() {
             let (head, tail) = vector.response.split_at(at);
-            let cut = follow(vector.expect, vector.caps, &[head, tail]);
+            let cut = follow_with(tracker_of(&vector), &[head, tail]);
             assert_eq!(cut, whole, "{} cut at {at}", vector.name);
         }
     }
@@ -38,7 +38,7 @@ fn real_responses_cut_once_anywhere() {
 fn column_counts_are_whole_packets() {
     let mut seen = 0;
     for vector in vectors() {
-        let tracker = Tracker::new(vector.expect, vector.caps).showing_counts();
+        let tracker = tracker_of(&vector).showing_counts();
         let whole = follow_with(tracker, &[&vector.response]);
         let pieces: Vec<&[u8]> = vector.response.chunks(3).collect();
         assert_eq!(follow_with(tracker, &pieces), whole, "{}", vector.name);
@@ -69,7 +69,7 @@ fn column_counts_are_whole_packets() {
                 }
             }
         }
-        let plain = follow(vector.expect, vector.caps, &[&vector.response]);
+        let plain = follow_with(tracker_of(&vector), &[&vector.response]);
         assert_eq!((merged, whole.1), plain, "{}", vector.name);
     }
     assert!(seen > 20, "only {seen} counts in all responses");
@@ -80,8 +80,8 @@ fn what_follows_a_response_is_left_alone() {
     for vector in vectors() {
         let mut stream = vector.response.clone();
         stream.extend_from_slice(&[7, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
-        let alone = follow(vector.expect, vector.caps, &[&vector.response]);
-        let followed = follow(vector.expect, vector.caps, &[&stream]);
+        let alone = follow_with(tracker_of(&vector), &[&vector.response]);
+        let followed = follow_with(tracker_of(&vector), &[&stream]);
         assert_eq!(followed, (alone.0, 11), "{}", vector.name);
     }
 }

@@ -5,13 +5,13 @@
 use millrace_protocol::response::Event;
 
 mod support;
-use support::{follow, vectors};
+use support::{follow_with, tracker_of, vectors};
 
 #[test]
 fn every_response_ends_where_the_server_ended_it() {
     let mut seen = 0;
     for vector in vectors() {
-        let (events, left) = follow(vector.expect, vector.caps, &[&vector.response]);
+        let (events, left) = follow_with(tracker_of(&vector), &[&vector.response]);
         assert_eq!(
             (events.last(), left),
             (Some(&Event::Done), 0),

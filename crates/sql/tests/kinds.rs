@@ -633,7 +633,12 @@ fn writes() {
             COMMITS.union(F::STORED_CODE),
         ),
         ("ALTER TABLE t ADD COLUMN b INT", K::Ddl, Write, COMMITS),
-        ("RENAME TABLE a TO b, c TO d", K::Ddl, Write, COMMITS),
+        (
+            "RENAME TABLE a TO b, c TO d",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
         ("TRUNCATE TABLE t", K::Ddl, Write, COMMITS),
         ("TRUNCATE `t`", K::Ddl, Write, COMMITS),
         ("CREATE UNIQUE INDEX i ON t (a)", K::Ddl, Write, COMMITS),

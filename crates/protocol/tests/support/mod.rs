@@ -72,6 +72,15 @@ pub fn follow(expect: Expect, caps: Capabilities, pieces: &[&[u8]]) -> (Vec<Even
     follow_with(Tracker::new(expect, caps), pieces)
 }
 
+/// A tracker for a recorded response: it is told where a cursor was asked for.
+pub fn tracker_of(vector: &Vector) -> Tracker {
+    let tracker = Tracker::new(vector.expect, vector.caps);
+    match vector.name.contains("cursor") {
+        true => tracker.opening_cursor(),
+        false => tracker,
+    }
+}
+
 /// The same with a tracker that was made already.
 pub fn follow_with(mut tracker: Tracker, pieces: &[&[u8]]) -> (Vec<Event>, usize) {
     let mut events = Vec::new();
