@@ -123,4 +123,33 @@ LEVELS = Experiment(
     notes=("Replicas have caught up and nobody writes: what the promise costs when it is kept already.",),
 )
 
-EXPERIMENTS = (CPU, LEVELS, ROWS, LATENCY)
+#: sysbench's balanced read-write without transactions: each session's writes have its next reads wait.
+BEHIND_WRITES = tuple(
+    Point(
+        f"mixed, {threads} threads",
+        Sysbench("read_write", clients=threads, options=("--skip-trx=on",), writes=True),
+        server_cores=0.25,
+        quick=threads == 100,
+    )
+    for threads in (16, 100)
+)
+
+FRESH, FRESH_GALERA, FRESH_FILES = (
+    Experiment(
+        id=name,
+        title=f"What consistency costs behind writes: {servers}",
+        question="What does each level cost where every session reads what it has just written?",
+        points=BEHIND_WRITES,
+        columns=("qps", "p50_ms", "p95_ms", "proxy_us", "servers_us", "errors"),
+        charts=(Chart("qps"), Chart("p95_ms")),
+        cluster=cluster,
+        notes=("A primary and two more servers; direct runs on the primary alone, where all of it is seen.",),
+    )
+    for name, servers, cluster in (
+        ("FRESH", "GTIDs", Spec()),
+        ("FRESH-GALERA", "Galera", Spec(topology="galera", family="mariadb")),
+        ("FRESH-FILES", "MySQL without GTIDs", Spec(gtids=False, family="mysql")),
+    )
+)
+
+EXPERIMENTS = (CPU, LEVELS, FRESH, FRESH_GALERA, FRESH_FILES, ROWS, LATENCY)

@@ -33,6 +33,12 @@ class Spec:
     max_connections: int = 6000
     #: Whether the servers have certificates of the cluster's own authority.
     tls: bool = False
+    #: As the sandbox names it: async or galera.
+    topology: str = "async"
+    #: Whether replicas follow by GTIDs; else by file and offset.
+    gtids: bool = True
+    #: The one family that it can be had of; None for either.
+    family: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +152,8 @@ def sandbox(spec, groups, tools, family, base_port):
     command = [
         tools["millrace"], "sandbox", "up", "--json",
         "--dir", f"{folder}/c",
-        "--family", family,
+        "--family", spec.family or family,
+        "--topology", spec.topology,
         "--replicas", str(spec.replicas),
         "--base-port", str(base_port),
         "--max-connections", str(spec.max_connections),
@@ -154,6 +161,7 @@ def sandbox(spec, groups, tools, family, base_port):
         # Else hundreds of clients close each other's tables.
         "--server-arg=--table-open-cache=5000",
         *(["--tls"] if spec.tls else []),
+        *([] if spec.gtids else ["--no-gtid"]),
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{bail, ensure};
+use millrace_protocol::command::{COM_QUIT, encode_command};
 use millrace_protocol::handshake::{Greeting, HandshakeResponse};
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, packet};
@@ -22,6 +23,7 @@ pub(crate) struct Client {
     /// Of the answer under way.
     input: Vec<u8>,
     greeted: bool,
+    logged_in: bool,
     playing: Option<Box<Script>>,
     expect: Expect,
     next: u32,
@@ -36,6 +38,7 @@ impl Client {
             socket,
             input: Vec::new(),
             greeted: false,
+            logged_in: false,
             playing: None,
             expect: Expect::Simple,
             next: 0,
@@ -54,6 +57,7 @@ impl Client {
         self.input.clear();
         if self.greeted {
             ensure!(payload.first() == Some(&0), "the login was refused");
+            self.logged_in = true;
             return Ok(true);
         }
         ensure!(Greeting::parse(&payload)?.is_ok(), "refused");
@@ -73,7 +77,7 @@ impl Client {
         Ok(false)
     }
 
-    /// Sends the first of `count` commands.
+    /// Sends the first of `count` commands, once it is logged in.
     pub(crate) fn begin(
         &mut self,
         script: Box<Script>,
@@ -82,7 +86,17 @@ impl Client {
     ) -> anyhow::Result<()> {
         self.playing = Some(script);
         (self.next, self.end) = (first, first + count);
-        self.send_next()
+        if self.logged_in {
+            self.send_next()?;
+        }
+        Ok(())
+    }
+
+    /// Says that it leaves.
+    pub(crate) fn quit(mut self) -> anyhow::Result<()> {
+        let mut command = Vec::new();
+        encode_command(&mut command, COM_QUIT, b"");
+        Ok(self.socket.write_all(&command)?)
     }
 
     /// The script, for more of it.
@@ -93,6 +107,13 @@ impl Client {
     /// Reads what has come, and sends the next command when the answer is whole; false where there
     /// was nothing.
     pub(crate) fn go_on(&mut self) -> anyhow::Result<bool> {
+        if !self.logged_in {
+            let greeted = self.greeted;
+            if self.log_in()? {
+                self.send_next()?;
+            }
+            return Ok(self.logged_in || self.greeted != greeted);
+        }
         let before = self.input.len();
         self.receive()?;
         let any = self.input.len() > before;

@@ -133,6 +133,12 @@ const PARTS: &[Part] = &[
         "an UPDATE, and a point select that a replica waits with for the UPDATE's position",
         statements::write_then_read,
     ),
+    part(
+        "visit",
+        500,
+        "a client that logs in, sends a point select, and leaves when it has the answer",
+        statements::visit,
+    ),
 ];
 
 fn main() -> ExitCode {

@@ -31,6 +31,9 @@ const TURNS_MAX: u32 = 100_000;
 /// second for itself.
 const IDLE_MAX: u32 = 20;
 
+/// So many commands, or clients, come ahead of those that are counted.
+pub(crate) const WARM_UP: u32 = 20;
+
 /// The runtime and the others.
 pub(crate) struct Stage {
     pub(crate) runtime: LocalRuntime,
@@ -164,11 +167,25 @@ impl Stage {
         bail!("the client was not let in")
     }
 
+    /// Has a new client of `socket` log in, send a script's command `at`, and leave when it has the answer.
+    pub(crate) fn visit(
+        &mut self,
+        socket: UnixStream,
+        script: Box<Script>,
+        at: u32,
+        counts: bool,
+    ) -> anyhow::Result<Box<Script>> {
+        lock(&self.others).client = Some(Client::new(socket)?);
+        let script = self.play_commands(script, at, 1, counts)?;
+        let client = lock(&self.others).client.take();
+        client.context("no client")?.quit()?;
+        Ok(script)
+    }
+
     /// Has the client send `count` of a script's commands, one when the last is answered. A few
     /// ahead of them are not counted: by then both replicas have a connection, and buffers have
     /// their size.
     pub(crate) fn play(&mut self, mut script: Box<Script>, count: u32) -> anyhow::Result<()> {
-        const WARM_UP: u32 = 20;
         script = self.play_commands(script, 0, WARM_UP, false)?;
         self.play_commands(script, WARM_UP, count, true).map(drop)
     }

@@ -14,14 +14,34 @@ use millrace_session::{
     Accounts, Entry, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
     Written,
 };
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedSender};
 
 use crate::client::Script;
 use crate::server::{CLIENT, execute, point_select, update};
-use crate::stage::{Stage, plain_network};
+use crate::stage::{Stage, WARM_UP, plain_network};
 
 /// A worker with one client, logged in, in front of the servers.
 fn stage() -> anyhow::Result<Stage> {
+    let (mut stage, mailbox) = empty_stage()?;
+    let client = arrive(&mailbox)?;
+    stage.log_in(client)?;
+    Ok(stage)
+}
+
+/// A client that has just connected; the worker gets the other end.
+fn arrive(mailbox: &UnboundedSender<Message>) -> anyhow::Result<UnixStream> {
+    let (client, accepted) = UnixStream::pair()?;
+    accepted.set_nonblocking(true)?;
+    let message = Message::UnixClient {
+        plain: accepted,
+        entry: Entry::default(),
+    };
+    ensure!(mailbox.send(message).is_ok(), "the worker is gone");
+    Ok(client)
+}
+
+/// A worker in front of the servers, and where its clients come in.
+fn empty_stage() -> anyhow::Result<(Stage, UnboundedSender<Message>)> {
     let mut stage = Stage::new()?;
     let monitor = stage.monitor()?;
     let addresses = stage.addresses();
@@ -45,17 +65,9 @@ fn stage() -> anyhow::Result<Stage> {
         held: Arc::new(Held::new(&FailoverOptions::default())),
         mailboxes: Arc::new(vec![mailbox.clone()]),
     };
-    let (client, accepted) = UnixStream::pair()?;
-    accepted.set_nonblocking(true)?;
-    let message = Message::UnixClient {
-        plain: accepted,
-        entry: Entry::default(),
-    };
-    ensure!(mailbox.send(message).is_ok(), "the worker is gone");
     let worker = Worker::new(0, shared);
     stage.runtime.spawn_local(worker.run(messages));
-    stage.log_in(client)?;
-    Ok(stage)
+    Ok((stage, mailbox))
 }
 
 fn query(text: &[u8]) -> (Vec<u8>, Expect) {
@@ -100,4 +112,14 @@ pub(crate) fn write_then_read(count: u32) -> anyhow::Result<()> {
         })
     });
     stage()?.play(script, 2 * count)
+}
+
+pub(crate) fn visit(count: u32) -> anyhow::Result<()> {
+    let (mut stage, mailbox) = empty_stage()?;
+    let mut script: Box<Script> = Box::new(|at, _| query(&point_select(at)));
+    for at in 0..WARM_UP + count {
+        let client = arrive(&mailbox)?;
+        script = stage.visit(client, script, at, at >= WARM_UP)?;
+    }
+    Ok(())
 }
