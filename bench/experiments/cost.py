@@ -1,5 +1,6 @@
 """What does a statement cost? CPU for each kind of it, for large results, and time alone."""
 
+from harness.cluster import Spec
 from harness.experiment import Chart, Experiment, Point
 from harness.load import Bursts, Sysbench
 
