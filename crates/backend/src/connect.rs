@@ -43,6 +43,11 @@ pub struct Address {
 }
 
 impl Address {
+    /// A Unix socket's path.
+    pub fn is_socket(&self) -> bool {
+        self.host.starts_with('/')
+    }
+
     /// Reads what [`Address`]'s `Display` writes: `host:port`, `[v6]:port` or a path.
     pub fn parse(text: &str) -> Option<Address> {
         if text.starts_with('/') {
@@ -63,7 +68,7 @@ impl Address {
 
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.host.starts_with('/') {
+        if self.is_socket() {
             f.write_str(&self.host)
         } else if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -112,7 +117,7 @@ pub async fn dial(
     timeout: Duration,
 ) -> Result<(Stream, Greeting, Vec<u8>), BackendError> {
     let dialing = async {
-        let mut stream = Stream::Plain(if address.host.starts_with('/') {
+        let mut stream = Stream::Plain(if address.is_socket() {
             UnixStream::connect(&address.host).await?.into()
         } else {
             let socket = TcpStream::connect((address.host.as_str(), address.port)).await?;

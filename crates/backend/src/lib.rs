@@ -27,3 +27,4 @@ pub mod stream;
 pub mod tcp;
 pub mod tls;
 pub mod touched;
+pub mod user_rows;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_metrics::PerServer;
+use millrace_protocol::Capabilities;
 use millrace_protocol::handshake::Greeting;
 use millrace_topology::{
     ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, ServerId,
@@ -18,7 +19,8 @@ use tracing::{error, warn};
 use crate::chronicle;
 use crate::clock::Clock;
 use crate::conn::Row;
-use crate::connect::{Address, SharedNetwork};
+use crate::connect::{Address, Login, SharedNetwork};
+use crate::error::BackendError;
 use crate::failovers::Failovers;
 use crate::fresh::Fresh;
 use crate::pool::ServerFacts;
@@ -27,6 +29,7 @@ use crate::probe::{self, Asked, Probed};
 use crate::secret::Secret;
 use crate::state::Begins;
 use crate::touched::Touched;
+use crate::user_rows::UserRows;
 
 /// How the servers are asked.
 #[derive(Debug, Clone)]
@@ -124,7 +127,16 @@ pub struct Monitor {
     positions: Arc<Positions>,
     failovers: Failovers,
     login_age_max: Duration,
+    /// Who may read the servers' account tables, and within what time.
+    reader: Reader,
     origin: Instant,
+}
+
+#[derive(Debug)]
+struct Reader {
+    user: String,
+    password: Secret,
+    timeout: Duration,
 }
 
 /// A server on which nothing is written is asked how far it is after twice as long each time, up to
@@ -166,6 +178,11 @@ impl Monitor {
             positions: Arc::new(Positions::new(addresses.len())),
             failovers: Failovers::new(origin),
             login_age_max: options.login_age_max,
+            reader: Reader {
+                user: options.user.clone(),
+                password: options.password.clone(),
+                timeout: options.connect_timeout,
+            },
             origin,
         })
     }
@@ -234,6 +251,31 @@ impl Monitor {
                 false => facts.fresh.unsettle(),
             }
         }
+    }
+
+    /// The rows by which a name may log in to a server, read now. None where the monitor's account may not
+    /// read them, or there is none.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn user_rows(
+        &self,
+        server: &ServerFacts,
+        user: &[u8],
+        network: &SharedNetwork,
+    ) -> Result<Option<UserRows>, BackendError> {
+        if self.reader.user.is_empty() {
+            return Ok(None);
+        }
+        let login = Login {
+            user: self.reader.user.as_bytes(),
+            password: &self.reader.password,
+            database: None,
+            collation: 45,
+            capabilities: Capabilities::DEPRECATE_EOF,
+            tls: false,
+        };
+        probe::user_rows(server, &login, network, self.reader.timeout, user).await
     }
 
     fn now(&self) -> Millis {

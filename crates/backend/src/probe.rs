@@ -18,6 +18,7 @@ use crate::monitor::{CatalogueRows, MonitorOptions};
 use crate::pool::ServerFacts;
 use crate::state::{BASIS, Begins};
 use crate::tcp::TcpOptions;
+use crate::user_rows::{self, UserRows};
 
 /// A server's connection for probes, and what is asked once on it.
 pub(crate) struct Followed {
@@ -222,6 +223,28 @@ fn begins_sessions(name: &str) -> bool {
             true => SESSIONS.contains(&&*name.to_ascii_lowercase()),
             false => !NO_SESSIONS.iter().any(|start| name.starts_with(start)),
         }
+}
+
+/// The rows by which a name may log in. None where the account may not read them.
+pub(crate) async fn user_rows(
+    server: &ServerFacts,
+    login: &Login<'_>,
+    network: &SharedNetwork,
+    timeout: Duration,
+    user: &[u8],
+) -> Result<Option<UserRows>, BackendError> {
+    let opened = open(&server.address, login, network, timeout).await?;
+    let mut conn = Conn::new(opened, server.id, server.family, None);
+    let question = user_rows::question(server.family, user);
+    match tokio::time::timeout(timeout, conn.query(&question)).await {
+        Ok(Ok(rows)) => Ok(Some(UserRows::read(rows))),
+        // 1142, 1143: SELECT was not granted; 1044: nothing in that database was; 1146: MariaDB before 10.4.
+        Ok(Err(BackendError::Server(error))) if matches!(error.code, 1044 | 1142 | 1143 | 1146) => {
+            Ok(None)
+        }
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(BackendError::Timeout("monitor.timeout")),
+    }
 }
 
 /// Asks whether accounts or global variables have changed.

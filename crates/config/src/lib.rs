@@ -25,8 +25,9 @@ pub use environment::Environment;
 pub use error::{ConfigError, Place};
 pub use flags::Flags;
 pub use model::{
-    Account, Admin, Auth, ClientTls, Concurrency, Config, Failover, Limits, Listener, ListenerTls,
-    Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server, ServerTls, ServerTlsMode, Tcp,
+    Account, Admin, Auth, ClientCertificates, ClientTls, Concurrency, Config, Failover, Hosts,
+    Limits, Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server,
+    ServerTls, ServerTlsMode, Tcp,
 };
 pub use secret::Secret;
 pub use show::{RuleText, Setting};

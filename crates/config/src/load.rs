@@ -11,9 +11,9 @@ use crate::rules;
 use crate::section::{Section, Source};
 use crate::value::{Wrong, choice, duration, flag, number, size, text, texts};
 use crate::{
-    Account, Address, Admin, Auth, ClientTls, Concurrency, Config, ConfigError, Environment,
-    Failover, Limits, Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing,
-    Secret, Server, ServerTls, ServerTlsMode, Tcp,
+    Account, Address, Admin, Auth, ClientCertificates, ClientTls, Concurrency, Config, ConfigError,
+    Environment, Failover, Hosts, Limits, Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor,
+    Pool, Routing, Secret, Server, ServerTls, ServerTlsMode, Tcp,
 };
 
 const GIB: u64 = 1 << 30;
@@ -314,6 +314,14 @@ impl ClientTls {
         section.readable("cert", &mut self.cert);
         section.readable("key", &mut self.key);
         section.readable("ca", &mut self.ca);
+        section.read(
+            "client_certificates",
+            &mut self.client_certificates,
+            choice(&[
+                ("required", ClientCertificates::Required),
+                ("optional", ClientCertificates::Optional),
+            ]),
+        );
         section.read("required", &mut self.required, flag);
     }
 }
@@ -521,6 +529,11 @@ impl Auth {
             number(0, 1_000_000),
         );
         section.read("failure_memory", &mut self.failure_memory, duration(SECOND));
+        section.read(
+            "hosts",
+            &mut self.hosts,
+            choice(&[("check", Hosts::Check), ("ignore", Hosts::Ignore)]),
+        );
     }
 }
 

@@ -220,8 +220,21 @@ pub struct ClientTls {
     pub key: Option<PathBuf>,
     /// `ca`: clients must show a certificate that one of these authorities signed.
     pub ca: Option<PathBuf>,
+    /// `client_certificates`: with `ca`, whether every client that uses TLS must show one (`"required"`,
+    /// the default), or only one whose account asks for it (`"optional"`).
+    pub client_certificates: ClientCertificates,
     /// `required`: on every listener that does not say otherwise. Default false.
     pub required: bool,
+}
+
+/// Which clients must show a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClientCertificates {
+    /// All that use TLS.
+    #[default]
+    Required,
+    /// Those whose account asks for it.
+    Optional,
 }
 
 /// `[server_tls]`, towards servers.
@@ -461,6 +474,19 @@ pub struct Auth {
     pub failures_free: u32,
     /// `failure_memory`: an address's failures are forgotten after this. Default 1 min.
     pub failure_memory: Duration,
+    /// `hosts`: `"check"` (default): where the accounts can be read, a client gets in only by the account
+    /// whose host is for its own address; `"ignore"`: servers' accounts are for Millrace's address.
+    pub hosts: Hosts,
+}
+
+/// What the hosts of the servers' accounts say of clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hosts {
+    /// The account has to be the one for the client's address.
+    #[default]
+    Check,
+    /// Nothing.
+    Ignore,
 }
 
 impl Default for Auth {
@@ -470,6 +496,7 @@ impl Default for Auth {
             failure_delay_max: Duration::from_secs(5),
             failures_free: 3,
             failure_memory: Duration::from_secs(60),
+            hosts: Hosts::default(),
         }
     }
 }

@@ -10,9 +10,9 @@ use millrace_routing::{AllLag, Balance, Options as RoutingOptions, Reads, Target
 use millrace_topology::ConfiguredRole;
 
 use crate::{
-    Account, Admin, Auth, ClientTls, Concurrency, Config, Discovery, DiscoveryMode, Failover,
-    Limits, Listener, ListenerTls, Log, LogFormat, Monitor, Pool, Routing, Secret, Server,
-    ServerTls, ServerTlsMode, Tcp,
+    Account, Admin, Auth, ClientCertificates, ClientTls, Concurrency, Config, Discovery,
+    DiscoveryMode, Failover, Hosts, Limits, Listener, ListenerTls, Log, LogFormat, Monitor, Pool,
+    Routing, Secret, Server, ServerTls, ServerTlsMode, Tcp,
 };
 
 /// One key with its value.
@@ -349,11 +349,17 @@ impl Lines {
             cert,
             key,
             ca,
+            client_certificates,
             required,
         } = tls;
         self.put("tls.cert", file(cert.as_ref()));
         self.put("tls.key", file(key.as_ref()));
         self.put("tls.ca", file(ca.as_ref()));
+        let certificates = match client_certificates {
+            ClientCertificates::Required => "required",
+            ClientCertificates::Optional => "optional",
+        };
+        self.put("tls.client_certificates", certificates);
         self.put("tls.required", required);
     }
 
@@ -522,11 +528,17 @@ impl Lines {
             failure_delay_max,
             failures_free,
             failure_memory,
+            hosts,
         } = auth;
         self.put("auth.failure_delay", time(*failure_delay));
         self.put("auth.failure_delay_max", time(*failure_delay_max));
         self.put("auth.failures_free", failures_free);
         self.put("auth.failure_memory", time(*failure_memory));
+        let hosts = match hosts {
+            Hosts::Check => "check",
+            Hosts::Ignore => "ignore",
+        };
+        self.put("auth.hosts", hosts);
     }
 
     fn admin(&mut self, admin: Option<&Admin>) {

@@ -315,6 +315,10 @@ fn options(config: &Config) -> Options {
         failure_delay_max: config.auth.failure_delay_max,
         failures_free: config.auth.failures_free,
         failure_memory: config.auth.failure_memory,
+        hosts: match config.auth.hosts {
+            millrace_config::Hosts::Check => millrace_session::Hosts::Check,
+            millrace_config::Hosts::Ignore => millrace_session::Hosts::Ignore,
+        },
         failover: failover_options(&config.failover),
     }
 }

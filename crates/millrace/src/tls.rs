@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode, certificates, private_key};
-use millrace_config::{ClientTls, ServerTlsMode as Mode};
+use millrace_config::{ClientCertificates, ClientTls, ServerTlsMode as Mode};
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -28,9 +28,12 @@ pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<TlsAcceptor> {
             for certificate in certificates(&read(ca)?)? {
                 roots.add(certificate)?;
             }
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-            builder.with_client_cert_verifier(verifier)
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = match tls.client_certificates {
+                ClientCertificates::Required => verifier,
+                ClientCertificates::Optional => verifier.allow_unauthenticated(),
+            };
+            builder.with_client_cert_verifier(verifier.build()?)
         }
         None => builder.with_no_client_auth(),
     };

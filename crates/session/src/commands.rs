@@ -635,7 +635,8 @@ impl Session {
         };
         let worker = self.worker.clone();
         let client = std::mem::replace(&mut self.client, millrace_backend::stream::Stream::Gone);
-        let address = None;
+        let caller = self.identity.caller.clone();
+        let address = caller.address;
         let mut entrance = Entrance {
             worker: &worker,
             stream: client,
@@ -644,6 +645,7 @@ impl Session {
             sequence: 1,
             nonce: crate::login::random_nonce(),
             address,
+            caller,
             hello: HandshakeResponse {
                 attributes: change.attributes,
                 ..HandshakeResponse::default()

@@ -5,6 +5,7 @@
 mod accounts;
 mod admission;
 mod borrow;
+mod caller;
 mod charsets;
 mod choose;
 mod commands;
@@ -55,7 +56,7 @@ pub use accounts::Accounts;
 pub use held::{Held, HeldStatement, Lane};
 pub use kill::Killed;
 pub use login::random_nonce;
-pub use options::{FailoverOptions, Options, ServerKey};
+pub use options::{FailoverOptions, Hosts, Options, ServerKey};
 pub use registry::{Client, Registry};
 pub use roster::{Doing, PoolLine, ServerLine, SessionLine};
 pub use worker::{Entry, ListenerTls, Message, Shared, Worker};

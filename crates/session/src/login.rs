@@ -26,6 +26,7 @@ use millrace_sql::Family;
 use tracing::debug;
 
 use crate::admission::Admission;
+use crate::caller::Caller;
 use crate::failure::{Answer, Failure};
 use crate::relayed;
 use crate::session::{Identity, Session, first_status};
@@ -84,7 +85,7 @@ pub(crate) fn spawn(worker: Rc<Worker>, plain: Plain, peer: Option<SocketAddr>, 
 }
 
 async fn serve(mut admission: Admission, plain: Plain, entry: Entry, peer: Option<SocketAddr>) {
-    let address = peer.map(|peer| peer.ip());
+    let caller = Caller::new(&plain, peer);
     let worker = &admission.worker().clone();
     let socket = plain.clone();
     let mut stream = Stream::Plain(plain);
@@ -108,7 +109,7 @@ async fn serve(mut admission: Admission, plain: Plain, entry: Entry, peer: Optio
         worker,
         stream,
         entry,
-        address,
+        caller,
         id,
         handle.clone(),
         waits.clone(),
@@ -212,6 +213,7 @@ pub(crate) struct Entrance<'a> {
     pub(crate) sequence: u8,
     pub(crate) nonce: [u8; 20],
     pub(crate) address: Option<IpAddr>,
+    pub(crate) caller: Rc<Caller>,
     pub(crate) hello: HandshakeResponse,
     /// The flags agreed on.
     pub(crate) capabilities: Capabilities,
@@ -259,13 +261,14 @@ async fn log_in(
     worker: &Rc<Worker>,
     stream: Stream,
     entry: Entry,
-    address: Option<IpAddr>,
+    caller: Caller,
     id: u32,
     handle: Rc<Handle>,
     waits: Rc<Waits>,
 ) -> Option<Entered> {
     let greeting = worker.with_world(|world| world.greeting.clone())?;
-    let mut entrance = match greet(worker, stream, entry.tls, address, id, &greeting).await {
+    let address = caller.address;
+    let mut entrance = match greet(worker, stream, entry.tls, caller, id, &greeting).await {
         Ok(Some(entrance)) => entrance,
         Ok(None) => return None,
         Err(error) => {
@@ -351,7 +354,7 @@ async fn greet<'a>(
     worker: &'a Rc<Worker>,
     mut stream: Stream,
     tls: ListenerTls,
-    address: Option<IpAddr>,
+    mut caller: Caller,
     id: u32,
     server: &Greeting,
 ) -> std::io::Result<Option<Entrance<'a>>> {
@@ -381,7 +384,7 @@ async fn greet<'a>(
     read_header(&mut stream, &mut buffer).await?;
     if let Some(spoken) = spoken(&buffer, HELLO_MAX) {
         let strangers = &worker.shared.registry.strangers;
-        strangers.log(&shown(address), spoken);
+        strangers.log(&shown(caller.address), spoken);
         worker.metrics().login(LoginOutcome::Aborted);
         turn_away(&mut stream, spoken).await;
         return Ok(None);
@@ -397,6 +400,7 @@ async fn greet<'a>(
         let accepted = acceptor
             .accept_with(plain, |tls| take_in(tls, &ahead))
             .await?;
+        caller.encrypted(accepted.get_ref().1);
         stream = Stream::Tls(Box::new(tokio_rustls::TlsStream::Server(accepted)));
         (sequence, payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;
         hello = ClientHello::parse(&payload, offered);
@@ -441,7 +445,8 @@ async fn greet<'a>(
         held_back: Vec::new(),
         sequence: sequence.wrapping_add(1),
         nonce: greeting.nonce,
-        address,
+        address: caller.address,
+        caller: Rc::new(caller),
         hello,
         capabilities,
         waits: Rc::default(),
@@ -509,7 +514,9 @@ impl Entrance<'_> {
                     return Ok(Proof::Account(account));
                 }
                 Err(answer) if answer.error.code == 1045 => {
-                    self.worker.shared.accounts.forget(&account);
+                    if answer.side == Side::Server {
+                        self.worker.shared.accounts.forget(&account);
+                    }
                     return Ok(Proof::Denied(answer));
                 }
                 Err(answer) if self.may_expire(&answer) => {
@@ -551,7 +558,7 @@ impl Entrance<'_> {
         let verifying = verify(&worker, account, database, collation, ignore_space, tls);
         let mut verifying = pin!(verifying);
         self.waits.begin();
-        let verified = loop {
+        let let_in = loop {
             match tokio::time::timeout(LOOK, &mut verifying).await {
                 Ok(verified) => break verified,
                 Err(_) if self.stream.peer_closed().await => break Err(Answer::nobody_answers()),
@@ -559,7 +566,11 @@ impl Entrance<'_> {
             }
         };
         self.waits.end();
-        verified
+        let hosts = worker.options().hosts;
+        let password = Some(&account.password);
+        self.caller
+            .judge(&claim.user, password, &*let_in?, hosts)
+            .await
     }
 
     /// Whether the client will send its password when asked: privately, or under our RSA key.
@@ -699,6 +710,7 @@ impl Entrance<'_> {
             account,
             collation: self.hello.collation,
             tls,
+            caller: self.caller,
         };
         let database = self.hello.database.unwrap_or_default();
         Some(Session::new(

@@ -37,8 +37,20 @@ pub struct Options {
     pub failures_free: u32,
     /// After this an address's failures are forgotten.
     pub failure_memory: Duration,
+    /// Whether accounts' hosts are compared with clients' addresses.
+    pub hosts: Hosts,
     /// What becomes of statements when a server is lost or moves.
     pub failover: FailoverOptions,
+}
+
+/// What the host of an account (`'app'@'10.0.%'`) says of clients. Servers see Millrace's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Hosts {
+    /// The account has to be the one for the client's address, where the accounts can be read.
+    #[default]
+    Check,
+    /// Nothing.
+    Ignore,
 }
 
 /// What becomes of statements when a server is lost or moves.
@@ -97,6 +109,7 @@ impl Default for Options {
             failure_delay_max: Duration::from_secs(5),
             failures_free: 3,
             failure_memory: Duration::from_secs(60),
+            hosts: Hosts::default(),
             failover: FailoverOptions::default(),
         }
     }

@@ -4,8 +4,9 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use millrace_backend::conn::Conn;
 use millrace_backend::connect::{
-    Address, LOGIN_PACKET_MAX, Login, MAX_PACKET, dial, open, start_tls,
+    LOGIN_PACKET_MAX, Login, MAX_PACKET, Opened, dial, open, start_tls,
 };
 use millrace_backend::error::BackendError;
 use millrace_backend::packet_io::{read_packet, write_packet};
@@ -14,12 +15,15 @@ use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
 use millrace_metrics::{LoginOutcome, PinReason};
 use millrace_protocol::Capabilities;
+use millrace_protocol::auth::Plugin;
 use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
-use millrace_protocol::ok::{OkFields, encode_ok};
+use millrace_protocol::ok::{OkFields, OkPacket, encode_ok};
 use millrace_routing::NoServer;
 
+use crate::caller::LetIn;
 use crate::failure::{Answer, observed};
 use crate::login::{Claim, Entrance, compressed, error_packet};
+use crate::verify::let_in;
 use crate::worker::{Handle, Worker};
 use crate::written::Concealing;
 
@@ -92,12 +96,23 @@ pub(crate) async fn log_in_with(
     let network = &worker.shared.network;
     entrance.waits.begin();
     let opened = on_primary(&worker, async |facts| {
-        open(&facts.address, &login, network, timeout).await
+        let opened = open(&facts.address, &login, network, timeout).await?;
+        by_whom(&worker, facts, &claim.user, opened, login.tls).await
     })
     .await;
     entrance.waits.end();
     let mut out = Vec::new();
-    let opened = match opened {
+    let judged = match opened {
+        Ok((opened, let_in)) => {
+            let hosts = worker.options().hosts;
+            let judging = entrance
+                .caller
+                .judge(&claim.user, Some(password), &let_in, hosts);
+            judging.await.map(|()| opened)
+        }
+        Err(answer) => Err(answer),
+    };
+    let opened = match judged {
         Ok(opened) => {
             let fields = OkFields {
                 status: opened.status,
@@ -174,13 +189,48 @@ async fn relay(
     let dialed = on_primary(worker, async |facts| {
         let (stream, greeting, ahead) =
             dial(&facts.address, &worker.shared.network.tcp, timeout).await?;
-        Ok((stream, greeting, ahead, facts.address.clone()))
+        Ok((stream, greeting, ahead, facts.clone()))
     })
     .await;
     entrance.waits.end();
-    let (stream, greeting, ahead, address) = dialed?;
-    let relayed = relay_to(entrance, claim, stream, greeting, ahead, &address).await;
-    relayed.map_err(Answer::backend)
+    let (stream, greeting, ahead, facts) = dialed?;
+    let relayed = relay_to(entrance, claim, stream, greeting, ahead, &facts).await;
+    let Some((opened, last)) = relayed.map_err(Answer::backend)? else {
+        return Ok(None);
+    };
+    let tls = entrance.stream.is_tls();
+    let (opened, let_in) = by_whom(worker, &facts, &claim.user, opened, tls)
+        .await
+        .map_err(Answer::backend)?;
+    let hosts = worker.options().hosts;
+    let judging = entrance.caller.judge(&claim.user, None, &let_in, hosts);
+    judging.await?;
+    let sent = entrance.write(&last).await;
+    sent.map_err(|error| Answer::backend(error.into()))?;
+    Ok(Some((opened.stream, opened.buffer)))
+}
+
+/// Asks on a connection that has just logged in by which of the server's rows it did.
+async fn by_whom(
+    worker: &Worker,
+    facts: &ServerFacts,
+    user: &[u8],
+    opened: Opened,
+    tls: bool,
+) -> Result<(Opened, LetIn), BackendError> {
+    let (greeting, capabilities, status) =
+        (opened.greeting.clone(), opened.capabilities, opened.status);
+    let mut conn = Conn::new(opened, facts.id, facts.family, None);
+    let let_in = let_in(worker, facts, user, &mut conn, tls).await?;
+    let buffer = std::mem::take(&mut conn.buffer);
+    let opened = Opened {
+        stream: conn.into_stream(),
+        greeting,
+        capabilities,
+        status,
+        buffer,
+    };
+    Ok((opened, let_in))
 }
 
 async fn relay_to(
@@ -188,18 +238,18 @@ async fn relay_to(
     claim: &Claim,
     stream: Stream,
     greeting: Greeting,
-    mut ahead: Vec<u8>,
-    address: &Address,
-) -> Result<Option<(Stream, Vec<u8>)>, BackendError> {
+    ahead: Vec<u8>,
+    facts: &ServerFacts,
+) -> Result<Option<(Opened, Vec<u8>)>, BackendError> {
     let worker = entrance.worker;
     let own = Capabilities::SSL | Capabilities::COMPRESS | Capabilities::ZSTD_COMPRESSION;
     let mut capabilities = entrance.capabilities - own;
-    let (mut server, sequence) = start_tls(
+    let (server, sequence) = start_tls(
         stream,
         &greeting,
         &mut capabilities,
         claim.collation,
-        address,
+        &facts.address,
         &worker.shared.network.tls,
         entrance.stream.is_tls(),
     )
@@ -219,9 +269,10 @@ async fn relay_to(
     };
     let mut out = Vec::new();
     response.encode(&mut out, sequence);
-    server.send(&out).await?;
+    let mut under_way = UnderWay::new(server, ahead, capabilities);
+    under_way.server.send(&out).await?;
     loop {
-        let (sequence, payload) = read_packet(&mut server, &mut ahead, LOGIN_PACKET_MAX).await?;
+        let (sequence, payload) = under_way.read().await?;
         if sequence == 0 {
             return Err(BackendError::Protocol("a packet that nobody asked for"));
         }
@@ -235,6 +286,21 @@ async fn relay_to(
             }
             _ => None,
         };
+        if last.is_some() {
+            under_way.ended = true;
+        }
+        if last == Some(true) {
+            let (stream, buffer) = under_way.take();
+            let status = OkPacket::parse(&payload, capabilities)?.status;
+            let opened = Opened {
+                stream,
+                greeting,
+                capabilities,
+                status,
+                buffer,
+            };
+            return Ok(Some((opened, payload)));
+        }
         if last == Some(false) {
             let delay = worker
                 .shared
@@ -243,13 +309,103 @@ async fn relay_to(
             tokio::time::sleep(delay).await;
         }
         entrance.write(&payload).await?;
-        match last {
-            Some(true) => return Ok(Some((server, ahead))),
-            Some(false) => return Ok(None),
-            None => {}
+        if last.is_some() {
+            return Ok(None);
         }
         let reply = entrance.read().await?;
-        write_packet(&mut server, sequence.wrapping_add(1), &reply).await?;
+        under_way.answer(sequence, &reply).await?;
+    }
+}
+
+/// A login under way at a server. One that breaks off is counted against Millrace's address, which the
+/// server shuts out after max_connect_errors of them: so it is brought to its end, whoever has left.
+struct UnderWay {
+    server: Stream,
+    ahead: Vec<u8>,
+    capabilities: Capabilities,
+    /// The number of the packet that the server waits for an answer to.
+    asked: Option<u8>,
+    plugin: Plugin,
+    ended: bool,
+}
+
+/// So long may a server take to refuse a login that its client has left.
+const REFUSED_WITHIN: Duration = Duration::from_secs(10);
+
+impl UnderWay {
+    fn new(server: Stream, ahead: Vec<u8>, capabilities: Capabilities) -> UnderWay {
+        UnderWay {
+            server,
+            ahead,
+            capabilities,
+            asked: None,
+            plugin: Plugin::NativePassword,
+            ended: false,
+        }
+    }
+
+    async fn read(&mut self) -> std::io::Result<(u8, Vec<u8>)> {
+        let read = read_packet(&mut self.server, &mut self.ahead, LOGIN_PACKET_MAX).await;
+        match &read {
+            Ok((sequence, payload)) => {
+                self.asked = Some(*sequence);
+                if let Ok(ServerAuthPacket::Switch(switch)) =
+                    ServerAuthPacket::parse(payload, self.capabilities)
+                {
+                    self.plugin = Plugin::from_name(&switch.plugin);
+                }
+            }
+            Err(_) => self.ended = true,
+        }
+        read
+    }
+
+    async fn answer(&mut self, sequence: u8, reply: &[u8]) -> std::io::Result<()> {
+        self.asked = None;
+        write_packet(&mut self.server, sequence.wrapping_add(1), reply).await
+    }
+
+    fn take(mut self) -> (Stream, Vec<u8>) {
+        let server = std::mem::replace(&mut self.server, Stream::Gone);
+        (server, std::mem::take(&mut self.ahead))
+    }
+
+    /// Answers with what is well-formed and wrong until the server has refused it.
+    async fn fail(mut self) -> std::io::Result<()> {
+        // It is not begun once more where its time runs out.
+        self.ended = true;
+        loop {
+            if let Some(sequence) = self.asked {
+                let wrong: &[u8] = match self.plugin {
+                    Plugin::NativePassword => &[],
+                    Plugin::Ed25519 => &[0; 64],
+                    _ => &[0],
+                };
+                self.answer(sequence, wrong).await?;
+            }
+            let (_, payload) = self.read().await?;
+            match ServerAuthPacket::parse(&payload, self.capabilities) {
+                // The empty password was the right one.
+                Ok(ServerAuthPacket::Ok) => return self.server.send(&[1, 0, 0, 0, 1]).await,
+                Ok(ServerAuthPacket::Err(_)) | Err(_) => return Ok(()),
+                Ok(_) => {}
+            }
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.ended || matches!(self.server, Stream::Gone) {
+            return;
+        }
+        let mut rest = UnderWay::new(
+            std::mem::replace(&mut self.server, Stream::Gone),
+            std::mem::take(&mut self.ahead),
+            self.capabilities,
+        );
+        (rest.asked, rest.plugin) = (self.asked, self.plugin.clone());
+        tokio::task::spawn_local(tokio::time::timeout(REFUSED_WITHIN, rest.fail()));
     }
 }
 

@@ -19,6 +19,7 @@ use millrace_sql::{Charset, Family, Kind, LexMode, Statement};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use smallvec::SmallVec;
 
+use crate::caller::Caller;
 use crate::consistency::Seen;
 use crate::journal::Journal;
 use crate::measuring::Measuring;
@@ -57,6 +58,8 @@ pub(crate) struct Identity {
     pub(crate) collation: u8,
     /// The client came over TLS.
     pub(crate) tls: bool,
+    /// What else accounts ask of a client's connection.
+    pub(crate) caller: Rc<Caller>,
 }
 
 /// The transaction a session is in, as far as no server knows of it.

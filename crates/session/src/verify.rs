@@ -12,6 +12,8 @@ use millrace_backend::account::Account;
 use millrace_backend::conn::Conn;
 use millrace_backend::connect::{Login, open};
 use millrace_backend::error::BackendError;
+use millrace_backend::pool::ServerFacts;
+use millrace_backend::secret::Secret;
 use millrace_backend::state::SessionState;
 use millrace_metrics::Side;
 use millrace_protocol::Capabilities;
@@ -19,7 +21,9 @@ use millrace_sql::Family;
 use millrace_topology::ServerId;
 use tokio::sync::{Notify, oneshot};
 
+use crate::caller::LetIn;
 use crate::failure::{Answer, observed};
+use crate::login::random_nonce;
 use crate::refusals::{is_of_account, is_of_connections};
 use crate::worker::{Base, Worker};
 
@@ -51,12 +55,13 @@ struct Line {
 /// A login that waits for an answer.
 struct Waiting {
     since: Instant,
-    answer: oneshot::Sender<Result<(), Answer>>,
+    answer: oneshot::Sender<Result<Rc<LetIn>, Answer>>,
 }
 
 /// The connection that asks.
 struct Asking {
     conn: Conn,
+    let_in: Rc<LetIn>,
     /// Until then it asks although its server is not the first that should be asked: that one could
     /// not be had.
     instead: Option<Instant>,
@@ -86,8 +91,9 @@ const INSTEAD: Duration = Duration::from_secs(1);
 /// The longest that a server may take to let the connection in that asks, where there are others to ask.
 const HUNG: Duration = Duration::from_secs(2);
 
-/// Answers whether the account may log in, and into the database, as the server says now. Where none
-/// can say, the login waits as a statement does.
+/// Answers whether the account may log in, and into the database, as the server says now: by Millrace's
+/// connection, so that [`Caller::judge`](crate::caller::Caller::judge) has to follow. Where none can say, the
+/// login waits as a statement does.
 pub(crate) async fn verify(
     worker: &Rc<Worker>,
     account: &Arc<Account>,
@@ -95,7 +101,7 @@ pub(crate) async fn verify(
     collation: u8,
     ignore_space: bool,
     tls: bool,
-) -> Result<(), Answer> {
+) -> Result<Rc<LetIn>, Answer> {
     let key = Key {
         account: account.id,
         user: account.user.clone(),
@@ -195,7 +201,7 @@ async fn ask_servers(
     slot: &mut Option<Asking>,
     account: &Account,
     key: &Key,
-) -> Result<(), Answer> {
+) -> Result<Rc<LetIn>, Answer> {
     let judges: Vec<ServerId> = worker.with_world(|world| world.snapshot.judges().collect());
     if let Some(mut asking) = slot.take() {
         let first = judges.first() == Some(&asking.conn.server);
@@ -204,10 +210,10 @@ async fn ask_servers(
             && is_current(worker, account, key, &asking.conn)
             && let Some(answer) = ask_again(worker, &mut asking.conn, account, key).await
         {
-            if answer.is_ok() {
-                *slot = Some(asking);
-            }
-            return answer;
+            answer?;
+            let let_in = asking.let_in.clone();
+            *slot = Some(asking);
+            return Ok(let_in);
         }
     }
     let mut why = Answer::nobody_answers();
@@ -221,7 +227,7 @@ async fn ask_servers(
             connected => connected,
         };
         match connected {
-            Ok((conn, state)) => {
+            Ok((conn, state, let_in)) => {
                 let is_primary = worker.with_world(|world| world.snapshot.primary) == Some(*judge);
                 // What another has in its place may differ from it.
                 let known = worker.base(account, key.collation, key.ignore_space);
@@ -234,8 +240,13 @@ async fn ask_servers(
                     worker.set_base(account, key.collation, key.ignore_space, base);
                 }
                 let instead = (at > 0).then(|| Instant::now() + INSTEAD);
-                *slot = Some(Asking { conn, instead });
-                return Ok(());
+                let let_in = Rc::new(let_in);
+                *slot = Some(Asking {
+                    conn,
+                    let_in: let_in.clone(),
+                    instead,
+                });
+                return Ok(let_in);
             }
             Err(error) => {
                 if let Some(kind) = observed(&error) {
@@ -261,7 +272,9 @@ fn is_current(worker: &Worker, account: &Account, key: &Key, conn: &Conn) -> boo
     let facts = worker.servers.of(conn.server).facts();
     let needed = facts.fresh.for_login();
     let base = worker.base(account, key.collation, key.ignore_space);
-    base.is_some_and(|base| base.server != conn.server || base.version >= needed)
+    // The account's row may be another since.
+    let same_row = conn.version >= needed;
+    same_row && base.is_some_and(|base| base.server != conn.server || base.version >= needed)
 }
 
 /// Asks on a connection that is there. None: it was gone.
@@ -298,7 +311,7 @@ async fn connect(
     account: &Account,
     key: &Key,
     last: bool,
-) -> Result<(Conn, SessionState), BackendError> {
+) -> Result<(Conn, SessionState, LetIn), BackendError> {
     let facts = worker.servers.of(judge).facts();
     let login = Login {
         user: &account.user,
@@ -321,5 +334,72 @@ async fn connect(
     let mut state = setting_up.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
     state.database = Box::default();
     state.multi_statements = false;
-    Ok((conn, state))
+    let let_in = let_in(worker, &facts, &account.user, &mut conn, key.tls).await?;
+    Ok((conn, state, let_in))
+}
+
+/// By which row the server let the account in on this connection, and what the row asks of clients.
+pub(crate) async fn let_in(
+    worker: &Worker,
+    facts: &ServerFacts,
+    user: &[u8],
+    conn: &mut Conn,
+    tls: bool,
+) -> Result<LetIn, BackendError> {
+    let network = &worker.shared.network;
+    let rows = worker
+        .shared
+        .monitor
+        .user_rows(facts, user, network)
+        .await?;
+    let (mut current, mut unproven) = (Vec::new(), false);
+    if rows.is_some() {
+        let timeout = worker.shared.pool.connect_timeout;
+        let asking = conn.query("SELECT CONVERT(CURRENT_USER() USING utf8mb4)");
+        let asked = tokio::time::timeout(timeout, asking).await;
+        current = match asked.map_err(|_| BackendError::Timeout("pool.connect_timeout"))? {
+            Ok(rows) => rows
+                .into_iter()
+                .flatten()
+                .next()
+                .flatten()
+                .unwrap_or_default(),
+            // The password has expired: nothing can be asked before it is changed.
+            Err(BackendError::Server(error)) if error.code == 1820 => Vec::new(),
+            Err(error) => return Err(error),
+        };
+    } else if facts.address.is_socket() {
+        unproven = is_let_in_unproven(worker, facts, user, tls).await?;
+    }
+    Ok(LetIn {
+        server: facts.address.clone(),
+        current: current.into(),
+        rows,
+        unproven,
+    })
+}
+
+/// Whether the server lets the name in with a password that it cannot have.
+async fn is_let_in_unproven(
+    worker: &Worker,
+    facts: &ServerFacts,
+    user: &[u8],
+    tls: bool,
+) -> Result<bool, BackendError> {
+    let wrong = Secret::new(random_nonce().to_vec());
+    let login = Login {
+        user,
+        password: &wrong,
+        database: None,
+        collation: 45,
+        capabilities: Capabilities::DEPRECATE_EOF,
+        tls,
+    };
+    let timeout = worker.shared.pool.connect_timeout;
+    match open(&facts.address, &login, &worker.shared.network, timeout).await {
+        Ok(_) => Ok(true),
+        // Its password has expired, which is said to who has shown the right one.
+        Err(BackendError::Server(error)) => Ok(matches!(error.code, 1820 | 1862)),
+        Err(error) => Err(error),
+    }
 }

@@ -26,6 +26,13 @@ pub enum Target {
     Unix(PathBuf),
 }
 
+/// A client's certificate and its key: files in PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
 /// How to log in.
 #[derive(Debug, Clone)]
 pub struct Login {
@@ -40,6 +47,8 @@ pub struct Login {
     pub tls: bool,
     /// Sends the first of TLS in the same write as the request for it.
     pub tls_at_once: bool,
+    /// What is shown of oneself over TLS.
+    pub certificate: Option<Certificate>,
     /// The plugin to begin with; the server's own choice where `None`.
     pub plugin: Option<String>,
     /// Whether the client sends its password when a server asks for it on a plain connection;
@@ -62,6 +71,7 @@ impl Login {
             charset: 45,
             tls: false,
             tls_at_once: false,
+            certificate: None,
             plugin: None,
             shows_password: true,
             attributes: Vec::new(),
@@ -191,7 +201,9 @@ impl Connection {
                 frames.write_framed(&std::mem::take(&mut ahead)).await?;
             }
             let seq = frames.seq;
-            frames = Frames::new(tls::upgrade(frames.into_io(), ahead).await?);
+            frames = Frames::new(
+                tls::upgrade(frames.into_io(), ahead, login.certificate.as_ref()).await?,
+            );
             frames.seq = seq;
         }
         let mut connection = Self {

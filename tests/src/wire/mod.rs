@@ -15,7 +15,7 @@ mod reply;
 mod tls;
 
 pub use binary::decode_row;
-pub use connection::{Connection, Expect, Login, Target};
+pub use connection::{Certificate, Connection, Expect, Login, Target};
 pub use consts::{ProtocolNames, cap, com};
 pub use frame::{Frames, Packet};
 pub use greeting::Greeting;

@@ -7,11 +7,13 @@ use std::task::{Context, Poll, ready};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 
+use super::connection::Certificate;
 use super::frame::Io;
 
 #[derive(Debug)]
@@ -110,19 +112,31 @@ impl AsyncWrite for Ahead {
 
 /// Upgrades a stream on which an SSL request was just sent, or is sent now: `ahead` goes out in one
 /// write with the first of TLS.
-pub(crate) async fn upgrade(io: Box<dyn Io>, ahead: Vec<u8>) -> io::Result<Box<dyn Io>> {
+pub(crate) async fn upgrade(
+    io: Box<dyn Io>,
+    ahead: Vec<u8>,
+    certificate: Option<&Certificate>,
+) -> io::Result<Box<dyn Io>> {
     let io = Ahead {
         io,
         bytes: ahead,
         joined: false,
     };
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
-        .with_no_client_auth();
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)));
+    let config = match certificate {
+        Some(own) => {
+            let cert = CertificateDer::from_pem_file(&own.cert).map_err(io::Error::other)?;
+            let key = PrivateKeyDer::from_pem_file(&own.key).map_err(io::Error::other)?;
+            let with = builder.with_client_auth_cert(vec![cert], key);
+            with.map_err(io::Error::other)?
+        }
+        None => builder.with_no_client_auth(),
+    };
     let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
     let stream = TlsConnector::from(Arc::new(config))
         .connect(name, io)

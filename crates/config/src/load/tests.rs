@@ -314,6 +314,7 @@ forget_after = "20s"
 cert = "c.pem"
 key = "/keys/k.pem"
 ca = "ca.pem"
+client_certificates = "optional"
 required = true
 [server_tls]
 mode = "verify_identity"
@@ -372,6 +373,7 @@ drain_time = "28s"
 [auth]
 failure_delay = "13ms"
 failure_delay_max = "14s"
+hosts = "ignore"
 failures_free = 15
 failure_memory = "16s"
 [[account]]
@@ -455,6 +457,7 @@ timeout = "17s"
             cert: pem("c"),
             key: Some("/keys/k.pem".into()),
             ca: pem("ca"),
+            client_certificates: ClientCertificates::Optional,
             required: true,
         },
         server_tls: ServerTls {
@@ -523,6 +526,7 @@ timeout = "17s"
         auth: Auth {
             failure_delay: ms(13),
             failure_delay_max: s(14),
+            hosts: Hosts::Ignore,
             failures_free: 15,
             failure_memory: s(16),
         },

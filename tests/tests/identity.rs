@@ -1,0 +1,397 @@
+//! Who gets in: accounts that ask for a host, TLS, a certificate or a Unix socket, from machines that are
+//! not Millrace's. Nobody gets in through Millrace who does not get in directly.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::{Cluster, ClusterSpec, Family, MONITOR, skip_unless};
+use millrace_tests::harness::{Launch, Proxy};
+use millrace_tests::netns;
+use millrace_tests::wire::{Certificate, Connection, Login, Target};
+
+/// Addresses that the test's machine has besides its own: Millrace's to the network, and a client's.
+const HERE: &str = "10.99.0.1";
+const AWAY: &str = "10.99.0.2";
+
+/// Set in a process of another user: the socket where it tries to log in.
+const AS_ANOTHER: &str = "MILLRACE_TESTS_AS_ANOTHER";
+
+/// Nobody's number in the operating system.
+const NOBODY: u32 = 65_534;
+
+fn run(program: &str, arguments: &str, dir: Option<&Path>) -> anyhow::Result<()> {
+    let mut command = Command::new(program);
+    command.args(arguments.split_whitespace());
+    if let Some(dir) = dir {
+        command.current_dir(dir);
+    }
+    let output = command.output().with_context(|| program.to_owned())?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{program} {arguments}: {said}");
+    Ok(())
+}
+
+/// A certificate of the cluster's own authority.
+fn certificate(dir: &Path, name: &str) -> anyhow::Result<Certificate> {
+    let file = |end: &str| dir.join(format!("{name}{end}"));
+    let request = format!(
+        "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /O=Mill/CN={name} \
+         -keyout {name}-key.pem -out {name}.csr"
+    );
+    let sign = format!(
+        "x509 -req -in {name}.csr -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 30 \
+         -extfile client.ext -out {name}-cert.pem"
+    );
+    std::fs::write(dir.join("client.ext"), "extendedKeyUsage=clientAuth\n")?;
+    run("openssl", &request, Some(dir))?;
+    run("openssl", &sign, Some(dir))?;
+    Ok(Certificate {
+        cert: file("-cert.pem"),
+        key: file("-key.pem"),
+    })
+}
+
+/// A server of its own, seen from two addresses, and what stands before it.
+struct Stage {
+    cluster: Cluster,
+    proxy: Proxy,
+    socket: PathBuf,
+}
+
+/// How Millrace reaches the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Tcp,
+    Socket,
+}
+
+impl Stage {
+    async fn start(family: Family, reach: Reach, monitor: bool) -> anyhow::Result<Stage> {
+        let mut spec = ClusterSpec::new(family);
+        spec.tls = true;
+        spec.replicas = 0;
+        spec.extra_args = vec!["--bind-address=0.0.0.0".to_owned()];
+        let cluster = Cluster::up(spec).await?;
+        let server = &cluster.servers()[0];
+        let dir = cluster.tls_ca().context("no authority")?;
+        let dir = dir.parent().context("no folder")?.to_owned();
+        let own = certificate(&dir, "alice")?;
+        let launch = Launch::new()?;
+        let socket = launch.dir().join("sock");
+        let address = match reach {
+            Reach::Tcp => format!("127.0.0.1:{}", server.port),
+            Reach::Socket => server.socket.display().to_string(),
+        };
+        let monitor = match monitor {
+            true => format!(
+                "[monitor]\nuser = \"{}\"\npassword_env = \"MILLRACE_MONITOR_PASSWORD\"\n",
+                MONITOR.user
+            ),
+            false => String::new(),
+        };
+        let text = format!(
+            "workers = 1\n[[listen]]\naddress = \"127.0.0.1:{port}\"\n\
+             [[listen]]\naddress = \"{HERE}:{port}\"\n[[listen]]\naddress = \"{}\"\n\
+             [[server]]\naddress = \"{address}\"\nrole = \"primary\"\n{monitor}\
+             [tls]\ncert = \"{dir}/server-cert.pem\"\nkey = \"{dir}/server-key.pem\"\n\
+             ca = \"{dir}/ca.pem\"\nclient_certificates = \"optional\"\n\
+             [server_tls]\ncert = \"{}\"\nkey = \"{}\"\n\
+             [auth]\nfailure_delay = \"0s\"\n\
+             [http]\nlisten = \"127.0.0.1:{}\"\n[log]\nlevel = \"debug\"\n",
+            socket.display(),
+            own.cert.display(),
+            own.key.display(),
+            launch.http_port,
+            dir = dir.display(),
+            port = launch.port,
+        );
+        let mut proxy = launch.config(&text).spawn()?;
+        proxy.wait_ready(Duration::from_secs(30)).await?;
+        Ok(Stage {
+            cluster,
+            proxy,
+            socket,
+        })
+    }
+
+    async fn root<S: AsRef<str>>(&self, statements: &[S]) -> anyhow::Result<()> {
+        let name = self.cluster.servers()[0].name.clone();
+        let mut control = self.cluster.control(&name).await?;
+        for sql in statements {
+            control.run(sql.as_ref()).await?;
+        }
+        control.close().await;
+        // The monitor's word of it.
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        Ok(())
+    }
+
+    /// To the server itself, or through Millrace; from an address of this machine.
+    fn target(&self, from: &str, direct: bool) -> anyhow::Result<Target> {
+        let port = match direct {
+            true => self.cluster.servers()[0].port,
+            false => self.proxy.port,
+        };
+        let from: IpAddr = from.parse()?;
+        let to: IpAddr = if from.is_loopback() {
+            from
+        } else {
+            HERE.parse()?
+        };
+        Ok(Target::TcpFrom(from, SocketAddr::new(to, port)))
+    }
+}
+
+/// None: let in. Else the error's code and text, without the client's address.
+async fn refusal(login: &Login) -> anyhow::Result<Option<(u16, String)>> {
+    let (connection, reply) = Connection::try_open(login).await?;
+    if let Some(connection) = connection.filter(|_| reply.err().is_none()) {
+        connection.quit().await;
+        return Ok(None);
+    }
+    let error = reply.err().context("neither in nor refused")?;
+    Ok(Some((error.code, error.message.clone())))
+}
+
+fn created(family: Family, account: &str, password: &str, rest: &str) -> String {
+    let identified = match (family, password) {
+        (_, "") => String::new(),
+        (Family::MySql, password) => {
+            format!("IDENTIFIED WITH caching_sha2_password BY '{password}'")
+        }
+        (Family::MariaDb, password) => {
+            format!("IDENTIFIED VIA mysql_native_password USING PASSWORD('{password}')")
+        }
+    };
+    format!("CREATE USER {account} {identified} {rest}")
+}
+
+/// Inside the network of its own: the addresses are there.
+fn addresses() -> anyhow::Result<()> {
+    for address in [HERE, AWAY] {
+        run("ip", &format!("addr add {address}/32 dev lo"), None)?;
+    }
+    Ok(())
+}
+
+async fn hosts_and_certificates(family: Family) -> anyhow::Result<()> {
+    let stage = Stage::start(family, Reach::Tcp, true).await?;
+    let dir = stage.cluster.tls_ca().context("no authority")?;
+    let dir = dir.parent().context("no folder")?.to_owned();
+    let (alice, mallory) = (
+        Certificate {
+            cert: dir.join("alice-cert.pem"),
+            key: dir.join("alice-key.pem"),
+        },
+        certificate(&dir, "mallory")?,
+    );
+    let accounts = [
+        ("any@'%'", "right", ""),
+        ("far@'10.99.0.%'", "right", ""),
+        ("near@'127.0.0.1'", "right", ""),
+        ("open@'127.0.0.1'", "", ""),
+        ("two@'127.0.0.1'", "", ""),
+        ("two@'%'", "right", ""),
+        ("net@'127.0.0.0/255.0.0.0'", "right", ""),
+        ("tls@'%'", "right", "REQUIRE SSL"),
+        ("cert@'%'", "right", "REQUIRE X509"),
+        ("subject@'%'", "right", "REQUIRE SUBJECT '/O=Mill/CN=alice'"),
+        (
+            "issuer@'%'",
+            "right",
+            "REQUIRE ISSUER '/CN=millrace-sandbox-CA'",
+        ),
+        ("nobody@'%'", "right", "REQUIRE ISSUER '/CN=another'"),
+        ("blank@'%'", "", "REQUIRE X509"),
+    ];
+    let made: Vec<String> = accounts
+        .iter()
+        .map(|(account, password, rest)| created(family, account, password, rest))
+        .collect();
+    stage.root(&made).await?;
+    let callers = [
+        ("plain", false, None),
+        ("TLS", true, None),
+        ("alice", true, Some(alice)),
+        ("mallory", true, Some(mallory)),
+    ];
+    let (mut tried, mut let_in, mut stricter) = (0, 0, Vec::new());
+    let mut names: Vec<&str> = accounts
+        .iter()
+        .filter_map(|(account, ..)| account.split('@').next())
+        .collect();
+    names.dedup();
+    for name in names {
+        for from in [AWAY, "127.0.0.1"] {
+            for (caller, tls, certificate) in &callers {
+                for password in ["right", "wrong", ""] {
+                    let what = format!("{name} from {from} by {caller} with '{password}'");
+                    let mut login = Login::new(stage.target(from, true)?, name, password);
+                    login.tls = *tls;
+                    login.certificate.clone_from(certificate);
+                    let direct = refusal(&login).await.with_context(|| what.clone())?;
+                    login.target = stage.target(from, false)?;
+                    // Twice: what was learnt of the one must not help the next.
+                    for _ in 0..2 {
+                        let through = refusal(&login).await.with_context(|| what.clone())?;
+                        ensure!(
+                            through.is_some() || direct.is_none(),
+                            "{what}: in through Millrace, directly {direct:?}"
+                        );
+                        if let (None, Some(why)) = (&direct, &through) {
+                            stricter.push(format!("{name} from {from}: {why:?}"));
+                        }
+                    }
+                    tried += 1;
+                    let_in += usize::from(direct.is_none());
+                }
+            }
+        }
+    }
+    stricter.sort();
+    stricter.dedup();
+    // Accounts for other addresses than Millrace's cannot be had.
+    let unexpected: Vec<_> = stricter
+        .iter()
+        .filter(|line| !line.starts_with("far from") && !line.starts_with("two from 10."))
+        .collect();
+    ensure!(
+        unexpected.is_empty(),
+        "refused only by Millrace: {unexpected:#?}"
+    );
+    println!("{family}: {tried} logins, {let_in} let in directly");
+    // A session cannot become who would not get in either.
+    let mut login = Login::new(stage.target(AWAY, false)?, "any", "right");
+    let mut session = Connection::open(&login).await?;
+    let reply = session.change_user("open", "", "", 45).await;
+    ensure!(reply.err().is_some(), "COM_CHANGE_USER to open@127.0.0.1");
+    login.user = "near".to_owned();
+    let why = refusal(&login).await?.context("let in")?;
+    ensure!(why.1.contains("[auth] hosts"), "{why:?}");
+    Ok(())
+}
+
+/// The server's socket lets in Millrace's own user; over the network nobody is that.
+async fn sockets(family: Family, monitor: bool) -> anyhow::Result<()> {
+    let stage = Stage::start(family, Reach::Socket, monitor).await?;
+    let (name, other) = match family {
+        Family::MySql => (
+            "keeper",
+            "CREATE USER keeper@localhost IDENTIFIED WITH auth_socket AS 'root'",
+        ),
+        Family::MariaDb => (
+            "root",
+            "ALTER USER root@localhost IDENTIFIED VIA unix_socket",
+        ),
+    };
+    let mut made = vec![
+        other.to_owned(),
+        created(family, "near@localhost", "right", ""),
+        created(family, "any@'%'", "right", ""),
+    ];
+    if family == Family::MySql {
+        made.insert(
+            0,
+            "INSTALL PLUGIN auth_socket SONAME 'auth_socket.so'".to_owned(),
+        );
+    }
+    stage.root(&made).await?;
+    for round in 0..2 {
+        for from in [AWAY, "127.0.0.1"] {
+            for password in ["", "x", "right"] {
+                let login = Login::new(stage.target(from, false)?, name, password);
+                let why = refusal(&login).await?;
+                let (code, _) = why.with_context(|| format!("{name} let in from {from}"))?;
+                ensure!(matches!(code, 1045 | 1698), "{code}");
+            }
+            if monitor {
+                let login = Login::new(stage.target(from, false)?, "near", "right");
+                ensure!(
+                    refusal(&login).await?.is_some(),
+                    "near@localhost from {from}"
+                );
+            }
+            let login = Login::new(stage.target(from, false)?, "any", "right");
+            let why = refusal(&login).await?;
+            ensure!(why.is_none(), "any from {from}: {why:?}");
+        }
+        // Millrace's own user over its socket is who the server would see as well.
+        for (user, password) in [(name, ""), ("near", "right"), ("any", "right")] {
+            let login = Login::new(Target::Unix(stage.socket.clone()), user, password);
+            let why = refusal(&login).await?;
+            ensure!(why.is_none(), "{user}, round {round}: {why:?}");
+        }
+        as_another(&stage.socket, name)?;
+    }
+    Ok(())
+}
+
+/// Runs this program as another user of the operating system, who must not be let in as `user`.
+fn as_another(socket: &Path, user: &str) -> anyhow::Result<()> {
+    let program = std::env::current_exe()?;
+    for dir in socket.ancestors().skip(1) {
+        if dir.starts_with(std::env::temp_dir()) && dir != std::env::temp_dir() {
+            run("chmod", &format!("o+x {}", dir.display()), None)?;
+        }
+    }
+    run("chmod", &format!("o+rw {}", socket.display()), None)?;
+    let copy = socket.with_file_name("another");
+    std::fs::copy(program, &copy)?;
+    run("chmod", &format!("755 {}", copy.display()), None)?;
+    let output = Command::new("setpriv")
+        .args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")])
+        .arg("--clear-groups")
+        .arg(&copy)
+        .args(["--exact", "another_user", "--nocapture"])
+        .env(AS_ANOTHER, socket)
+        .env("MILLRACE_TESTS_ANOTHER_NAME", user)
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{said}{complaint}");
+    ensure!(
+        said.contains("refused with 1698") || said.contains("refused with 1045"),
+        "{said}"
+    );
+    Ok(())
+}
+
+/// Nothing by itself: `sockets` runs it as another user.
+#[tokio::test]
+async fn another_user() -> anyhow::Result<()> {
+    let (Some(socket), Ok(user)) = (
+        std::env::var_os(AS_ANOTHER),
+        std::env::var("MILLRACE_TESTS_ANOTHER_NAME"),
+    ) else {
+        return Ok(());
+    };
+    let login = Login::new(Target::Unix(socket.into()), &user, "");
+    let (code, _) = refusal(&login).await?.context("let in")?;
+    println!("refused with {code}");
+    Ok(())
+}
+
+async fn family(family: Family, test: &str) -> anyhow::Result<()> {
+    if !skip_unless(family, test) || !netns::enter(test)? {
+        return Ok(());
+    }
+    addresses()?;
+    hosts_and_certificates(family).await?;
+    for monitor in [true, false] {
+        sockets(family, monitor).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    family(Family::MariaDb, "mariadb").await
+}
+
+#[tokio::test]
+async fn mysql() -> anyhow::Result<()> {
+    family(Family::MySql, "mysql").await
+}
