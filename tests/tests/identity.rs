@@ -329,6 +329,30 @@ async fn sockets(family: Family, monitor: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Nobody tells Millrace what accounts ask for: then its own certificate speaks for no client.
+async fn unread(family: Family) -> anyhow::Result<()> {
+    let stage = Stage::start(family, Reach::Tcp, false).await?;
+    let made = [
+        created(family, "cert@'%'", "right", "REQUIRE X509"),
+        created(family, "tls@'%'", "right", "REQUIRE SSL"),
+        created(family, "any@'%'", "right", ""),
+    ];
+    stage.root(&made).await?;
+    for (name, plain, private) in [
+        ("cert", false, false),
+        ("tls", false, true),
+        ("any", true, true),
+    ] {
+        for (tls, expected) in [(false, plain), (true, private)] {
+            let mut login = Login::new(stage.target(AWAY, false)?, name, "right");
+            login.tls = tls;
+            let why = refusal(&login).await?;
+            ensure!(why.is_none() == expected, "{name}, TLS {tls}: {why:?}");
+        }
+    }
+    Ok(())
+}
+
 /// Runs this program as another user of the operating system, who must not be let in as `user`.
 fn as_another(socket: &Path, user: &str) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
@@ -380,6 +404,7 @@ async fn family(family: Family, test: &str) -> anyhow::Result<()> {
     }
     addresses()?;
     hosts_and_certificates(family).await?;
+    unread(family).await?;
     for monitor in [true, false] {
         sockets(family, monitor).await?;
     }

@@ -15,8 +15,9 @@ pub struct Account {
     pub user: Box<[u8]>,
     /// The password.
     pub password: Secret,
-    /// What caching_sha2_password's fast path is checked with: SHA-256 twice.
-    sha2: [u8; 32],
+    /// What caching_sha2_password's fast path is checked with: SHA-256 twice. None where the password
+    /// itself is not known.
+    sha2: Option<[u8; 32]>,
     /// What mysql_native_password is checked with: SHA-1 twice.
     native: [u8; 20],
 }
@@ -27,15 +28,16 @@ impl Account {
         Account {
             id,
             user: user.into(),
-            sha2: auth::sha2_double_hash(password.bytes()),
-            native: auth::native_double_hash(password.bytes()),
+            sha2: password.password().map(auth::sha2_double_hash),
+            native: password.native_hash(),
             password,
         }
     }
 
     /// Whether a client's caching_sha2_password answer proves this password.
     pub fn proves_sha2(&self, response: &[u8], nonce: &[u8; 20]) -> bool {
-        auth::verify_sha2(response, nonce, &self.sha2).is_some()
+        let proves = |hash| auth::verify_sha2(response, nonce, hash).is_some();
+        self.sha2.as_ref().is_some_and(proves)
     }
 
     /// Whether a client's mysql_native_password answer proves this password.

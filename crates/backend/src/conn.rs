@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use millrace_protocol::auth::{self, Plugin};
+use millrace_protocol::auth::Plugin;
 use millrace_protocol::command::COM_STMT_CLOSE;
 use millrace_protocol::handshake::ChangeUser;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
@@ -20,7 +20,7 @@ use millrace_protocol::{Capabilities, Status, packet};
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
-use crate::connect::{Opened, attributes, finish, server_error};
+use crate::connect::{Opened, attributes, finish, scramble_sha2, server_error};
 use crate::error::{BackendError, ServerError};
 use crate::exchange::Exchange;
 use crate::fresh::Version;
@@ -784,9 +784,8 @@ impl Conn {
         let length = self.nonce.len().min(20);
         nonce[..length].copy_from_slice(&self.nonce[..length]);
         let auth_response = match plugin {
-            _ if password.is_empty() => Vec::new(),
-            Plugin::NativePassword => auth::scramble_native(password.bytes(), &nonce).to_vec(),
-            Plugin::CachingSha2 => auth::scramble_sha2(password.bytes(), &nonce).to_vec(),
+            Plugin::NativePassword => password.scramble_native(&nonce),
+            Plugin::CachingSha2 => scramble_sha2(password, &nonce),
             _ => Vec::new(),
         };
         let command = ChangeUser {

@@ -20,7 +20,7 @@ use crate::packet_io::{read_packet, write_packet};
 use crate::secret::Secret;
 use crate::stream::Stream;
 use crate::tcp::TcpOptions;
-use crate::tls::{ServerTls, ServerTlsMode};
+use crate::tls::{For, ServerTls, ServerTlsMode};
 
 /// No packet of a login is longer; bytes.
 pub const LOGIN_PACKET_MAX: usize = 1 << 20;
@@ -93,6 +93,8 @@ pub struct Login<'a> {
     pub capabilities: Capabilities,
     /// Whether to use TLS on this connection, where the mode leaves it open.
     pub tls: bool,
+    /// Whose account it is.
+    pub whose: For,
 }
 
 /// A connection that is logged in.
@@ -170,6 +172,7 @@ pub async fn start_tls(
     address: &Address,
     tls: &ServerTls,
     wanted: bool,
+    whose: For,
 ) -> Result<(Stream, u8), BackendError> {
     let offered = greeting.capabilities.contains(Capabilities::SSL);
     let use_tls = match tls.mode {
@@ -194,7 +197,7 @@ pub async fn start_tls(
     let Stream::Plain(plain) = stream else {
         return Err(BackendError::Protocol("TLS asked for twice"));
     };
-    let connected = tls.connect(&address.host, plain).await?;
+    let connected = tls.connect(&address.host, plain, whose).await?;
     Ok((
         Stream::Tls(Box::new(tokio_rustls::TlsStream::Client(connected))),
         2,
@@ -241,6 +244,7 @@ async fn log_in(
         address,
         tls,
         login.tls,
+        login.whose,
     )
     .await?;
     let plugin = Plugin::from_name(&greeting.auth_plugin);
@@ -332,20 +336,38 @@ fn nonce20(nonce: &[u8]) -> [u8; 20] {
 }
 
 fn first_response(plugin: &Plugin, password: &Secret, nonce: &[u8; 20]) -> Vec<u8> {
-    if password.is_empty() {
-        return Vec::new();
-    }
     match plugin {
-        Plugin::NativePassword => auth::scramble_native(password.bytes(), nonce).to_vec(),
-        Plugin::CachingSha2 => auth::scramble_sha2(password.bytes(), nonce).to_vec(),
+        Plugin::NativePassword => password.scramble_native(nonce),
+        Plugin::CachingSha2 => scramble_sha2(password, nonce),
         // Whatever else the server's default is, it will ask anew.
         _ => Vec::new(),
     }
 }
 
-fn clear_text(password: &Secret) -> Zeroizing<Vec<u8>> {
-    let mut clear = Zeroizing::new(Vec::with_capacity(password.bytes().len() + 1));
-    clear.extend_from_slice(password.bytes());
+/// The answer to caching_sha2_password; empty for the empty password. A wrong one where the password is
+/// not known: the server may ask for another plugin.
+pub(crate) fn scramble_sha2(password: &Secret, nonce: &[u8; 20]) -> Vec<u8> {
+    match password.password() {
+        None => vec![0; 32],
+        Some([]) => Vec::new(),
+        Some(bytes) => auth::scramble_sha2(bytes, nonce).to_vec(),
+    }
+}
+
+fn known(password: &Secret) -> Result<&[u8], BackendError> {
+    let unknown = || {
+        BackendError::Server(ServerError::new(
+            1045,
+            b"28000",
+            "Millrace: the account's plugin is not mysql_native_password any more; log in anew",
+        ))
+    };
+    password.password().ok_or_else(unknown)
+}
+
+fn clear_text(password: &[u8]) -> Zeroizing<Vec<u8>> {
+    let mut clear = Zeroizing::new(Vec::with_capacity(password.len() + 1));
+    clear.extend_from_slice(password);
     clear.push(0);
     clear
 }
@@ -360,18 +382,18 @@ fn switch_response(
         return Ok(Vec::new());
     }
     Ok(match plugin {
-        Plugin::NativePassword => auth::scramble_native(password.bytes(), &nonce20(nonce)).to_vec(),
-        Plugin::CachingSha2 => auth::scramble_sha2(password.bytes(), &nonce20(nonce)).to_vec(),
+        Plugin::NativePassword => password.scramble_native(&nonce20(nonce)),
+        Plugin::CachingSha2 => auth::scramble_sha2(known(password)?, &nonce20(nonce)).to_vec(),
         Plugin::Ed25519 => {
             let mut fixed = [0; 32];
             let length = nonce.len().min(32);
             fixed[..length].copy_from_slice(&nonce[..length]);
-            auth::sign_ed25519(password.bytes(), &fixed).to_vec()
+            auth::sign_ed25519(known(password)?, &fixed).to_vec()
         }
         Plugin::Sha256Password if password.is_empty() => vec![0],
-        Plugin::Sha256Password if private => clear_text(password).to_vec(),
+        Plugin::Sha256Password if private => clear_text(known(password)?).to_vec(),
         Plugin::Sha256Password => vec![auth::SHA256_REQUEST_PUBLIC_KEY],
-        Plugin::ClearPassword if private => clear_text(password).to_vec(),
+        Plugin::ClearPassword if private => clear_text(known(password)?).to_vec(),
         Plugin::ClearPassword => {
             return Err(BackendError::Tls(
                 "the account needs the password in clear text, which is only sent over TLS".into(),
@@ -396,7 +418,7 @@ fn more_response(
     match (plugin, data) {
         (Plugin::CachingSha2, [auth::FAST_OK]) => Ok(None),
         (Plugin::CachingSha2, [auth::FULL_AUTH]) if private => {
-            Ok(Some(clear_text(password).to_vec()))
+            Ok(Some(clear_text(known(password)?).to_vec()))
         }
         (Plugin::CachingSha2, [auth::FULL_AUTH]) => Ok(Some(vec![auth::REQUEST_PUBLIC_KEY])),
         (Plugin::CachingSha2 | Plugin::Sha256Password, pem) => {
@@ -414,7 +436,7 @@ fn encrypt(password: &Secret, nonce: &[u8], pem: &[u8]) -> Result<Vec<u8>, Backe
         .ok_or(BackendError::Protocol("the server's RSA key is not PEM"))?;
     let key = PublicEncryptingKey::from_der(&der).map_err(|_| bad(()))?;
     let key = OaepPublicEncryptingKey::new(key).map_err(|_| bad(()))?;
-    let mut clear = clear_text(password);
+    let mut clear = clear_text(known(password)?);
     auth::xor_password(&mut clear, &nonce20(nonce));
     let mut sealed = vec![0; key.ciphertext_size()];
     key.encrypt(&OAEP_SHA1_MGF1SHA1, &clear, &mut sealed, None)

@@ -28,6 +28,7 @@ use crate::positions::{Position, Positions};
 use crate::probe::{self, Asked, Probed};
 use crate::secret::Secret;
 use crate::state::Begins;
+use crate::tls::For;
 use crate::touched::Touched;
 use crate::user_rows::UserRows;
 
@@ -274,8 +275,11 @@ impl Monitor {
             collation: 45,
             capabilities: Capabilities::DEPRECATE_EOF,
             tls: false,
+            whose: For::Own,
         };
-        probe::user_rows(server, &login, network, self.reader.timeout, user).await
+        let rows = probe::user_rows(server, &login, network, self.reader.timeout, user).await?;
+        network.tls.know_accounts(rows.is_some());
+        Ok(rows)
     }
 
     fn now(&self) -> Millis {

@@ -13,6 +13,7 @@ use crate::error::BackendError;
 use crate::pool::{PoolKey, ServerFacts};
 use crate::rooms::Rooms;
 use crate::state::States;
+use crate::tls::For;
 
 /// A connection under way.
 pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<Conn>, BackendError>> + 'a>>;
@@ -68,6 +69,7 @@ impl Opener for Logins {
                 collation: key.collation,
                 capabilities: key.shape,
                 tls: key.tls,
+                whose: For::Client,
             };
             let opened = open(&facts.address, &login, &self.network, self.timeout).await?;
             let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));

@@ -18,6 +18,7 @@ use crate::monitor::{CatalogueRows, MonitorOptions};
 use crate::pool::ServerFacts;
 use crate::state::{BASIS, Begins};
 use crate::tcp::TcpOptions;
+use crate::tls::For;
 use crate::user_rows::{self, UserRows};
 
 /// A server's connection for probes, and what is asked once on it.
@@ -98,6 +99,7 @@ async fn connect(
         collation: 45,
         capabilities: millrace_protocol::Capabilities::DEPRECATE_EOF,
         tls: false,
+        whose: For::Own,
     };
     let opened = open(address, &login, network, options.connect_timeout)
         .await

@@ -2,6 +2,7 @@
 
 use std::io::BufReader;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -40,6 +41,20 @@ pub struct ServerTls {
     /// The mode.
     pub mode: ServerTlsMode,
     connector: TlsConnector,
+    /// Shows no certificate; none where there is none to show.
+    bare: Option<TlsConnector>,
+    /// What accounts ask of certificates is known, and judged by the clients' own.
+    accounts_are_known: AtomicBool,
+}
+
+/// For whom a connection is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum For {
+    /// Millrace: it shows its certificate.
+    Own,
+    /// A client's account: the certificate is shown only where what the account asks of one was
+    /// judged by the client's.
+    Client,
 }
 
 impl std::fmt::Debug for ServerTls {
@@ -71,16 +86,33 @@ impl ServerTls {
             .map_err(tls_error)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier));
-        let config = match (&files.cert, &files.key) {
-            (Some(cert), Some(key)) => builder
-                .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-                .map_err(tls_error)?,
-            _ => builder.with_no_client_auth(),
+        let bare = builder.clone().with_no_client_auth();
+        let bare = TlsConnector::from(Arc::new(bare));
+        let (connector, bare) = match (&files.cert, &files.key) {
+            (Some(cert), Some(key)) => {
+                let config = builder
+                    .with_client_auth_cert(certificates(cert)?, private_key(key)?)
+                    .map_err(tls_error)?;
+                (TlsConnector::from(Arc::new(config)), Some(bare))
+            }
+            _ => (bare, None),
         };
         Ok(ServerTls {
             mode,
-            connector: TlsConnector::from(Arc::new(config)),
+            connector,
+            bare,
+            accounts_are_known: AtomicBool::new(false),
         })
+    }
+
+    /// There is a certificate, and it is not known whether it may be shown for clients' accounts.
+    pub fn hides_certificate(&self) -> bool {
+        self.bare.is_some() && !self.accounts_are_known.load(Ordering::Relaxed)
+    }
+
+    /// Whether what accounts ask of certificates can be read, and so is judged.
+    pub fn know_accounts(&self, known: bool) {
+        self.accounts_are_known.store(known, Ordering::Relaxed);
     }
 
     /// The TLS handshake.
@@ -88,6 +120,7 @@ impl ServerTls {
         &self,
         host: &str,
         plain: Plain,
+        whose: For,
     ) -> Result<TlsStream<Plain>, BackendError> {
         let name = match ServerName::try_from(host.to_owned()) {
             Ok(name) => name,
@@ -97,7 +130,11 @@ impl ServerTls {
             // Nobody looks at it.
             Err(_) => ServerName::try_from("localhost").map_err(tls_error)?,
         };
-        let connecting = self.connector.connect(name, plain);
+        let connector = match &self.bare {
+            Some(bare) if whose == For::Client && self.hides_certificate() => bare,
+            _ => &self.connector,
+        };
+        let connecting = connector.connect(name, plain);
         connecting.await.map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput => tls_error(error),
             // The server went away meanwhile: it may be back in a moment.

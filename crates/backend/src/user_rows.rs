@@ -19,6 +19,9 @@ pub struct UserRow {
     /// `auth_socket` or `unix_socket` is one of its plugins: the peer of a Unix socket is let in by its
     /// user in the operating system.
     pub by_socket: bool,
+    /// Clients prove themselves by other means than a password that Millrace can learn: their logins
+    /// are handed to and fro.
+    pub is_relayed: bool,
     /// `SHA1(SHA1(password))`, where mysql_native_password is its plugin.
     pub native_hash: Option<[u8; 20]>,
     /// What it asks of the connection.
@@ -55,6 +58,10 @@ pub struct UserRows {
     resolves: bool,
 }
 
+/// The plugins whose passwords are learnt. A socket's are nothing to relay.
+const LEARNT: &str = "'mysql_native_password','caching_sha2_password','sha256_password','ed25519',\
+    'authentication_ldap_simple','auth_socket','unix_socket'";
+
 /// The question for the rows of a name.
 pub(crate) fn question(family: Family, user: &[u8]) -> String {
     use std::fmt::Write;
@@ -66,6 +73,8 @@ pub(crate) fn question(family: Family, user: &[u8]) -> String {
     match family {
         Family::MySql => format!(
             "SELECT @@skip_name_resolve,User,Host,plugin='auth_socket',\
+             JSON_EXTRACT(User_attributes,'$.multi_factor_authentication') IS NOT NULL OR \
+             plugin NOT IN ({LEARNT}),\
              IF(plugin='mysql_native_password',authentication_string,''),\
              ssl_type,ssl_cipher,x509_issuer,x509_subject \
              FROM mysql.user WHERE User=CONVERT({name} USING utf8mb4) OR User=''"
@@ -73,6 +82,10 @@ pub(crate) fn question(family: Family, user: &[u8]) -> String {
         // -1, 0: nothing, 1: SSL, 2: X509, 3: what is given.
         Family::MariaDb => format!(
             "SELECT @@skip_name_resolve,User,Host,JSON_SEARCH(Priv,'one','unix_socket') IS NOT NULL,\
+             IFNULL(JSON_VALUE(Priv,'$.plugin'),'') NOT IN ('',{LEARNT}) AND \
+             IFNULL(JSON_VALUE(Priv,'$.auth_or[0].plugin'),'-') NOT IN ({LEARNT}) AND \
+             IFNULL(JSON_VALUE(Priv,'$.auth_or[1].plugin'),'-') NOT IN ({LEARNT}) AND \
+             IFNULL(JSON_VALUE(Priv,'$.auth_or[2].plugin'),'-') NOT IN ({LEARNT}),\
              IF(IFNULL(JSON_VALUE(Priv,'$.plugin'),'') IN ('','mysql_native_password'),\
              JSON_VALUE(Priv,'$.authentication_string'),''),\
              ELT(1+JSON_VALUE(Priv,'$.ssl_type'),'','ANY','X509','SPECIFIED'),\
@@ -115,6 +128,18 @@ impl UserRows {
         })
     }
 
+    /// Whether the name has only accounts of mysql_native_password, and their hashes are known.
+    pub fn are_native(&self, user: &[u8]) -> bool {
+        let mut own = self.rows.iter().filter(|row| *row.user == *user).peekable();
+        own.peek().is_some() && own.all(|row| row.native_hash.is_some())
+    }
+
+    /// Whether no row of the name is one whose password can be learnt.
+    pub fn are_relayed(&self, user: &[u8]) -> bool {
+        let mut own = self.rows.iter().filter(|row| *row.user == *user).peekable();
+        own.peek().is_some() && own.all(|row| row.is_relayed)
+    }
+
     /// The rows in the order in which the server tries them.
     pub fn iter(&self) -> impl Iterator<Item = &UserRow> {
         self.rows.iter()
@@ -127,6 +152,7 @@ fn user_row(row: Row) -> UserRow {
     let user = next().into();
     let host = String::from_utf8_lossy(&next()).to_lowercase().into();
     let by_socket = next() == b"1";
+    let is_relayed = next() == b"1";
     let native_hash = native_hash(&next());
     let kind = next();
     let mut word = || String::from_utf8_lossy(&next()).into();
@@ -145,6 +171,7 @@ fn user_row(row: Row) -> UserRow {
         user,
         host,
         by_socket,
+        is_relayed,
         native_hash,
         requires,
     }
@@ -253,7 +280,7 @@ pub fn like(pattern: &[u8], text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn cells(cells: [&str; 8]) -> Row {
+    fn cells(cells: [&str; 9]) -> Row {
         let skip_name_resolve = Some(b"0".to_vec());
         let cells = cells.map(|cell| Some(cell.as_bytes().to_vec()));
         [skip_name_resolve].into_iter().chain(cells).collect()
@@ -261,7 +288,7 @@ mod tests {
 
     #[test]
     fn rows_come_in_the_order_of_the_server() {
-        let row = |user, host| cells([user, host, "0", "", "", "", "", ""]);
+        let row = |user, host| cells([user, host, "0", "0", "", "", "", "", ""]);
         let rows = UserRows::read(vec![
             row("app", "%"),
             row("", "localhost"),
@@ -295,11 +322,11 @@ mod tests {
     fn a_row_is_read() {
         let hash = "*6BB4837EB74329105EE4568DDA7DC67ED2CA2AD9";
         let rows = UserRows::read(vec![
-            cells(["a", "H", "1", hash, "SPECIFIED", "c", "/CN=i", "/CN=s"]),
-            cells(["b", "%", "0", "", "X509", "", "", ""]),
+            cells(["a", "H", "1", "1", hash, "SPECIFIED", "c", "/CN=i", "/CN=s"]),
+            cells(["b", "%", "0", "0", "", "X509", "", "", ""]),
         ]);
         let rows: Vec<_> = rows.iter().collect();
-        assert!(rows[0].by_socket && rows[0].native_hash.is_some());
+        assert!(rows[0].by_socket && rows[0].is_relayed && rows[0].native_hash.is_some());
         assert_eq!(
             rows[0].requires,
             Requires::Exactly {

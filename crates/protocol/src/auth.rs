@@ -139,6 +139,11 @@ pub fn native_double_hash(password: &[u8]) -> [u8; 20] {
     double
 }
 
+/// `SHA1(SHA1(password))` from `SHA1(password)`.
+pub fn native_hash(stage1: &[u8]) -> [u8; 20] {
+    Sha1::digest(stage1).into()
+}
+
 /// `SHA256(SHA256(password))`, what caching_sha2_password keeps in its cache.
 pub fn sha2_double_hash(password: &[u8]) -> [u8; 32] {
     let mut stage1: [u8; 32] = Sha256::digest(password).into();

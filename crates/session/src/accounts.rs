@@ -72,7 +72,7 @@ impl Accounts {
         let same = tried
             .iter()
             .filter_map(Weak::upgrade)
-            .find(|account| *account.user == *user && account.password.bytes() == password.bytes());
+            .find(|account| *account.user == *user && account.password.is(&password));
         if let Some(same) = same {
             return same;
         }
@@ -90,7 +90,7 @@ impl Accounts {
             && let Some(same) = name
                 .accounts
                 .iter()
-                .find(|same| same.password.bytes() == account.password.bytes())
+                .find(|same| same.password.is(&account.password))
         {
             return same.clone();
         }

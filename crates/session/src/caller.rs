@@ -9,7 +9,6 @@ use millrace_backend::connect::Address;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Plain;
 use millrace_backend::user_rows::{Matches, Requires, UserRow, UserRows, matches};
-use millrace_protocol::auth::native_double_hash;
 use rustls::{ProtocolVersion, ServerConnection};
 use tracing::debug;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -204,7 +203,7 @@ impl Caller {
 /// The password by itself opens the account, whoever is at the socket.
 fn proves(row: &UserRow, password: Option<&Secret>) -> bool {
     match (&row.native_hash, password) {
-        (Some(hash), Some(password)) => native_double_hash(password.bytes()) == *hash,
+        (Some(hash), Some(password)) => password.native_hash() == *hash,
         _ => false,
     }
 }

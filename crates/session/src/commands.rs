@@ -648,6 +648,7 @@ impl Session {
             caller,
             hello: HandshakeResponse {
                 attributes: change.attributes,
+                plugin: change.plugin,
                 ..HandshakeResponse::default()
             },
             capabilities: self.capabilities,

@@ -14,6 +14,7 @@ use millrace_backend::packet_io::{read_header, read_packet, write_packet};
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
+use millrace_backend::user_rows::UserRows;
 use millrace_metrics::{ErrorClass, LoginOutcome, Side};
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::compress::Algorithm;
@@ -279,7 +280,11 @@ async fn log_in(
     };
     entrance.waits = waits;
     let plugin = entrance.hello.plugin.clone().unwrap_or_default();
-    let plugin = Plugin::from_name(&String::from_utf8_lossy(&plugin));
+    let plugin = match &plugin[..] {
+        // Clients that name none have only this one.
+        [] => Plugin::NativePassword,
+        name => Plugin::from_name(&String::from_utf8_lossy(name)),
+    };
     let hello = &entrance.hello;
     let claim = Claim {
         user: hello.user.clone(),
@@ -486,9 +491,7 @@ impl Entrance<'_> {
     /// server.
     pub(crate) async fn prove(&mut self, claim: &Claim) -> std::io::Result<Proof> {
         let known = self.worker.shared.accounts.find(&claim.user);
-        if claim.response.is_empty()
-            && matches!(claim.plugin, Plugin::CachingSha2 | Plugin::NativePassword)
-        {
+        if is_empty_password(&claim.plugin, &claim.response) {
             return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
         }
         let mut plugin = claim.plugin.clone();
@@ -528,13 +531,31 @@ impl Entrance<'_> {
                 Err(answer) => return Ok(Proof::Denied(answer)),
             }
         }
-        if !self.can_show_password(claim) {
+        let mut rows = self.rows(claim).await;
+        if plugin == Plugin::NativePassword {
+            let mut key = native_key(rows.as_ref(), claim, &response, &self.nonce);
+            if key.is_none() && rows.is_some() {
+                // The password may have been changed in the moment since they were read.
+                self.worker.forget_user_rows(&claim.user);
+                rows = self.rows(claim).await;
+                key = native_key(rows.as_ref(), claim, &response, &self.nonce);
+            }
+            let are_native = rows
+                .as_ref()
+                .is_some_and(|rows| rows.are_native(&claim.user));
+            // A wrong proof is for a server to refuse.
+            if let Some(key) = key.or_else(|| are_native.then(random_nonce)) {
+                return Ok(self.try_password(claim, Secret::native_key(key)).await);
+            }
+        }
+        if !self.can_show_password(claim) || rows.is_some_and(|rows| rows.are_relayed(&claim.user))
+        {
             return Ok(Proof::Relay);
         }
         if plugin != Plugin::CachingSha2 {
             response = self.switch(&Plugin::CachingSha2).await?;
         }
-        if response.is_empty() {
+        if is_empty_password(&Plugin::CachingSha2, &response) {
             return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
         }
         match self.ask_password().await {
@@ -548,6 +569,15 @@ impl Entrance<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// The rows of the servers' account table for the claim's name, where they can be read.
+    async fn rows(&self, claim: &Claim) -> Option<UserRows> {
+        let facts = self.worker.with_world(|world| {
+            let judge = world.snapshot.judges().next()?;
+            Some(world.facts[judge.index()].clone())
+        })?;
+        self.worker.user_rows(&facts, &claim.user).await
     }
 
     async fn verify(&mut self, account: &Arc<Account>, claim: &Claim) -> Result<(), Answer> {
@@ -576,6 +606,7 @@ impl Entrance<'_> {
     /// Whether the client will send its password when asked: privately, or under our RSA key.
     fn can_show_password(&self, claim: &Claim) -> bool {
         if !self.capabilities.contains(Capabilities::PLUGIN_AUTH)
+            || self.hello.plugin.as_ref().is_none_or(Vec::is_empty)
             || (!self.stream.is_private()
                 && self
                     .worker
@@ -642,9 +673,7 @@ impl Entrance<'_> {
     /// Lets a server judge a password that is not known yet.
     async fn try_password(&mut self, claim: &Claim, password: Secret) -> Proof {
         let known = self.worker.shared.accounts.find(&claim.user);
-        let same = known
-            .iter()
-            .find(|account| account.password.bytes() == password.bytes());
+        let same = known.iter().find(|account| account.password.is(&password));
         if let Some(account) = same {
             return match self.verify(account, claim).await {
                 Ok(()) => Proof::Account(account.clone()),
@@ -756,6 +785,28 @@ pub(crate) fn compressed(
     Stream::Compressed(Box::new(millrace_backend::compressed::Compressed::new(
         stream, algorithm, ahead,
     )))
+}
+
+/// `SHA1(password)`, by which a client has proved itself to an account of mysql_native_password whose
+/// hash the servers keep: nobody has to show the password.
+fn native_key(
+    rows: Option<&UserRows>,
+    claim: &Claim,
+    response: &[u8],
+    nonce: &[u8; 20],
+) -> Option<[u8; 20]> {
+    let own = rows?.iter().filter(|row| *row.user == *claim.user);
+    let mut hashes = own.filter_map(|row| row.native_hash);
+    hashes.find_map(|hash| auth::verify_native(response, nonce, &hash))
+}
+
+/// An empty password has no proof; caching_sha2_password's clients send one zero over TLS and sockets.
+fn is_empty_password(plugin: &Plugin, response: &[u8]) -> bool {
+    match plugin {
+        Plugin::NativePassword => response.is_empty(),
+        Plugin::CachingSha2 => matches!(response, [] | [0]),
+        _ => false,
+    }
 }
 
 fn without_nul(mut shown: Vec<u8>) -> Option<Vec<u8>> {

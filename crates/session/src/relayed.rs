@@ -13,6 +13,7 @@ use millrace_backend::packet_io::{read_packet, write_packet};
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
+use millrace_backend::tls::For;
 use millrace_metrics::{LoginOutcome, PinReason};
 use millrace_protocol::Capabilities;
 use millrace_protocol::auth::Plugin;
@@ -23,7 +24,7 @@ use millrace_routing::NoServer;
 use crate::caller::LetIn;
 use crate::failure::{Answer, observed};
 use crate::login::{Claim, Entrance, compressed, error_packet};
-use crate::verify::let_in;
+use crate::verify::{learn_accounts, let_in};
 use crate::worker::{Handle, Worker};
 use crate::written::Concealing;
 
@@ -91,6 +92,7 @@ pub(crate) async fn log_in_with(
         collation: claim.collation,
         capabilities: (entrance.capabilities - own) | Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS,
         tls: entrance.stream.is_tls(),
+        whose: For::Client,
     };
     let timeout = worker.shared.pool.connect_timeout;
     let network = &worker.shared.network;
@@ -186,6 +188,10 @@ async fn relay(
     let worker = entrance.worker;
     let timeout = worker.shared.pool.connect_timeout;
     entrance.waits.begin();
+    on_primary(worker, async |facts| {
+        learn_accounts(worker, facts, &claim.user).await
+    })
+    .await?;
     let dialed = on_primary(worker, async |facts| {
         let (stream, greeting, ahead) =
             dial(&facts.address, &worker.shared.network.tcp, timeout).await?;
@@ -252,6 +258,7 @@ async fn relay_to(
         &facts.address,
         &worker.shared.network.tls,
         entrance.stream.is_tls(),
+        For::Client,
     )
     .await?;
     let response = HandshakeResponse {

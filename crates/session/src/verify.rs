@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use millrace_backend::account::Account;
@@ -15,11 +15,13 @@ use millrace_backend::error::BackendError;
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::state::SessionState;
+use millrace_backend::tls::For;
 use millrace_metrics::Side;
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 use tokio::sync::{Notify, oneshot};
+use tracing::warn;
 
 use crate::caller::LetIn;
 use crate::failure::{Answer, observed};
@@ -78,6 +80,9 @@ impl Verifiers {
         }
     }
 }
+
+/// It is said once that accounts cannot be read.
+static UNREAD: Once = Once::new();
 
 /// How long the connection that asks is kept when nobody logs in.
 const REST: Duration = Duration::from_secs(20);
@@ -323,7 +328,9 @@ async fn connect(
             false => Capabilities::DEPRECATE_EOF,
         },
         tls: key.tls,
+        whose: For::Client,
     };
+    learn_accounts(worker, &facts, &account.user).await?;
     let timeout = worker.shared.pool.connect_timeout;
     let timeout = if last { timeout } else { timeout.min(HUNG) };
     let version = facts.fresh.version();
@@ -336,6 +343,21 @@ async fn connect(
     state.multi_statements = false;
     let let_in = let_in(worker, &facts, &account.user, &mut conn, key.tls).await?;
     Ok((conn, state, let_in))
+}
+
+/// Before the first connection on which Millrace's certificate might be taken for a client's: finds out
+/// whether the accounts can be read.
+pub(crate) async fn learn_accounts(
+    worker: &Worker,
+    facts: &ServerFacts,
+    user: &[u8],
+) -> Result<(), BackendError> {
+    let network = &worker.shared.network;
+    if network.tls.hides_certificate() {
+        let reading = worker.shared.monitor.user_rows(facts, user, network);
+        reading.await.map(drop)?;
+    }
+    Ok(())
 }
 
 /// By which row the server let the account in on this connection, and what the row asks of clients.
@@ -368,7 +390,15 @@ pub(crate) async fn let_in(
             Err(BackendError::Server(error)) if error.code == 1820 => Vec::new(),
             Err(error) => return Err(error),
         };
-    } else if facts.address.is_socket() {
+    } else {
+        UNREAD.call_once(|| {
+            warn!(
+                "the servers' accounts cannot be read: what they ask of hosts, TLS and certificates is \
+                 judged by Millrace's own connections; see [monitor] user in docs/logins.md"
+            );
+        });
+    }
+    if rows.is_none() && facts.address.is_socket() {
         unproven = is_let_in_unproven(worker, facts, user, tls).await?;
     }
     Ok(LetIn {
@@ -394,6 +424,7 @@ async fn is_let_in_unproven(
         collation: 45,
         capabilities: Capabilities::DEPRECATE_EOF,
         tls,
+        whose: For::Client,
     };
     let timeout = worker.shared.pool.connect_timeout;
     match open(&facts.address, &login, &worker.shared.network, timeout).await {

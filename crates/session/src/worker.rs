@@ -20,6 +20,7 @@ use millrace_backend::prepared::{ById, StatementUid};
 use millrace_backend::rooms::Rooms;
 use millrace_backend::state::{SessionState, States, Value};
 use millrace_backend::stream::Plain;
+use millrace_backend::user_rows::UserRows;
 use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
@@ -27,6 +28,7 @@ use millrace_sql::{Family, LexMode, Shapes, Statement};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
+use tracing::debug;
 
 use crate::accounts::Accounts;
 use crate::directions::Remembered;
@@ -363,6 +365,8 @@ pub struct Worker {
     rotation: Cell<u32>,
     sessions: RefCell<HashMap<u64, Rc<Handle>>>,
     bases: RefCell<HashMap<(u64, u8, bool), Base>>,
+    /// The servers' account rows by name, and when they were read.
+    user_rows: RefCell<HashMap<Box<[u8]>, (Option<UserRows>, Instant)>>,
     /// What the last login began with, and the base that came of: the next is likely the same.
     begun: RefCell<Option<[Rc<SessionState>; 2]>>,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
@@ -479,6 +483,7 @@ impl Worker {
             rotation: Cell::new(0),
             sessions: RefCell::default(),
             bases: RefCell::default(),
+            user_rows: RefCell::default(),
             begun: RefCell::default(),
             statements: RefCell::default(),
             shapes: RefCell::default(),
@@ -1021,6 +1026,35 @@ impl Worker {
             Some(millrace_topology::Family::MariaDb) => Family::MariaDb,
             _ => Family::MySql,
         })
+    }
+
+    /// They are read anew when they are next asked for.
+    pub(crate) fn forget_user_rows(&self, user: &[u8]) {
+        self.user_rows.borrow_mut().remove(user);
+    }
+
+    /// The rows of the account table for a name, as they were a moment ago. None where they cannot be read.
+    pub(crate) async fn user_rows(&self, facts: &ServerFacts, user: &[u8]) -> Option<UserRows> {
+        const MOMENT: Duration = Duration::from_secs(1);
+        const REMEMBERED_MAX: usize = 1000;
+        let known = self.user_rows.borrow().get(user).cloned();
+        if let Some((rows, since)) = known
+            && since.elapsed() < MOMENT
+        {
+            return rows;
+        }
+        let network = &self.shared.network;
+        let rows = self.shared.monitor.user_rows(facts, user, network).await;
+        let rows = rows.unwrap_or_else(|error| {
+            debug!(%error, "the account's rows cannot be read");
+            None
+        });
+        let mut remembered = self.user_rows.borrow_mut();
+        if remembered.len() >= REMEMBERED_MAX {
+            remembered.clear();
+        }
+        remembered.insert(user.into(), (rows.clone(), Instant::now()));
+        rows
     }
 
     /// What a new connection of this account starts with, by the handshake's collation and its flag

@@ -51,6 +51,8 @@ pub struct Login {
     pub certificate: Option<Certificate>,
     /// The plugin to begin with; the server's own choice where `None`.
     pub plugin: Option<String>,
+    /// Whether the login says which plugin it answers; some libraries know of plugins and name none.
+    pub names_plugin: bool,
     /// Whether the client sends its password when a server asks for it on a plain connection;
     /// libraries that are told to refuse break off instead.
     pub shows_password: bool,
@@ -73,6 +75,7 @@ impl Login {
             tls_at_once: false,
             certificate: None,
             plugin: None,
+            names_plugin: true,
             shows_password: true,
             attributes: Vec::new(),
             timeout: Duration::from_secs(30),
@@ -260,7 +263,7 @@ impl Connection {
             out.extend_from_slice(login.database.as_deref().unwrap_or("").as_bytes());
             out.push(0);
         }
-        if self.capabilities & cap::PLUGIN_AUTH != 0 {
+        if self.capabilities & cap::PLUGIN_AUTH != 0 && login.names_plugin {
             out.extend_from_slice(plugin.as_bytes());
             out.push(0);
         }
