@@ -205,6 +205,9 @@ pub struct Conn {
     pub prepared: Prepared,
     /// Session tracking is set as a client wanted it, not as Millrace needs it.
     pub tracking_foreign: bool,
+    /// It was reset, or its user changed: in a cluster it waits for nothing any more (MariaDB 10.11, observed:
+    /// `wsrep_sync_wait` is without effect then).
+    pub deaf: bool,
     /// When it was opened.
     pub opened: Instant,
     /// The version of its server's accounts and global variables when it logged in.
@@ -266,6 +269,7 @@ impl Conn {
             residue: Residue::default(),
             prepared: Prepared::default(),
             tracking_foreign: false,
+            deaf: false,
             opened: Instant::now(),
             version: 0,
             used: 0,
@@ -683,6 +687,7 @@ impl Conn {
         let mut out = vec![1, 0, 0, 0, 0x1f];
         self.frame_set_up(&mut out, facts);
         self.send(&out, 1 + SET_UP).await?;
+        self.deaf = true;
         self.read_answer(Expect::Simple).await?;
         self.forget_private();
         self.prepared.clear();
@@ -760,6 +765,7 @@ impl Conn {
 
     /// Nothing of what sessions did is left on the server.
     fn be_new(&mut self) {
+        self.deaf = true;
         self.forget_private();
         self.prepared.clear();
         self.residue = Residue::default();

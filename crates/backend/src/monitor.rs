@@ -437,13 +437,17 @@ impl Monitor {
             Family::MariaDb => millrace_sql::Family::MariaDb,
         };
         let (track, begins) = (probed.track, probed.begins);
+        let in_cluster = probed.report.waits() == Waits::Cluster;
         let greeting = probed.greeting;
         self.fold(
             id,
             ObservationKind::ProbeOk(Box::new(probed.report)),
             move |world| {
                 let old = &world.facts[id.index()];
-                let is_same = old.family == family && old.track == track && old.begins == begins;
+                let is_same = old.family == family
+                    && old.track == track
+                    && old.begins == begins
+                    && old.in_cluster == in_cluster;
                 if !is_same {
                     world.facts[id.index()] = Arc::new(ServerFacts {
                         id,
@@ -451,6 +455,7 @@ impl Monitor {
                         family,
                         track,
                         begins,
+                        in_cluster,
                         fresh: old.fresh.clone(),
                     });
                 }
@@ -563,6 +568,7 @@ fn unknown_facts(id: ServerId, address: Address, login_age_max: Duration) -> Arc
         family: millrace_sql::Family::MySql,
         track: "*".into(),
         begins: Arc::new(Begins::unknown()),
+        in_cluster: false,
         fresh: Fresh::new(login_age_max),
     })
 }

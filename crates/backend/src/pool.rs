@@ -110,6 +110,8 @@ pub struct ServerFacts {
     pub track: Arc<str>,
     /// The variables that sessions have a basis for.
     pub begins: Arc<Begins>,
+    /// It is a node of a cluster: see [`Conn::deaf`].
+    pub in_cluster: bool,
     /// Since when its accounts and global variables are what they are.
     pub fresh: Arc<Fresh>,
 }

@@ -20,7 +20,7 @@ pub fn decide(
     load: &Load<'_>,
 ) -> Decision {
     if let Some(server) = session.pinned_to {
-        return send(one(server), Reason::Pinned);
+        return send(one(server, false), Reason::Pinned);
     }
     let reason = match session.target {
         Target::PrimaryOnly => Some(Reason::PrimaryListener),
@@ -31,7 +31,7 @@ pub fn decide(
         None => to_readers(world, options, session, access, load),
         Some(reason) => match otherwise(session) {
             Some(access) => to_others(world, options, session, access, load),
-            None => to_primary(world, reason),
+            None => to_primary(world, session, reason),
         },
     }
 }
@@ -115,18 +115,15 @@ fn send(candidates: Candidates, reason: Reason) -> Decision {
     Decision::Send { candidates, reason }
 }
 
-fn one(server: ServerId) -> Candidates {
+fn one(server: ServerId, wait: bool) -> Candidates {
     let mut candidates = Candidates::new();
-    candidates.push(Candidate {
-        server,
-        wait: false,
-    });
+    candidates.push(Candidate { server, wait });
     candidates
 }
 
-fn to_primary(world: &Snapshot, reason: Reason) -> Decision {
+fn to_primary(world: &Snapshot, session: &SessionView<'_>, reason: Reason) -> Decision {
     match world.primary {
-        Some(primary) => send(one(primary), reason),
+        Some(primary) => send(one(primary, session.primary_lags), reason),
         None => Decision::NoServer(no_primary(world)),
     }
 }
@@ -211,7 +208,7 @@ fn to_readers(
     {
         candidates.push(Candidate {
             server,
-            wait: false,
+            wait: session.primary_lags,
         });
     }
     if candidates.is_empty() {
@@ -346,7 +343,7 @@ fn readers(
         }
         let lacks = match required {
             Some(set) if !is_primary => lacks(view, set, load),
-            _ => 0,
+            _ => u64::from(is_primary && session.primary_lags),
         };
         let vain = match view.waits {
             Waits::Gtids => false,

@@ -211,6 +211,9 @@ pub struct SessionView<'a> {
     /// the replicas, none but itself is known to show no less. Ignored under
     /// [`Consistency::Eventual`].
     pub seen: Option<ServerId>,
+    /// The primary may show less than the session has seen elsewhere, and is asked to wait like any other:
+    /// in a cluster, whose other nodes may show a write before the node that wrote it does.
+    pub primary_lags: bool,
     /// The server of the session's last read: it stays there where [`Options::sticky`] says so.
     pub home: Option<ServerId>,
     /// What a rule or a hint asks for.
@@ -239,6 +242,7 @@ impl<'a> SessionView<'a> {
             transaction: Transaction::None,
             required,
             seen: None,
+            primary_lags: false,
             home: None,
             wanted: None,
             about_server: false,

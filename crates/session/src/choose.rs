@@ -161,6 +161,7 @@ impl Session {
             },
             required: self.required(),
             seen,
+            primary_lags: self.may_primary_lag(request),
             home: self.home,
             wanted: directions.and_then(|directions| directions.wanted),
             about_server: request.access == Access::PrimaryRead

@@ -106,10 +106,15 @@ impl Session {
         } else if self.level_for(request) != Consistency::Eventual && !sees_nothing(class) {
             let monitor = &self.worker.shared.monitor;
             let mark = monitor.positions().mark(server);
-            let incarnation = self.worker.with_world(|world| {
+            let (incarnation, waits, primary) = self.worker.with_world(|world| {
                 let view = world.snapshot.server(server);
-                view.map_or(0, |view| view.incarnation)
+                let told = view.map_or((0, Waits::Nothing), |view| (view.incarnation, view.waits));
+                (told.0, told.1, world.snapshot.primary)
             });
+            // The primary has shown all only where nobody else has shown anything before.
+            if waits == Waits::Cluster && (primary != Some(server) || self.shown_by.is_none()) {
+                self.shown_by = Some(server);
+            }
             let before = self.seen.filter(|before| before.server == server);
             self.seen = Some(Seen {
                 server,
@@ -190,11 +195,55 @@ impl Session {
 
     /// Whether a node is known to have what the session must see.
     fn has_own(&self, node: ServerId) -> bool {
-        self.position.is_empty()
-            || self.worker.with_known(|known| {
-                let known = known.get(node.index());
-                known.is_some_and(|known| known.contains(&self.position))
-            })
+        self.position.is_empty() || self.has_reached(node, &self.position)
+    }
+
+    fn has_reached(&self, node: ServerId, position: &GtidSet) -> bool {
+        self.worker.with_known(|known| {
+            let known = known.get(node.index());
+            known.is_some_and(|known| known.contains(position))
+        })
+    }
+
+    /// Whether the primary may show less than the session must see, and the statement looks: a node of a
+    /// cluster shows others' writes before the one that wrote them does, and a node that has just become the
+    /// primary may have yet to apply what the one before it wrote.
+    pub(crate) fn may_primary_lag(&self, request: &Request<'_>) -> bool {
+        let moved = self.worker.shared.written.moved();
+        if self.shown_by.is_none() && moved == 0 {
+            return false;
+        }
+        let cluster = self.worker.with_world(|world| {
+            let view = world.snapshot.primary_view();
+            view.filter(|view| view.waits == Waits::Cluster)
+                .map(|view| view.id)
+        });
+        let Some(primary) = cluster else { return false };
+        let lags = || {
+            self.shown_by.is_some_and(|node| node != primary)
+                || (moved != 0
+                    && !self.required().is_empty()
+                    && !self.has_reached(primary, &GtidSet::Cluster(moved)))
+        };
+        self.looks(request) && lags()
+    }
+
+    /// Whether a statement that is about to run, on whatever connection, looks at what was written before
+    /// it. A plain write finds the rows as they are now: it waits for those that lock them.
+    fn looks(&self, request: &Request<'_>) -> bool {
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        if request.expect == Expect::Prepare || self.level_for(request) == Consistency::Eventual {
+            return false;
+        }
+        match request.access {
+            Access::Session => false,
+            // All that follows in the transaction sees what its first statement does.
+            _ if matches!(self.transaction, Transaction::Deferred { .. }) => true,
+            _ if self.rerun.is_some() => true,
+            _ if class.kind == Kind::Begin => true,
+            Access::Read | Access::PrimaryRead => !sees_nothing(class),
+            Access::Write => class.kind == Kind::Select || reads_after_writing(class),
+        }
     }
 
     /// In a cluster: the next read must see all that was written anywhere until now, so that it is no matter
@@ -484,6 +533,9 @@ impl Session {
             Waits::Cluster => {
                 let count = self.worker.count_write();
                 self.position.union(&GtidSet::Cluster(count));
+                if self.worker.with_world(|world| world.snapshot.primary) != Some(server) {
+                    self.worker.shared.written.has_moved();
+                }
             }
             Waits::Log => {
                 self.position_stale = true;

@@ -13,7 +13,7 @@ use millrace_metrics::{PinReason, PositionWait, Side};
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::first_value;
 use millrace_sql::{Access, Flags, Kind, Statement, TableUse};
-use millrace_topology::{GtidSet, ServerId};
+use millrace_topology::{GtidSet, ServerId, Waits};
 use tracing::info;
 
 use crate::failure::{Answer, Failure};
@@ -31,8 +31,8 @@ pub(crate) enum Step {
     SaveWarnings(Rc<Handle>, u64),
     /// LAST_INSERT_ID() and FOUND_ROWS() for that session.
     SaveNumbers(Rc<Handle>, u64),
-    /// The wait for a position. In a cluster also for all that this process had counted then.
-    Wait(u64),
+    /// The wait for a position. In a cluster for all that this process had counted then.
+    Wait(Option<u64>),
 }
 
 /// Commands ahead of the statement.
@@ -68,6 +68,11 @@ const BLANK_ID: u64 = u64::MAX;
 /// would keep the server from working out anything (observed).
 const SAVE_NUMBERS: &[u8] = b"SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS(),\
     LAST_INSERT_ID(18446744073709551615) LIMIT 1";
+
+/// A causal wait, of a cluster's node. Without WSREP_SYNC_WAIT_UPTO_GTID: with a binary log it answers
+/// before what it waits for is visible (observed on 10.11, in 11 of 11,116 reads), and it takes whole seconds
+/// only.
+const CAUSAL_WAIT: &str = "SET STATEMENT wsrep_sync_wait=1 FOR SELECT 0 LIMIT 1";
 
 impl IdBefore {
     /// What a connection says where nothing of the session's is to be told from it.
@@ -126,12 +131,15 @@ impl Session {
 
     /// The wait for the position that the session's reads must see.
     pub(crate) fn wait_for_position(&self, lease: &Lease, prelude: &mut Prelude) {
-        let counted = match self.required() {
-            // Before it is sent: what is counted later may be committed later.
-            GtidSet::Cluster(_) => self.worker.shared.written.counted(),
-            _ => 0,
+        // Before it is sent: what is counted later may be committed later.
+        let counted = (self.worker.waits_of(lease.server) == Waits::Cluster)
+            .then(|| self.worker.shared.written.counted());
+        // A write must not follow a wait that was in vain.
+        prelude.doubtful |= counted.is_some();
+        let text = match counted {
+            Some(_) => CAUSAL_WAIT.to_owned(),
+            None => self.wait_statement(),
         };
-        let text = self.wait_statement();
         lease.frame_query(&mut prelude.bytes, text.as_bytes());
         prelude.steps.push(Step::Wait(counted));
     }
@@ -161,26 +169,32 @@ impl Session {
                 let file = file.replace(['\'', '\\'], "");
                 format!("SELECT IF({function}(_utf8mb4'{file}',{offset},{seconds})>=0,0,1) LIMIT 1")
             }
-            // Without WSREP_SYNC_WAIT_UPTO_GTID: with a binary log it answers before what it waits for is
-            // visible (observed on 10.11, in 11 of 11,116 reads), and it takes whole seconds only.
-            GtidSet::Cluster(_) => {
-                "SET STATEMENT wsrep_sync_wait=1 FOR SELECT 0 LIMIT 1".to_owned()
-            }
+            GtidSet::Cluster(_) => CAUSAL_WAIT.to_owned(),
         }
     }
 
     /// The answer to a wait. A cluster's node has a limit of its own, of 30 seconds.
-    async fn settle_wait(&mut self, lease: &mut Lease, counted: u64) -> Result<(), BackendError> {
-        const LEAST_MS: u32 = 10;
+    async fn settle_wait(
+        &mut self,
+        lease: &mut Lease,
+        counted: Option<u64>,
+    ) -> Result<(), BackendError> {
+        const LEAST_MS: u64 = 10;
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let on_primary = primary == Some(lease.server);
         let reading = lease.read_answer(Expect::Query);
-        if counted == 0 {
+        let Some(counted) = counted else {
             let answer = reading.await;
             self.note_wait(lease, answer)?;
             self.worker.reached(lease.server, self.required());
             return Ok(());
-        }
-        let limit = self.worker.options().routing.wait_limit_ms.max(LEAST_MS);
-        let limit = Duration::from_millis(limit.into());
+        };
+        let limit = match self.worker.options().routing.wait_limit_ms {
+            // There is nobody else to turn to: its own limit holds.
+            _ if on_primary => u64::from(u32::MAX),
+            limit => LEAST_MS.max(limit.into()),
+        };
+        let limit = Duration::from_millis(limit);
         let answer = tokio::time::timeout(limit, reading).await;
         self.route.overdue = answer.is_err();
         let late = || Err(BackendError::Timeout("routing.wait_limit"));
@@ -188,6 +202,7 @@ impl Session {
         self.note_wait(lease, answer)?;
         let reached = GtidSet::Cluster(counted);
         self.worker.reached(lease.server, &reached);
+        self.shown_by = Some(lease.server);
         Ok(())
     }
 
@@ -567,6 +582,20 @@ impl Session {
             }
         }
         Ok(refused)
+    }
+
+    /// Whether a cluster's node would not wait on the connection, now or after the reset that it needs.
+    pub(crate) fn is_deaf(&self, lease: &Lease, request: &Request<'_>) -> bool {
+        self.worker.waits_of(lease.server) == Waits::Cluster
+            && (lease.deaf || self.sees_foreign(lease, request) || self.needs_reset(lease))
+    }
+
+    /// Closes such a connection, once what sessions may still ask about is saved.
+    pub(crate) async fn part_with_deaf(&mut self, mut lease: Lease) {
+        // Where that fails it is closed all the same.
+        let _ = self.clear_foreign(&mut lease).await;
+        lease.broken = true;
+        self.put_back(lease);
     }
 
     /// Resets a connection that holds what a statement must not see.

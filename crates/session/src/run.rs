@@ -665,6 +665,11 @@ impl Session {
                     Err(failure) => return Err(failure),
                 },
             };
+            if candidate.wait && self.is_deaf(&lease, request) {
+                // Another of the same server's, or a new one.
+                Box::pin(self.part_with_deaf(lease)).await;
+                continue;
+            }
             at += 1;
             if let Some(place) = place {
                 place.connected();
@@ -728,27 +733,34 @@ impl Session {
         };
         let pool = self.pool_for(primary, request.class);
         let state = self.state.clone();
-        let taken = match self.take_idle(primary, &pool, &state, request) {
-            Some(lease) => Ok(lease),
-            None => {
-                let taking = self.take_lease(primary, &pool, &state, request, true);
-                taking.await
+        // The replica may have shown the session more than the primary has.
+        let wait = self.may_primary_lag(request);
+        let mut lease = loop {
+            let taken = match self.take_idle(primary, &pool, &state, request) {
+                Some(lease) => Ok(lease),
+                None => {
+                    let taking = self.take_lease(primary, &pool, &state, request, true);
+                    taking.await
+                }
+            };
+            match taken {
+                Ok(lease) if wait && self.is_deaf(&lease, request) => {
+                    self.part_with_deaf(lease).await;
+                }
+                Ok(lease) => break lease,
+                Err(Failure::Answer(_)) if !self.was_killed() => return Err(answer.into()),
+                Err(failure) => return Err(failure),
             }
-        };
-        let mut lease = match taken {
-            Ok(lease) => lease,
-            Err(Failure::Answer(_)) if !self.was_killed() => return Err(answer.into()),
-            Err(failure) => return Err(failure),
         };
         self.note_version(&lease);
         self.handle.on.set(Some((lease.server, lease.thread_id)));
-        (self.route.server, self.route.waited) = (Some(lease.server), false);
+        (self.route.server, self.route.waited) = (Some(lease.server), wait);
         self.route.reason = Some(Reason::ReplicaLacks);
         if self.handle.interrupted.get() {
             self.put_back(lease);
             return Err(self.interrupted().await);
         }
-        match self.attempt(&mut lease, request, false).await {
+        match self.attempt(&mut lease, request, wait).await {
             Ok(Attempt::Done) => Ok(Tried::Answered(lease)),
             Ok(Attempt::Gone { why, sent }) => {
                 Ok(Tried::NotYet(self.leave(lease, request, why, sent)?))

@@ -265,6 +265,9 @@ pub(crate) struct Session {
     pub(crate) selection: Rc<Selection>,
     /// Where it has read last, until it is known how far that server was.
     pub(crate) seen: Option<Seen>,
+    /// In a cluster: the node that has all that the session has been shown, where that is the primary; else
+    /// one that the primary may lack something of.
+    pub(crate) shown_by: Option<ServerId>,
     /// What Millrace itself answers goes out in the binary protocol.
     pub(crate) answers_binary: bool,
     /// Holds while a write is under way that may not tell its position.
@@ -382,6 +385,7 @@ impl Session {
             position: GtidSet::new(topology_family),
             written_seen: 0,
             seen: None,
+            shown_by: None,
             asked: 0,
             concealing: None,
             touching: None,
@@ -418,6 +422,7 @@ impl Session {
         self.level_given = self.level_of_account();
         self.set_level(self.level_given);
         (self.seen, self.home) = (None, None);
+        self.shown_by = None;
         // An application that connects anew still sees what it wrote before.
         self.note_all_written();
         self.position_stale =

@@ -677,6 +677,11 @@ impl Worker {
             }
             self.note_draining(view.id, view.draining);
         }
+        let primary = world.snapshot.primary_view();
+        let in_cluster = primary.is_some_and(|view| view.waits == Waits::Cluster);
+        if old.snapshot.epoch != world.snapshot.epoch && in_cluster {
+            self.shared.written.has_moved();
+        }
         self.shared.held.look_again();
         if !Arc::ptr_eq(&old.catalogue, &world.catalogue) || !self.catalogue_read.replace(true) {
             let rows = &world.catalogue;

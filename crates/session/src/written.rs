@@ -18,6 +18,9 @@ pub struct Written {
     workers: Vec<Worker>,
     /// How many times something was added: a session that has seen this number has seen it all.
     count: AtomicU64,
+    /// Where nodes of a cluster are counted for: what was counted up to here was written on another node
+    /// than the one that is the primary now.
+    moved: AtomicU64,
     /// How many writes there were whose position the server did not tell.
     hidden: AtomicU64,
     /// How many are under way that may turn out to be such.
@@ -70,6 +73,7 @@ impl Written {
         Written {
             workers: (0..workers).map(|_| Worker::default()).collect(),
             count: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             hidden: AtomicU64::new(0),
             concealing: AtomicU64::new(0),
         }
@@ -114,6 +118,16 @@ impl Written {
     /// The highest number so far.
     pub(crate) fn counted(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
+    }
+
+    /// What has been counted until now was not written on the primary, which has become it just now.
+    pub(crate) fn has_moved(&self) {
+        self.moved.fetch_max(self.counted(), Ordering::SeqCst);
+    }
+
+    /// The highest number of what was written on another node than the primary; 0 where nothing was.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::SeqCst)
     }
 
     /// Adds everything that was written since the count was `since`, and brings that up to date. Where
@@ -257,6 +271,17 @@ mod tests {
         assert_eq!(written.count(0), 3);
         written.add_to(&mut position, &mut since, &|_| {});
         assert_eq!((position, written.counted()), (GtidSet::Cluster(3), 3));
+    }
+
+    #[test]
+    fn a_new_primary_did_not_write_what_was_counted_before() {
+        let written = Written::new(1);
+        written.has_moved();
+        assert_eq!(written.moved(), 0, "nothing was written");
+        written.count(0);
+        written.has_moved();
+        written.count(0);
+        assert_eq!(written.moved(), 1);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use millrace_sandbox::{Cluster, ClusterSpec, Family, Topology};
 use millrace_tests::checks::Checks;
-use millrace_tests::wire::{Connection, Login};
+use millrace_tests::wire::{Connection, Expect, Login};
 
 use crate::ground::{app, mark, port_of, proxy, replica_ports};
 use crate::{levels, pools};
@@ -40,6 +40,10 @@ async fn run(name: &str, cluster: &Cluster) -> anyhow::Result<()> {
     checks
         .run("sequential reads spread", levels::spread(cluster))
         .await;
+    if cluster.topology() == Topology::Galera {
+        let late = writing_node_late(cluster);
+        checks.run("the writing node is late", late).await;
+    }
     if cluster.topology() == Topology::Async {
         checks
             .run(
@@ -131,6 +135,8 @@ async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
         "CREATE TABLE IF NOT EXISTS app.kinds (k INT PRIMARY KEY, v INT)",
         "DROP PROCEDURE IF EXISTS app.put_kind",
         "CREATE PROCEDURE app.put_kind(n INT) REPLACE INTO app.kinds VALUES (1, n)",
+        "DROP PROCEDURE IF EXISTS app.get_kind",
+        "CREATE PROCEDURE app.get_kind() SELECT v FROM app.kinds WHERE k = 1",
     ] {
         control.run(sql).await?;
     }
@@ -167,6 +173,88 @@ async fn reads_after_writes(cluster: &Cluster) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Another node of a cluster has shown a write that the writing node has not applied yet: what the session
+/// reads there next, in whatever form, shows it too.
+async fn writing_node_late(cluster: &Cluster) -> anyhow::Result<()> {
+    prepare(cluster).await?;
+    let proxy = proxy(cluster, "").await?;
+    // A session that calls what is not known yet keeps its connection.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (writing, other) = (cluster.primary().clone(), cluster.replicas()[0].clone());
+    let mut elsewhere = cluster.control(&other.name).await?;
+    let mut late = cluster.control(&writing.name).await?;
+    let mut number = 1000;
+    for level in ["session", "instance", "global"] {
+        for reads in [
+            &["SELECT /* millrace: primary */ v FROM app.kinds WHERE k = 1"][..],
+            &["BEGIN", "SELECT v FROM app.kinds WHERE k = 1"],
+            &["CALL app.get_kind()"],
+        ] {
+            let mut connection = Connection::open(&app(proxy.address())).await?;
+            // A server connection that was reset does not wait (observed).
+            for _ in 0..3 {
+                let reset = connection.command(0x1f, b"", Expect::Single).await;
+                ensure!(reset.err().is_none());
+            }
+            connection.expect("USE app").await?;
+            let set = format!("SET @@millrace_consistency = '{level}'");
+            connection.expect(&set).await?;
+            let at_primary = async {
+                // Another node was the primary as long as this one was out of step.
+                let sql = "SELECT /* millrace: primary */ port FROM app.place";
+                while value(&mut connection, sql).await? != writing.port.to_string() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                anyhow::Ok(())
+            };
+            let at_primary = tokio::time::timeout(Duration::from_secs(20), at_primary).await;
+            at_primary.context("the node is not the primary again")??;
+            late.run("SET GLOBAL wsrep_desync = ON").await?;
+            late.run("FLUSH TABLES WITH READ LOCK").await?;
+            number += 1;
+            let written = number.to_string();
+            let write = format!("REPLACE INTO app.kinds VALUES (1, {written})");
+            elsewhere.run(&write).await?;
+            let shown = async {
+                // At level global all nodes are asked to wait.
+                let sql = "SELECT v FROM app.kinds WHERE k = 1";
+                while value(&mut connection, sql).await? != written {}
+                anyhow::Ok(())
+            };
+            let shown = tokio::time::timeout(Duration::from_secs(5), shown).await;
+            let reading = async {
+                let mut reply = None;
+                for sql in reads {
+                    reply = Some(connection.expect(sql).await?);
+                }
+                anyhow::Ok(reply.and_then(|reply| reply.scalar()))
+            };
+            let going = async {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                late.run("UNLOCK TABLES").await?;
+                late.run("SET GLOBAL wsrep_desync = OFF").await
+            };
+            let (read, gone) = tokio::join!(reading, going);
+            gone?;
+            shown.context("no other node shows the write")??;
+            let read = read?;
+            ensure!(
+                read.as_deref() == Some(&*written),
+                "{level}, {reads:?}: {read:?} after {written}"
+            );
+            connection.quit().await;
+        }
+    }
+    late.close().await;
+    elsewhere.close().await;
+    Ok(())
+}
+
+async fn value(connection: &mut Connection, sql: &str) -> anyhow::Result<String> {
+    let reply = connection.expect(sql).await?;
+    reply.scalar().with_context(|| format!("{sql}: no value"))
 }
 
 /// A server that falls behind is not waited for longer than it may be, and shows nothing old.

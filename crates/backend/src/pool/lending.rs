@@ -98,7 +98,8 @@ impl ServerPool {
         pool: &Pool,
         version: Version,
     ) -> Option<Box<Conn>> {
-        if facts.fresh.has_init_connect() {
+        // On a cluster's node it would be deaf.
+        if facts.fresh.has_init_connect() || facts.in_cluster {
             return None;
         }
         let mut conn = pool.idle.borrow_mut().take_old(version)?;

@@ -990,3 +990,39 @@ fn who_asks_for_replicas_is_told_of_those() {
         assert_eq!(candidates[0].server.index(), expected, "{wanted:?}");
     }
 }
+
+#[test]
+fn a_primary_that_lags_is_asked_to_wait() {
+    let world = world();
+    let required = set("");
+    let session = |primary_lags, wanted| SessionView {
+        primary_lags,
+        wanted,
+        ..SessionView::new(&required)
+    };
+    let all = Options {
+        reads: Reads::All,
+        ..Options::default()
+    };
+    let waits = |options: &Options, session: &SessionView<'_>, access| {
+        let decision = decide(&world, options, session, access, &IDLE);
+        let Decision::Send { candidates, .. } = decision else {
+            panic!("no server");
+        };
+        let mut waiting = candidates.iter().filter(|candidate| candidate.wait);
+        let waiting = waiting.by_ref().map(|candidate| candidate.server.index());
+        waiting.collect::<Vec<_>>()
+    };
+    let none = Vec::<usize>::new();
+    for options in [&Options::default(), &all] {
+        for (wanted, access) in [
+            (None, Access::Read),
+            (Some(Wanted::Primary), Access::Read),
+            (None, Access::PrimaryRead),
+            (None, Access::Write),
+        ] {
+            assert_eq!(waits(options, &session(true, wanted), access), [0]);
+            assert_eq!(waits(options, &session(false, wanted), access), none);
+        }
+    }
+}

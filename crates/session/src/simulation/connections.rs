@@ -390,6 +390,7 @@ fn facts(at: usize) -> ServerFacts {
         family: Family::MySql,
         track: "".into(),
         begins: Arc::new(Begins::unknown()),
+        in_cluster: false,
         fresh: Fresh::new(Duration::from_secs(1)),
     }
 }
