@@ -27,7 +27,7 @@ fn number(name: &str, default: u32) -> u32 {
         .unwrap_or(default)
 }
 
-/// What the test contains: the usual ones, or those that MILLRACE_TORTURE_WITH names, and never those that
+/// What the test contains: all, or those that MILLRACE_TORTURE_WITH names, and never those that
 /// MILLRACE_TORTURE_WITHOUT names.
 fn ingredients() -> anyhow::Result<BTreeSet<Ingredient>> {
     let named = |variable| match std::env::var(variable) {
@@ -36,7 +36,7 @@ fn ingredients() -> anyhow::Result<BTreeSet<Ingredient>> {
     };
     let with = named("MILLRACE_TORTURE_WITH").map_err(anyhow::Error::msg)?;
     let without = named("MILLRACE_TORTURE_WITHOUT").map_err(anyhow::Error::msg)?;
-    let mut all = with.unwrap_or_else(ingredients::usual);
+    let mut all = with.unwrap_or_else(ingredients::all);
     all.retain(|ingredient| !without.iter().flatten().any(|other| other == ingredient));
     Ok(all)
 }

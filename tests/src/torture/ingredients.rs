@@ -35,14 +35,9 @@ const NAMES: [(&str, Ingredient); 8] = [
     ("charsets", Ingredient::Charsets),
 ];
 
-/// Ingredients that do not pass yet and are left out unless they are named.
-const NOT_YET: [Ingredient; 2] = [Ingredient::Globals, Ingredient::Grants];
-
-/// The ingredients of every run.
-pub fn usual() -> BTreeSet<Ingredient> {
-    let all = NAMES.iter().map(|(_, ingredient)| *ingredient);
-    all.filter(|ingredient| !NOT_YET.contains(ingredient))
-        .collect()
+/// All of them.
+pub fn all() -> BTreeSet<Ingredient> {
+    NAMES.iter().map(|(_, ingredient)| *ingredient).collect()
 }
 
 /// Ingredients by their names, separated by commas.
