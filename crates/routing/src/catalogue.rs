@@ -42,6 +42,8 @@ pub struct Leaves {
     pub locks: Vec<Box<str>>,
     /// Locks whose names are not known.
     pub unknown_locks: bool,
+    /// Session variables, which the server tells with an OK only.
+    pub session_variables: bool,
 }
 
 impl Leaves {
@@ -52,6 +54,7 @@ impl Leaves {
             variables: Vec::new(),
             locks: Vec::new(),
             unknown_locks: true,
+            session_variables: true,
         }
     }
 
@@ -64,6 +67,7 @@ impl Leaves {
     fn add(&mut self, other: &Leaves) {
         self.user_variables |= other.user_variables;
         self.unknown_locks |= other.unknown_locks;
+        self.session_variables |= other.session_variables;
         for name in &other.variables {
             self.add_variable(name.clone());
         }

@@ -137,6 +137,7 @@ impl Session {
         // From here on what ran counts, not the EXECUTE that ran it.
         let (class, text) = request.inner.unwrap_or((class, text));
         self.note_surprises(&outcome, class);
+        self.note_untold_variables(&lease, &outcome, class);
         if changes_logins(class) {
             self.worker.shared.monitor.accounts_changed(lease.server);
         }
@@ -478,7 +479,13 @@ impl Session {
     }
 
     /// Session variables and the default database.
-    fn fold_state(&mut self, lease: &mut Lease, outcome: &Outcome, class: &Statement, text: &[u8]) {
+    pub(crate) fn fold_state(
+        &mut self,
+        lease: &mut Lease,
+        outcome: &Outcome,
+        class: &Statement,
+        text: &[u8],
+    ) {
         let mut state = SessionState::clone(&self.state);
         // MariaDB reports what SET STATEMENT sets for the one statement.
         let lasting = !class.flags.contains(Flags::SET_STATEMENT);
@@ -490,6 +497,13 @@ impl Session {
             .filter(|entry| !is_collation(entry));
         let ordered = others.chain(outcome.variables.iter().filter(is_collation));
         for (name, value) in ordered.filter(|_| lasting) {
+            if class.assignments.is_empty()
+                && KEEPS_CONNECTION.contains(&&**name)
+                && !name.ends_with("_database")
+            {
+                // Stored code has set it.
+                self.pin(PinReason::SessionState);
+            }
             if NOT_STATE.contains(&&**name) {
                 continue;
             }
@@ -745,6 +759,26 @@ impl Session {
             // It takes them as long as it took here.
             self.worker.set_replicas_behind();
         }
+        if class.flags.contains(Flags::SET_STATEMENT) {
+            // What it sets is told like what goes back with its end. Stored code's part is noted below.
+            let sets_nothing = matches!(
+                class.kind,
+                Kind::Select
+                    | Kind::Insert
+                    | Kind::Replace
+                    | Kind::Update
+                    | Kind::Delete
+                    | Kind::LoadData { .. }
+                    | Kind::Ddl
+                    | Kind::Show(_)
+                    | Kind::Explain { .. }
+                    | Kind::Do
+                    | Kind::Call
+            );
+            if !sets_nothing {
+                self.pin(PinReason::SessionState);
+            }
+        }
         if class.flags.contains(Flags::SEQUENCE) {
             // LASTVAL() is the connection's.
             self.pin(PinReason::SessionState);
@@ -781,6 +815,7 @@ impl Session {
             self.pin(PinReason::UserVariable);
         }
         self.left_variables.extend(leaves.variables);
+        self.variables_untold |= leaves.session_variables;
         if leaves.unknown_locks || !leaves.locks.is_empty() {
             self.pin(PinReason::UserLock);
             self.locks_unknown |= leaves.unknown_locks;
@@ -860,6 +895,33 @@ impl Session {
             || !self.left_variables.is_empty();
         if !explained {
             self.pin(PinReason::SessionState);
+        }
+    }
+
+    /// Servers tell what stored code has set in an OK packet only. After rows that end without one,
+    /// or an error, MySQL tells it in the next OK on the connection, whoever gets that; MariaDB never
+    /// does, but marks the end of rows (observed).
+    fn note_untold_variables(&mut self, lease: &Lease, outcome: &Outcome, class: &Statement) {
+        if !std::mem::take(&mut self.variables_untold) {
+            return;
+        }
+        if lease.tracking_foreign {
+            return self.pin(PinReason::SessionState);
+        }
+        let with_rows = self.capabilities.contains(Capabilities::DEPRECATE_EOF);
+        let failed = outcome.error.is_some();
+        match self.family {
+            // What is asked about the error would be told.
+            Family::MySql if failed && with_rows => self.pin(PinReason::SessionState),
+            Family::MySql => self.variables_untold = failed || !(outcome.ended_ok || with_rows),
+            Family::MariaDb => {
+                if failed
+                    || (outcome.end_marked && !with_rows)
+                    || class.flags.contains(Flags::SET_STATEMENT)
+                {
+                    self.pin(PinReason::SessionState);
+                }
+            }
         }
     }
 

@@ -1,16 +1,20 @@
 //! What a statement changed and no answer tells is asked for on the same connection before anybody
 //! else has it: user variables, tracking, positions, locks. The client has its answer by then.
 
-use millrace_backend::conn::{number, warnings};
+use millrace_backend::conn::{number, reported_variables, warnings};
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{SessionState, Value};
 use millrace_metrics::PinReason;
+use millrace_protocol::ok::OkPacket;
+use millrace_protocol::packet::HEADER;
+use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::ColumnDef;
 use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
 use millrace_topology::{GtidSet, Waits};
 
 use crate::effects::name_collation;
 use crate::prelude::CLEAR_DIAGNOSTICS;
+use crate::relay::Outcome;
 use crate::session::Session;
 use crate::variables;
 use crate::worker::CollationKey;
@@ -24,7 +28,8 @@ impl Session {
         if left || (assigns && !self.keep_numbers(lease, class, text)) {
             self.pin(PinReason::UserVariable);
         }
-        if !std::mem::take(&mut self.unreported).is_empty() {
+        let untold = std::mem::take(&mut self.variables_untold);
+        if !std::mem::take(&mut self.unreported).is_empty() || untold {
             self.pin(PinReason::SessionState);
         }
     }
@@ -33,6 +38,7 @@ impl Session {
         class.flags.contains(Flags::ASSIGNS_USER_VARS)
             || !self.unreported.is_empty()
             || !self.left_variables.is_empty()
+            || self.variables_untold
             || self.locks_to_check(class)
             || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK)
                 && !class.assignments.is_empty())
@@ -66,6 +72,12 @@ impl Session {
         if self.is_measured() {
             return self.leave_unasked(lease, class, text);
         }
+        if std::mem::take(&mut self.variables_untold) {
+            self.save_own_diagnostics(lease).await;
+            if !self.hear_variables(lease).await {
+                self.pin(PinReason::SessionState);
+            }
+        }
         let left = std::mem::take(&mut self.left_variables);
         let assigns = (class.flags.contains(Flags::ASSIGNS_USER_VARS) || !left.is_empty())
             && !self.handle.pins.has(PinReason::UserVariable);
@@ -90,6 +102,33 @@ impl Session {
             self.save_own_diagnostics(lease).await;
             self.read_position(lease).await;
         }
+    }
+
+    /// Has the server tell what stored code has set: MySQL does with the next OK. False where it
+    /// cannot be heard.
+    async fn hear_variables(&mut self, lease: &mut Lease) -> bool {
+        let mut query = Vec::new();
+        lease.frame_query(&mut query, b"DO 0");
+        if lease.send(&query, 1).await.is_err() {
+            return false;
+        }
+        let Ok(answer) = lease.read_answer(Expect::Query).await else {
+            return false;
+        };
+        let payload = answer.get(HEADER..).unwrap_or_default();
+        let Ok(ok) = OkPacket::parse(payload, lease.capabilities) else {
+            return false;
+        };
+        let mut outcome = Outcome::default();
+        reported_variables(&ok, |name, value| {
+            let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+            lease.tracking_foreign |= name.starts_with("session_track_");
+            outcome.variables.push((name.into(), value.into()));
+        });
+        if !outcome.variables.is_empty() {
+            self.fold_state(lease, &outcome, &Statement::default(), b"");
+        }
+        true
     }
 
     /// Whether names in the session's statements are in UTF-8.

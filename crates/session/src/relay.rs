@@ -47,6 +47,8 @@ pub(crate) struct Outcome {
     pub(crate) schema: Option<Box<[u8]>>,
     /// The server says that some state changed.
     pub(crate) state_changed: bool,
+    /// The end of some rows says so, without what.
+    pub(crate) end_marked: bool,
     /// A position was reported.
     pub(crate) positioned: bool,
     /// The server's number of a statement that was prepared, with columns and parameters.
@@ -182,6 +184,7 @@ impl Session {
                         self.outcome.warnings = warnings;
                         self.outcome.ended_ok = false;
                         if status.contains(Status::SESSION_STATE_CHANGED) {
+                            self.outcome.end_marked = true;
                             // MariaDB sets the flag for no reason (observed).
                             self.outcome.state_changed |=
                                 lease.family == millrace_sql::Family::MySql;

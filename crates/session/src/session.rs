@@ -290,6 +290,8 @@ pub(crate) struct Session {
     pub(crate) unreported: Vec<Box<str>>,
     /// User variables that stored code may have set in the statement under way.
     pub(crate) left_variables: Vec<Box<[u8]>>,
+    /// Stored code may have set session variables, and the server has not told which.
+    pub(crate) variables_untold: bool,
     /// The locks asked for by GET_LOCK, as SQL literals.
     pub(crate) locks: Vec<Box<str>>,
     /// Some lock's name is not known.
@@ -398,6 +400,7 @@ impl Session {
             statement_begun: Instant::now(),
             unreported: Vec::new(),
             left_variables: Vec::new(),
+            variables_untold: false,
             locks: Vec::new(),
             locks_unknown: false,
             measuring: Measuring::default(),

@@ -33,6 +33,8 @@ pub(super) struct Body<'t> {
     pub(super) sets: Vec<&'t [u8]>,
     /// It may set one whose name cannot be told.
     pub(super) sets_unknown: bool,
+    /// It may set a session variable.
+    pub(super) sets_session: bool,
     /// It may leave other things on the connection: a temporary table, a role.
     pub(super) leaves_more: bool,
     /// It runs statements that it makes itself.
@@ -129,6 +131,14 @@ const HAZARDS: &[&str] = &[
 
 /// Statements that are also built-in functions where `(` follows.
 const HAZARDS_BUT_CALLS: &[&str] = &["INSERT", "REPLACE", "TRUNCATE"];
+
+/// Variables that `SET @@name` sets for the next transaction only, and no server tells.
+const NEXT_TRANSACTION: &[&str] = &[
+    "TRANSACTION_ISOLATION",
+    "TRANSACTION_READ_ONLY",
+    "TX_ISOLATION",
+    "TX_READ_ONLY",
+];
 
 /// Words before `(` that call nothing.
 const NO_CALLS: &[&str] = &[
@@ -304,10 +314,13 @@ impl<'t> Reader<'_, 't> {
             || (is("SET") && !self.sets_locals_only(index));
         self.body.hazard |= hazard;
         self.body.selects |= is("SELECT");
+        self.body.sets_session |=
+            is("SET") && self.is_statement_set(index) && self.sets_session(index);
         self.body.leaves_more |= is("TEMPORARY")
             || is("ROLE")
             || is("RESOURCE")
-            || (is("TRANSACTION") && is_word(self.before(index), "SET"));
+            || (is("TRANSACTION") && is_word(self.before(index), "SET"))
+            || (is_one_of(word, NEXT_TRANSACTION) && is_sign(self.before(index), b'@'));
         self.body.dynamic |= is("PREPARE") || is("EXECUTE");
     }
 
@@ -370,6 +383,57 @@ impl<'t> Reader<'_, 't> {
             }
         }
         !target
+    }
+
+    /// Whether this SET begins a statement, and is no part of an UPDATE, INSERT or SIGNAL.
+    fn is_statement_set(&self, index: usize) -> bool {
+        let openers = ["BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT"];
+        let others = [
+            "UPDATE", "INSERT", "REPLACE", "SIGNAL", "RESIGNAL", "LOAD", "ALTER",
+        ];
+        let before = self.before(index);
+        if [b';', b':'].iter().any(|sign| is_sign(before, *sign))
+            || openers.iter().any(|word| is_word(before, word))
+        {
+            return true;
+        }
+        let statement = self.tokens[..index].iter().rev();
+        let mut statement = statement.take_while(|token| **token != Token::Sign(b';'));
+        !statement.any(|token| others.iter().any(|word| is_word(Some(token), word)))
+    }
+
+    /// Some target of a SET is neither declared in the body, nor a user variable, nor a column of
+    /// the new row. A parameter counts as a variable: what parameters there are is not known here.
+    fn sets_session(&self, index: usize) -> bool {
+        let mut depth = 0_u32;
+        let mut target = true;
+        for (at, token) in self.tokens.iter().enumerate().skip(index + 1) {
+            if target {
+                target = false;
+                let next = self.at(at + 1);
+                let own = match token {
+                    Token::Sign(b'@') => !is_sign(next, b'@'),
+                    Token::Word(name) | Token::Quoted(name) => {
+                        let known = self.declared.iter().any(|d| d.eq_ignore_ascii_case(name));
+                        (known && (is_sign(next, b'=') || is_sign(next, b':')))
+                            || (is_word(Some(token), "NEW") && is_sign(next, b'.'))
+                    }
+                    _ => false,
+                };
+                if !own {
+                    return true;
+                }
+                continue;
+            }
+            match token {
+                Token::Sign(b'(') => depth += 1,
+                Token::Sign(b')') => depth = depth.saturating_sub(1),
+                Token::Sign(b',') if depth == 0 => target = true,
+                Token::Sign(b';') => return false,
+                _ => {}
+            }
+        }
+        target
     }
 
     /// Takes a possibly qualified name; the index of its last token.
@@ -572,6 +636,41 @@ mod tests {
         ];
         for (text, hazard) in table {
             assert_eq!(read(text.as_bytes()).hazard, hazard, "{text}");
+        }
+    }
+
+    #[test]
+    fn finds_what_sets_session_variables() {
+        let table = [
+            ("SET SESSION sql_mode = ''", true),
+            ("BEGIN SET @@group_concat_max_len = a; RETURN a; END", true),
+            ("BEGIN SET time_zone = '+07:00'; RETURN 1; END", true),
+            ("SET @a = 1, sql_mode = ''", true),
+            ("SET NAMES latin1", true),
+            (
+                "BEGIN IF (SELECT 1 FROM t FOR UPDATE) THEN SET sql_mode = ''; END IF; END",
+                true,
+            ),
+            (
+                "BEGIN DECLARE EXIT HANDLER FOR SQLSTATE '23000' SET sql_mode = ''; END",
+                true,
+            ),
+            ("l: LOOP SET sql_mode = ''; LEAVE l; END LOOP", true),
+            ("BEGIN SET a = a + 1; RETURN a; END", true),
+            (
+                "BEGIN DECLARE a INT; SET a = a + 1, @b = f(1, 2); RETURN a; END",
+                false,
+            ),
+            ("SET NEW.a = 1, NEW.b = 2", false),
+            (
+                "BEGIN UPDATE t SET a = 1; INSERT INTO t SET a = 2; END",
+                false,
+            ),
+            ("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'", false),
+            ("RETURN 1", false),
+        ];
+        for (text, sets) in table {
+            assert_eq!(read(text.as_bytes()).sets_session, sets, "{text}");
         }
     }
 

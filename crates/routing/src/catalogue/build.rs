@@ -161,6 +161,7 @@ impl Reader {
                 variables: Vec::new(),
                 unknown_locks: body.dynamic,
                 locks: Vec::new(),
+                session_variables: body.sets_session,
             },
             functions: Vec::new(),
             procedures: body.procedures.iter().map(key).collect(),
