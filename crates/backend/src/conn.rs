@@ -694,11 +694,9 @@ impl Conn {
         self.residue = Residue::default();
         self.last_insert_id = Some(0);
         let mut state = self.finish_set_up(facts).await?;
-        if self.family == Family::MariaDb {
-            // The database stays, but `character_set_database` is no longer its own (observed):
-            // it has to be chosen again.
-            state.database = Box::default();
-        }
+        // The database stays, but `character_set_database` is no longer its own (observed on both
+        // families): it has to be chosen again.
+        state.database = Box::default();
         Ok(state)
     }
 

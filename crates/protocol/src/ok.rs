@@ -217,7 +217,8 @@ pub fn put_change(out: &mut Vec<u8>, change: &Change<'_>) {
 /// none for a client without SESSION_TRACK. An OK that ends rows becomes an EOF for a
 /// client without DEPRECATE_EOF.
 ///
-/// `status` maps the flags; SESSION_STATE_CHANGED is then set right by this function.
+/// `status` maps the flags. SESSION_STATE_CHANGED is set where a change is left; by itself it stands for a
+/// change without an entry, as in a packet that came without any.
 /// A packet that cannot be read is an error, and nothing is appended.
 pub fn rewrite_ok(
     out: &mut Vec<u8>,
@@ -242,10 +243,14 @@ pub fn rewrite_ok(
             }
         }
     }
+    let mut flags = ok.status;
+    if ok.changes().next().is_some() {
+        flags -= Status::SESSION_STATE_CHANGED;
+    }
     let fields = OkFields {
         affected_rows: ok.affected_rows,
         last_insert_id: ok.last_insert_id,
-        status: status(ok.status),
+        status: status(flags),
         warnings: ok.warnings,
         info: ok.info,
         session: &session,
@@ -266,7 +271,8 @@ pub struct OkFields<'a> {
     pub status: Status,
     pub warnings: u16,
     pub info: &'a [u8],
-    /// Entries made by [`put_change`]; left out for a client without SESSION_TRACK.
+    /// Entries made by [`put_change`]; left out for a client without SESSION_TRACK. SESSION_STATE_CHANGED
+    /// goes with them; in `status` it stands for a change without an entry.
     pub session: &'a [u8],
 }
 
@@ -287,8 +293,9 @@ pub fn encode_end(out: &mut Vec<u8>, seq: u8, caps: Capabilities, fields: &OkFie
 }
 
 fn put_ok(out: &mut Vec<u8>, seq: u8, caps: Capabilities, header: u8, fields: &OkFields<'_>) -> u8 {
-    let tracked = caps.contains(Capabilities::SESSION_TRACK) && !fields.session.is_empty();
     let mut status = fields.status;
+    let changed = status.contains(Status::SESSION_STATE_CHANGED) || !fields.session.is_empty();
+    let tracked = changed && caps.contains(Capabilities::SESSION_TRACK);
     status.set(Status::SESSION_STATE_CHANGED, tracked);
     let mut writer = Writer::new(out, seq);
     writer

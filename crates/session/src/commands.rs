@@ -15,25 +15,14 @@ use millrace_sql::{Access, Family, Flags, Kind, Statement, classify};
 
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
+use crate::found_rows::first_found_rows;
 use crate::kill;
 use crate::lease::{Main, Request, Types};
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::{ClientStatement, TEMPORARY};
-use crate::questions::{
-    asks_connection, asks_own_number, first_found_rows, is_about_last, with_connection_id,
-};
+use crate::questions::{asks_connection, asks_own_number, is_about_last, with_connection_id};
 use crate::route;
 use crate::session::{Session, Transaction};
-
-fn unknown_statement(family: Family, id: u32, command: &str) -> Failure {
-    // MySQL 9 names the function that looks first (observed).
-    let command = match family {
-        Family::MySql => "mysql_stmt_precheck",
-        Family::MariaDb => command,
-    };
-    let text = format!("Unknown prepared statement handler ({id}) given to {command}");
-    Answer::client(1243, b"HY000", text).into()
-}
 
 /// Whether clients may share the statement on a server connection: it is nothing but its text, under
 /// what is set.
@@ -48,6 +37,18 @@ fn is_shareable(class: &Statement) -> bool {
 }
 
 impl Session {
+    /// The error of a command that names a statement which the client does not have.
+    async fn unknown_statement(&mut self, id: u32, command: &str) -> Failure {
+        // MySQL 9 names the function that looks first (observed).
+        let command = match self.family {
+            Family::MySql => "mysql_stmt_precheck",
+            Family::MariaDb => command,
+        };
+        let text = format!("Unknown prepared statement handler ({id}) given to {command}");
+        let answer = Answer::client(1243, b"HY000", text);
+        self.add_to_messages(answer).await.into()
+    }
+
     /// COM_STMT_PREPARE.
     pub(crate) async fn prepare(&mut self, packet: &[u8], text: &[u8]) -> Result<(), Failure> {
         let limit = self.worker.options().statements_max;
@@ -168,7 +169,8 @@ impl Session {
         let (capabilities, family) = (self.capabilities, self.family);
         let id = self.statements.real(execute.id);
         let Some(statement) = self.statements.get_mut(id) else {
-            return Err(unknown_statement(family, execute.id, "mysqld_stmt_execute"));
+            let unknown = self.unknown_statement(execute.id, "mysqld_stmt_execute");
+            return Err(Box::pin(unknown).await);
         };
         if std::mem::take(&mut statement.bad_long_data) {
             let command = match family {
@@ -355,11 +357,7 @@ impl Session {
     ) -> Result<(), Failure> {
         let id = self.statements.real(id);
         let Some(statement) = self.statements.get(id) else {
-            return Err(unknown_statement(
-                self.family,
-                id,
-                "mysqld_stmt_bulk_execute",
-            ));
+            return Err(self.unknown_statement(id, "mysqld_stmt_bulk_execute").await);
         };
         let _ = flags;
         let (class, text) = (statement.class.clone(), statement.text.clone());
@@ -446,7 +444,7 @@ impl Session {
         let id = self.statements.real(id);
         self.statements.clear_long_data(id);
         let Some(statement) = self.statements.get_mut(id) else {
-            return Err(unknown_statement(self.family, id, "mysqld_stmt_reset"));
+            return Err(self.unknown_statement(id, "mysqld_stmt_reset").await);
         };
         if !std::mem::take(&mut statement.cursor) {
             self.answered_ok();
@@ -482,7 +480,7 @@ impl Session {
     pub(crate) async fn fetch(&mut self, packet: &[u8], id: u32) -> Result<(), Failure> {
         let id = self.statements.real(id);
         let Some(statement) = self.statements.get(id) else {
-            return Err(unknown_statement(self.family, id, "mysqld_stmt_fetch"));
+            return Err(self.unknown_statement(id, "mysqld_stmt_fetch").await);
         };
         if !statement.cursor {
             let dot = if self.family == Family::MySql {
@@ -531,6 +529,7 @@ impl Session {
     /// becomes the server's default (observed on both families), and the database, which stays.
     pub(crate) async fn reset_connection(&mut self, packet: &[u8]) -> Result<(), Failure> {
         let _ = packet;
+        self.read_found_rows().await;
         self.release_everything();
         let database = self.state.database.clone();
         let state = SessionState {
@@ -542,6 +541,7 @@ impl Session {
         let state = self.worker.states.share(state);
         self.set_state(state);
         self.status = self.first_status();
+        self.was_reset = true;
         self.ok(OkFields::default()).await
     }
 
@@ -572,6 +572,26 @@ impl Session {
         }
     }
 
+    /// FOUND_ROWS() outlives a reset and another login (observed on both families).
+    async fn read_found_rows(&mut self) {
+        if self.found_rows_known {
+            return;
+        }
+        match self.lease.take() {
+            Some(mut lease) => {
+                lease.begin();
+                self.save_own_diagnostics(&mut lease).await;
+                self.keep(lease);
+            }
+            None => self.gather_answers().await,
+        }
+        self.collect_saved();
+        if !self.found_rows_known {
+            self.found_rows = first_found_rows(self.family);
+            self.found_rows_known = true;
+        }
+    }
+
     /// Ends all that the session has on servers, except its account.
     fn release_everything(&mut self) {
         if let Some(mut lease) = self.lease.take() {
@@ -594,8 +614,6 @@ impl Session {
         self.last_server = None;
         self.diagnostics_at = None;
         self.found_rows_at = None;
-        self.found_rows = first_found_rows(self.family);
-        self.found_rows_known = true;
         self.row_count = 0;
         self.seq += 1;
         self.status = Status::AUTOCOMMIT;
@@ -612,6 +630,7 @@ impl Session {
             )));
         };
         let old_database = self.state.database.clone();
+        self.read_found_rows().await;
         self.release_everything();
         let collation = change.collation.and_then(|id| u8::try_from(id).ok());
         let collation = collation

@@ -2,12 +2,13 @@
 //! messages that were saved then. What no saved message tells (the names that SIGNAL can give) is empty.
 
 use millrace_backend::state::write_hex;
+use millrace_metrics::PinReason;
 use millrace_protocol::ok::OkFields;
 use millrace_sql::Family;
 
 use crate::failure::Failure;
 use crate::session::Session;
-use crate::variables::variable_name;
+use crate::variables::{variable_name, write_variable};
 
 /// What one GET DIAGNOSTICS asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -202,6 +203,7 @@ impl Session {
             }
         };
         let (rows, count) = (self.row_count, messages.len());
+        let mut values = Vec::new();
         for (name, item) in &get.items {
             let value = match (item, message) {
                 (Item::Number, _) => format!("CAST({count} AS UNSIGNED)").into_bytes(),
@@ -209,11 +211,48 @@ impl Session {
                 (item, Some(message)) => self.condition_item(*item, message),
                 (_, None) => continue,
             };
-            self.private.set(name, value.into());
+            values.push((&**name, value));
         }
+        self.give_values(&values).await;
         self.answered_ok();
         self.ok(OkFields::default()).await?;
         Ok(true)
+    }
+
+    /// Gives user variables their values, also on a connection that is kept.
+    async fn give_values(&mut self, values: &[(&[u8], Vec<u8>)]) {
+        if values.is_empty() {
+            return;
+        }
+        let mut holds = false;
+        let mut kept = self.lease.take();
+        if let Some(lease) = &mut kept {
+            let mut text = b"SET ".to_vec();
+            for (name, value) in values {
+                if text.len() > 4 {
+                    text.push(b',');
+                }
+                write_variable(&mut text, name);
+                text.push(b'=');
+                text.extend_from_slice(value);
+            }
+            lease.begin();
+            holds = self.holds_private(lease);
+            let text = String::from_utf8_lossy(&text);
+            lease.broken |= lease.query(&text).await.is_err();
+        }
+        // Those of a connection that is kept for them are not known here.
+        if !self.handle.pins.has(PinReason::UserVariable) {
+            for (name, value) in values {
+                self.private.set(name, value.as_slice().into());
+            }
+            if let Some(lease) = &mut kept {
+                self.note_private(lease, holds);
+            }
+        }
+        if let Some(lease) = kept {
+            self.keep(lease);
+        }
     }
 
     fn condition_item(&self, item: Item, [level, code, message]: &[Box<[u8]>; 3]) -> Vec<u8> {

@@ -15,6 +15,7 @@ use millrace_sql::{
 use millrace_topology::{GtidSet, ServerId, Waits};
 
 use crate::failure::Failure;
+use crate::found_rows::{Found, found_rows};
 use crate::lease::Request;
 use crate::prelude::IdBefore;
 use crate::relay::Outcome;
@@ -97,7 +98,7 @@ impl Session {
             }
         }
         if request.expect != Expect::Prepare || failed {
-            self.note_results(&mut lease, &outcome, class, text);
+            self.note_results(&mut lease, &outcome, request, text);
         }
         self.note_transaction(&outcome, request, began);
         if self.journal.is_some() {
@@ -238,19 +239,38 @@ impl Session {
         &mut self,
         lease: &mut Lease,
         outcome: &Outcome,
-        class: &Statement,
+        request: &Request<'_>,
         text: &[u8],
     ) {
+        let class = request.class;
+        // EXECUTE counts as what it runs does.
+        let counted = request.inner.map_or(class, |(inner, _)| inner);
         let uid = self.handle.uid;
         if class.kind == Kind::Diagnostics && outcome.error.is_none() {
+            if request.expect == Expect::Simple {
+                // COM_PING asks nothing.
+                self.row_count = 0;
+                return;
+            }
+            self.ok_count = Some(0);
             // What was asked for can be asked for again.
             let own = self
                 .diagnosed(class)
                 .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
-            if !own {
+            if !own && lease.last_user == uid && lease.last_seq != 0 {
+                // It may hold LAST_INSERT_ID(), but what went ahead may have counted rows.
+                lease.residue.diagnostics = false;
+                if self.found_rows_at == Some((lease.server, lease.last_seq)) {
+                    self.found_rows_at = None;
+                }
+            } else if !own {
                 lease.last_user = 0;
                 lease.last_seq = 0;
                 lease.residue = Residue::default();
+            }
+            if outcome.result_sets > 0 && counts_messages(class, text) {
+                (self.found_rows, self.found_rows_known) = (outcome.rows, true);
+                self.found_rows_at = None;
             }
             // An OK (of GET DIAGNOSTICS, or to COM_PING) counts no rows, a result none at all.
             self.row_count = if outcome.ended_ok { 0 } else { -1 };
@@ -267,6 +287,11 @@ impl Session {
             .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
         self.collect_saved();
         self.seq += 1;
+        self.ok_count = match class.kind {
+            // RESIGNAL adds to the messages there are.
+            Kind::Signal if outcome.error.is_some() => Some(1),
+            _ => None,
+        };
         if !holds_insert_id || lease.last_user != uid {
             lease.residue = Residue::default();
         }
@@ -335,26 +360,23 @@ impl Session {
             lease.residue.diagnostics = true;
             self.diagnostics_at = Some((lease.server, self.seq));
         }
-        lease.residue.found_rows = class.flags.contains(Flags::CALC_FOUND_ROWS);
         self.row_count = match outcome.ended_ok && !failed {
             true => i64::try_from(outcome.affected_rows).unwrap_or(i64::MAX),
             false => -1,
         };
-        if outcome.result_sets > 0 {
-            self.found_rows = outcome.rows;
-            self.found_rows_known = !lease.residue.found_rows;
-            self.found_rows_at = Some((lease.server, self.seq));
-        } else if class.kind == Kind::Select && outcome.ended_ok && !failed {
-            // SELECT … INTO: its rows were not sent (observed).
-            self.found_rows = outcome.affected_rows;
-            self.found_rows_known = !lease.residue.found_rows;
-            self.found_rows_at = Some((lease.server, self.seq));
-        } else if self.family == Family::MySql && class.kind == Kind::Update && !failed {
-            // On MySQL an UPDATE counts as well (observed).
-            self.found_rows = outcome.matched.unwrap_or(outcome.affected_rows);
-            self.found_rows_known = true;
-            self.found_rows_at = Some((lease.server, self.seq));
-        } else if held_rows {
+        let found = match found_rows(self.family, counted, outcome) {
+            Found::Perhaps if held_rows => Found::Unknown,
+            Found::Perhaps => Found::Kept,
+            found => found,
+        };
+        lease.residue.found_rows = found == Found::Unknown;
+        if let Found::Rows(rows) = found {
+            self.found_rows = rows;
+        }
+        if found != Found::Kept {
+            self.found_rows_known = found != Found::Unknown;
+        }
+        if found != Found::Kept || held_rows {
             self.found_rows_at = Some((lease.server, self.seq));
         }
         let asked = [self.diagnostics_at, self.insert_id_at, self.found_rows_at];
@@ -1008,6 +1030,13 @@ enum Messages {
     Unknown,
     /// Only the connection knows, and there may be new ones.
     Own,
+}
+
+/// SHOW COUNT(*) or SELECT @@warning_count, whose one row counts; SHOW WARNINGS counts none.
+fn counts_messages(class: &Statement, text: &[u8]) -> bool {
+    let mut words = text.split(|byte| byte.is_ascii_whitespace() || *byte == b'(');
+    let is_count = |word: &[u8]| word.eq_ignore_ascii_case(b"count");
+    class.flags.contains(Flags::READS_SYSVARS) || words.nth(1).is_some_and(is_count)
 }
 
 /// SET last_insert_id = …

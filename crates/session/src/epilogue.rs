@@ -82,8 +82,15 @@ impl Session {
         let assigns = (class.flags.contains(Flags::ASSIGNS_USER_VARS) || !left.is_empty())
             && !self.handle.pins.has(PinReason::UserVariable);
         if assigns && !(left.is_empty() && self.keep_numbers(lease, class, text)) {
-            self.save_own_diagnostics(lease).await;
-            if !self.read_user_variables(lease, class, text, left).await {
+            let names = self.variables_to_read(class, text, left);
+            let read = match &names {
+                Some(names) => {
+                    self.save_own_diagnostics(lease).await;
+                    self.read_user_variables(lease, names).await
+                }
+                None => false,
+            };
+            if !read {
                 self.pin(PinReason::UserVariable);
             }
         }
@@ -158,13 +165,13 @@ impl Session {
         true
     }
 
-    fn holds_private(&self, lease: &Lease) -> bool {
+    pub(crate) fn holds_private(&self, lease: &Lease) -> bool {
         (lease.private_of == 0 && self.private.is_empty())
             || (lease.private_of == self.handle.uid
                 && lease.private_version == self.private.version)
     }
 
-    fn note_private(&self, lease: &mut Lease, holds: bool) {
+    pub(crate) fn note_private(&self, lease: &mut Lease, holds: bool) {
         lease.private_of = self.handle.uid;
         lease.private_version = if holds {
             self.private.version
@@ -207,21 +214,20 @@ impl Session {
         }
     }
 
-    /// False where a value cannot be learnt.
-    async fn read_user_variables(
-        &mut self,
-        lease: &mut Lease,
+    /// The user variables that the statement may have set; none where that cannot be told.
+    fn variables_to_read(
+        &self,
         class: &Statement,
         text: &[u8],
         left: Vec<Box<[u8]>>,
-    ) -> bool {
+    ) -> Option<Vec<Box<[u8]>>> {
         let unnamed =
             class.flags.contains(Flags::ASSIGNS_USER_VARS) && class.user_vars_assigned.is_empty();
         if unnamed
             || class.flags.contains(Flags::TRUNCATED)
             || matches!(class.kind, Kind::Unknown | Kind::Multi)
         {
-            return false;
+            return None;
         }
         let mut names = left;
         for span in &class.user_vars_assigned {
@@ -230,9 +236,12 @@ impl Session {
         names.sort_unstable();
         names.dedup();
         // What names are in another character set depends on the connection's.
-        if !names.iter().all(|name| name.is_ascii()) && !self.speaks_utf8() {
-            return false;
-        }
+        let readable = self.speaks_utf8() || names.iter().all(|name| name.is_ascii());
+        readable.then_some(names)
+    }
+
+    /// False where a value cannot be learnt.
+    async fn read_user_variables(&mut self, lease: &mut Lease, names: &[Box<[u8]>]) -> bool {
         let mut query = b"SELECT ".to_vec();
         for (at, name) in names.iter().enumerate() {
             if at > 0 {

@@ -334,6 +334,7 @@ impl Session {
             discard: false,
             sums: recorded,
             cursor: opens_cursor(request),
+            warnings: self.ok_warnings,
         };
         self.ends = Ends {
             writes: request.access == Access::Write && request.expect != Expect::Prepare,

@@ -53,11 +53,10 @@ impl Session {
                 self.begin_deferred(class.flags, text).await?;
             }
             Kind::Commit | Kind::Rollback if self.may_end_here(class.flags) => {
-                let mut state: &[u8] = b"";
+                let was_open = self.status.contains(Status::IN_TRANS);
+                let mut state = was_open.then_some(&b""[..]);
                 if !class.flags.contains(Flags::CHAIN) {
-                    if self.status.contains(Status::IN_TRANS) {
-                        state = b"________";
-                    }
+                    state = was_open.then_some(b"________");
                     self.transaction = Transaction::None;
                     self.handle.begun.set(false);
                     self.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
@@ -97,6 +96,7 @@ impl Session {
     /// The statement counts as one: what could be asked about the one before is gone.
     fn settle_locally(&mut self) {
         self.seq += 1;
+        self.ok_count = None;
         if self.family == Family::MySql {
             self.diagnostics_at = None;
         }
@@ -126,7 +126,7 @@ impl Session {
         self.status |= Status::IN_TRANS;
         self.status.set(Status::IN_TRANS_READONLY, read_only);
         self.settle_locally();
-        self.ok_in_transaction(if changed { b"T_______" } else { b"" })
+        self.ok_in_transaction(Some(if changed { b"T_______" } else { b"" }))
             .await
     }
 
@@ -140,19 +140,24 @@ impl Session {
             .any(|name| self.state.is_on(name))
     }
 
-    /// An OK that tells a client that follows transactions what became of its own.
-    async fn ok_in_transaction(&mut self, state: &[u8]) -> Result<(), Failure> {
-        let mut session = Vec::new();
+    /// An OK that tells a client that follows transactions what became of its own: it looks like
+    /// this now, or (nothing) as before although it is another.
+    async fn ok_in_transaction(&mut self, state: Option<&[u8]>) -> Result<(), Failure> {
+        let (mut session, mut status) = (Vec::new(), Status::empty());
         let follows = self.capabilities.contains(Capabilities::SESSION_TRACK)
             && match self.state.reported("session_track_transaction_info") {
                 Some(value) => value.eq_ignore_ascii_case(b"STATE"),
                 // Whatever the variable says, MySQL 9 does (observed).
                 None => self.family == Family::MySql && self.lex.version >= 90_000,
             };
-        if follows && !state.is_empty() {
-            put_change(&mut session, &Change::TransactionState(state));
+        if let Some(state) = state.filter(|_| follows) {
+            status = Status::SESSION_STATE_CHANGED;
+            if !state.is_empty() {
+                put_change(&mut session, &Change::TransactionState(state));
+            }
         }
         self.ok(OkFields {
+            status,
             session: &session,
             ..OkFields::default()
         })
@@ -208,6 +213,7 @@ impl Session {
             result.row(&[Cell::Bytes(level), Cell::Bytes(code), Cell::Bytes(message)]);
         }
         (self.row_count, self.last_server) = (-1, None);
+        self.ok_count = Some(0);
         self.show(&result, 0).await?;
         Ok(true)
     }
@@ -228,6 +234,8 @@ impl Session {
             result.row(&[Cell::UInt(count)]);
         }
         (self.row_count, self.last_server) = (-1, None);
+        (self.found_rows, self.found_rows_known, self.found_rows_at) = (1, true, None);
+        self.ok_count = Some(0);
         self.show(&result, 0).await?;
         Ok(true)
     }
@@ -241,6 +249,7 @@ impl Session {
             Value::Literal(_) => return None,
         };
         let as_greeted = self.base.reported("character_set_results") == Some(charset);
+        let as_greeted = as_greeted && !self.was_reset;
         let (collation, width) = charsets::of_results(charset, self.family)?;
         let collation = if as_greeted {
             u16::from(self.identity.collation)

@@ -112,15 +112,21 @@ impl Session {
         }
         let target = self.state.clone();
         self.replay(lease, &target, &mut prelude);
+        let held_insert_id = self.insert_id_at.is_some();
         if self.needs_insert_id(request) && !self.keeps_insert_id(lease, request) {
+            let uses_found_rows = request.class.flags.contains(Flags::USES_FOUND_ROWS);
+            if uses_found_rows && held_insert_id && !self.found_rows_known {
+                // To read the one changes the other.
+                Box::pin(self.save_own_diagnostics(lease)).await;
+            }
             Box::pin(self.restore_insert_id(lease, &mut prelude)).await?;
         }
         let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
         if request.class.flags.intersects(counts) {
-            self.restore_counts(lease, request.class, &mut prelude);
+            let asked = held_insert_id && self.insert_id_at.is_none();
+            self.restore_counts(lease, request.class, asked, &mut prelude);
         }
-        if request.class.kind == Kind::Diagnostics {
-            // What the connection has to show is not this session's, which has nothing.
+        if self.sees_old_messages(lease, request) {
             prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
         }
         if request.expect != Expect::Prepare {
@@ -411,16 +417,41 @@ impl Session {
         }
     }
 
+    /// Whether the statement would show messages that are not this session's, or no longer: there are
+    /// none for it to show.
+    fn sees_old_messages(&self, lease: &Lease, request: &Request<'_>) -> bool {
+        match request.class.kind {
+            Kind::Diagnostics => request.expect != Expect::Simple,
+            // One of several may ask.
+            Kind::Multi => {
+                lease.last_user == self.handle.uid
+                    && lease.residue.diagnostics
+                    && self.diagnostics_at.is_none()
+            }
+            _ => false,
+        }
+    }
+
     /// Makes FOUND_ROWS() and ROW_COUNT() on another connection what they are for the session,
-    /// as far as a statement without effect can.
-    fn restore_counts(&mut self, lease: &Lease, class: &Statement, prelude: &mut Prelude) {
+    /// as far as a statement without effect can. `asked`: LAST_INSERT_ID() was read on this one.
+    fn restore_counts(
+        &mut self,
+        lease: &Lease,
+        class: &Statement,
+        asked: bool,
+        prelude: &mut Prelude,
+    ) {
         const ROWS_MAX: u64 = 64;
         let uid = self.handle.uid;
         let here = Some((lease.server, lease.last_seq));
         let mine = lease.last_user == uid;
-        let rows_here = mine && self.found_rows_at == here;
-        let count_here =
-            mine && self.last_server == Some(lease.server) && lease.last_seq == self.seq;
+        let rows_here = mine && self.found_rows_at == here && !asked;
+        // What goes ahead of the statement has a count of its own.
+        let count_here = mine
+            && self.last_server == Some(lease.server)
+            && lease.last_seq == self.seq
+            && prelude.bytes.is_empty()
+            && !asked;
         let needs_rows = class.flags.contains(Flags::USES_FOUND_ROWS) && !rows_here;
         let needs_count = class.flags.contains(Flags::USES_ROW_COUNT) && !count_here;
         if !needs_rows && !needs_count {
@@ -440,7 +471,8 @@ impl Session {
             prelude.query(lease, &text);
         }
         if self.row_count == 0 {
-            prelude.query(lease, b"DO 0");
+            // On MySQL, DO would change FOUND_ROWS() (observed).
+            prelude.query(lease, b"SET @@session.sql_notes=@@session.sql_notes");
         }
     }
 
@@ -463,7 +495,7 @@ impl Session {
                 self.read_insert_id(lease).await;
             }
             if self.insert_id_at.is_some()
-                && let Some(mut own) = self.pool(server).try_take_own(uid, seq)
+                && let Some(mut own) = self.take_own(server, seq)
             {
                 self.read_insert_id(&mut own).await;
                 own.give_back();

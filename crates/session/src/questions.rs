@@ -2,20 +2,14 @@
 //! connection would answer for another: the client's own connection number, and what is known of
 //! a last statement whose connection others have used since.
 
+use millrace_backend::pool::Lease;
 use millrace_sql::{Family, Flags, Kind, LexMode, Statement, classify};
 use millrace_topology::ServerId;
 
+use crate::columns::{Columns, Token};
 use crate::failure::Answer;
 use crate::lease::Request;
 use crate::session::Session;
-
-/// FOUND_ROWS() before a session's first result (observed).
-pub(crate) fn first_found_rows(family: Family) -> u64 {
-    match family {
-        Family::MySql => 0,
-        Family::MariaDb => 1,
-    }
-}
 
 /// What a text may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +31,9 @@ impl Session {
     /// The statement is about the one before, and no connection is kept that knows.
     fn asks_back(&self, class: &Statement) -> bool {
         // In several statements, one asks about another.
-        self.lease.is_none() && class.kind != Kind::Multi && is_about_last(class)
+        (self.lease.is_none() || self.kept_without_messages())
+            && class.kind != Kind::Multi
+            && is_about_last(class)
     }
 
     /// Reads what the statement asks about the one before from the connections that know, where
@@ -54,8 +50,7 @@ impl Session {
             if !changes && self.suits(server, class, request.access) {
                 continue;
             }
-            let uid = self.handle.uid;
-            if let Some(mut own) = self.pool(server).try_take_own(uid, seq) {
+            if let Some(mut own) = self.take_own(server, seq) {
                 self.save_own_diagnostics(&mut own).await;
                 own.give_back();
             }
@@ -69,8 +64,7 @@ impl Session {
         self.wait_until_saved().await;
         let asked = [self.diagnostics_at, self.found_rows_at, self.last_at()];
         for (server, seq) in asked.into_iter().flatten() {
-            let uid = self.handle.uid;
-            if let Some(mut own) = self.pool(server).try_take_own(uid, seq) {
+            if let Some(mut own) = self.take_own(server, seq) {
                 self.save_own_diagnostics(&mut own).await;
                 own.give_back();
             }
@@ -107,6 +101,9 @@ impl Session {
             true => found == if has_messages { diagnostics } else { last },
             false => self.is_idle_at(found),
         };
+        // A kept connection knows all but messages.
+        let kept = self.lease.is_some();
+        let (has_rows, has_found) = (has_rows || kept, has_found || kept);
         self.collect_saved();
         // MariaDB forgets the messages as soon as a table is opened (observed).
         let forgets = self.family == Family::MariaDb && !class.tables.is_empty();
@@ -159,7 +156,29 @@ impl Session {
     pub(crate) fn has_lost_diagnostics(&mut self, class: &Statement) -> bool {
         let is_get = class.flags.contains(Flags::ASSIGNS_USER_VARS);
         let asked = self.diagnosed(class);
-        self.lease.is_none() && is_get && (asked.is_none() || !self.is_idle_at(asked))
+        let alone = self.lease.is_none() || self.kept_without_messages();
+        alone && is_get && (asked.is_none() || !self.is_idle_at(asked))
+    }
+
+    /// The statement asks for messages on a connection without a database, and the session has chosen one
+    /// since: it does not use that connection again.
+    pub(crate) fn has_left_messages(&mut self, class: &Statement) -> bool {
+        let Some((server, seq)) = self.diagnostics_at.filter(|_| is_about_last(class)) else {
+            return false;
+        };
+        let uid = self.handle.uid;
+        !self.state.database.is_empty() && self.pool_of(server, false).has_own(uid, seq)
+    }
+
+    /// The connection of a statement of this session, where it is free and unused since. The session may
+    /// have chosen its first database since: its connections are of another pool from then on.
+    pub(crate) fn take_own(&mut self, server: ServerId, seq: u64) -> Option<Lease> {
+        let uid = self.handle.uid;
+        let own = self.pool(server).try_take_own(uid, seq);
+        own.or_else(|| match self.state.database.is_empty() {
+            true => None,
+            false => self.pool_of(server, false).try_take_own(uid, seq),
+        })
     }
 
     /// The connection of a statement of this session is free and unused since.
@@ -203,18 +222,16 @@ pub(crate) fn asks_connection(text: &[u8], lex: &LexMode) -> bool {
 /// still is.
 fn substitute(text: &[u8], answer: impl Fn(Question) -> Option<String>) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() + 32);
+    let mut columns = Columns::default();
     let mut replaced = false;
     let mut at = 0;
     while at < text.len() {
         let rest = &text[at..];
-        match rest[0] {
-            quote @ (b'\'' | b'"' | b'`') => {
-                let length = quoted_length(rest, quote)?;
-                out.extend_from_slice(&rest[..length]);
-                at += length;
-            }
-            b'#' => at += copy(rest, line_length(rest), &mut out),
-            b'-' if rest.starts_with(b"-- ") => at += copy(rest, line_length(rest), &mut out),
+        let mut value = None;
+        let (length, token) = match rest[0] {
+            quote @ (b'\'' | b'"' | b'`') => (quoted_length(rest, quote)?, Token::Word),
+            b'#' => (line_length(rest), Token::Comment),
+            b'-' if rest.starts_with(b"-- ") => (line_length(rest), Token::Comment),
             // These run code, or hold hints.
             b'/' if [&b"/*!"[..], b"/*M!", b"/*+"]
                 .iter()
@@ -224,36 +241,40 @@ fn substitute(text: &[u8], answer: impl Fn(Question) -> Option<String>) -> Optio
             }
             b'/' if rest.starts_with(b"/*") => {
                 let end = rest.windows(2).skip(2).position(|two| two == b"*/")?;
-                at += copy(rest, end + 4, &mut out);
+                (end + 4, Token::Comment)
             }
-            byte if byte.is_ascii_alphabetic() || byte == b'_' || byte == b'@' => {
+            byte if byte.is_ascii_alphabetic() || b"_@".contains(&byte) || byte >= 0x80 => {
                 let word = |byte: &u8| {
                     byte.is_ascii_alphanumeric() || b"_$@.".contains(byte) || *byte >= 0x80
                 };
                 let length = rest.iter().take_while(|byte| word(byte)).count().max(1);
                 let asked = question(&rest[..length], &rest[length..]);
                 let answered = asked.and_then(|(asked, more)| Some((answer(asked)?, more)));
-                let Some((value, more)) = answered else {
-                    at += copy(rest, length, &mut out);
-                    continue;
-                };
-                let whole = &rest[..length + more];
-                let named = is_column(&out, &rest[length + more..]);
-                out.extend_from_slice(value.as_bytes());
-                if named {
-                    out.extend_from_slice(b" AS `");
-                    out.extend_from_slice(whole);
-                    out.push(b'`');
+                match answered {
+                    Some((answer, more)) => {
+                        value = Some(answer);
+                        (length + more, Token::Answer)
+                    }
+                    None => (length, Token::Word),
                 }
-                replaced = true;
-                at += length + more;
             }
-            byte => {
+            byte if byte.is_ascii_whitespace() => {
                 out.push(byte);
                 at += 1;
+                continue;
             }
+            byte => (1, Token::Sign(byte)),
+        };
+        columns.before(text, at, length, token, &mut out);
+        match &value {
+            Some(value) => out.extend_from_slice(value.as_bytes()),
+            None => out.extend_from_slice(&rest[..length]),
         }
+        replaced |= value.is_some();
+        columns.after(text, at, length, token, &out);
+        at += length;
     }
+    columns.finish(text, &mut out);
     replaced.then_some(out)
 }
 
@@ -284,11 +305,6 @@ fn question(word: &[u8], after: &[u8]) -> Option<(Question, usize)> {
     Some((*asked, empty_call(after)?))
 }
 
-fn copy(from: &[u8], length: usize, out: &mut Vec<u8>) -> usize {
-    out.extend_from_slice(&from[..length]);
-    length
-}
-
 /// The length of a line with its end.
 fn line_length(text: &[u8]) -> usize {
     let end = text.iter().position(|byte| *byte == b'\n');
@@ -315,48 +331,6 @@ fn quoted_length(text: &[u8], quote: u8) -> Option<usize> {
             _ => at += 1,
         }
     }
-}
-
-/// Whether what stands between these two is a column of a SELECT list by itself, without a name.
-fn is_column(before: &[u8], after: &[u8]) -> bool {
-    let before = before.trim_ascii_end();
-    let starts = before.last() == Some(&b',') || before.to_ascii_lowercase().ends_with(b"select");
-    let after = after.trim_ascii_start();
-    let ends = after.is_empty()
-        || after.starts_with(b",")
-        || after.starts_with(b";")
-        || starts_clause(after);
-    let in_parentheses = before.iter().filter(|byte| **byte == b'(').count()
-        > before.iter().filter(|byte| **byte == b')').count();
-    let is_select = before
-        .trim_ascii_start()
-        .to_ascii_lowercase()
-        .starts_with(b"select");
-    starts && ends && is_select && !in_parentheses
-}
-
-/// Whether the text begins with a word that ends a select list, and so is not a column's name.
-fn starts_clause(text: &[u8]) -> bool {
-    const WORDS: [&str; 12] = [
-        "except",
-        "for",
-        "from",
-        "group",
-        "having",
-        "intersect",
-        "into",
-        "limit",
-        "order",
-        "procedure",
-        "union",
-        "where",
-    ];
-    let word = |byte: &u8| byte.is_ascii_alphanumeric() || b"_$".contains(byte) || *byte >= 0x80;
-    let length = text.iter().take_while(|byte| word(byte)).count();
-    let first = &text[..length];
-    WORDS
-        .iter()
-        .any(|word| first.eq_ignore_ascii_case(word.as_bytes()))
 }
 
 #[cfg(test)]
@@ -412,10 +386,45 @@ mod tests {
             ("KILL CONNECTION_ID()", Some("KILL 7")),
             ("SELECT 'connection_id()'", None),
             ("SELECT x.connection_id()", None),
-            ("SELECT /* a' */ CONNECTION_ID()", Some("SELECT /* a' */ 7")),
+            (
+                "SELECT /* a' */ CONNECTION_ID()",
+                Some("SELECT /* a' */ 7 AS `CONNECTION_ID()`"),
+            ),
             ("SELECT /*! CONNECTION_ID() */", None),
-            ("SELECT CONNECTION_ID() # it's", Some("SELECT 7 # it's")),
-            ("SELECT (CONNECTION_ID())", Some("SELECT (7)")),
+            (
+                "SELECT CONNECTION_ID() # it's",
+                Some("SELECT 7 AS `CONNECTION_ID()` # it's"),
+            ),
+            (
+                "SELECT (CONNECTION_ID())",
+                Some("SELECT (7) AS `(CONNECTION_ID())`"),
+            ),
+            (
+                "SELECT DISTINCT 1+CONNECTION_ID() , @b:=@@warning_count FROM t",
+                Some(
+                    "SELECT DISTINCT 1+7 AS `1+CONNECTION_ID()` , \
+                     @b:=9 AS `@b:=@@warning_count` FROM t",
+                ),
+            ),
+            (
+                "SELECT f(`a`, connection_id()), 2 IN (1,row_count()) x",
+                Some("SELECT f(`a`, 7) AS `f(``a``, connection_id())`, 2 IN (1,8) x"),
+            ),
+            (
+                "SELECT row_count() IS NULL, -row_count() AS y, (SELECT row_count() FROM t)",
+                Some(
+                    "SELECT 8 IS NULL AS `row_count() IS NULL`, -8 AS y, \
+                     (SELECT 8 FROM t) AS `(SELECT row_count() FROM t)`",
+                ),
+            ),
+            (
+                "SELECT 1 + /* c */ row_count()",
+                Some("SELECT 1 + /* c */ 8"),
+            ),
+            (
+                "INSERT INTO t SELECT row_count()",
+                Some("INSERT INTO t SELECT 8"),
+            ),
             ("SET @a = ROW_COUNT()", Some("SET @a = 8")),
             ("SELECT FOUND_ROWS()", None),
             (

@@ -96,6 +96,8 @@ pub(crate) struct Plan {
     pub(crate) sums: bool,
     /// The statement opens a cursor, where it has rows.
     pub(crate) cursor: bool,
+    /// How many messages its OK is to count, where the server does not know: those of the statement before.
+    pub(crate) warnings: Option<u16>,
 }
 
 /// So many bytes of several results are held back.
@@ -157,6 +159,10 @@ impl Session {
                 }
                 Event::Ok { len, .. } => {
                     let rewrite = self.note_ok(lease, at, len);
+                    if let Some(count) = plan.warnings {
+                        let capabilities = lease.capabilities;
+                        put_warnings(&mut lease.buffer[at..at + len], capabilities, count);
+                    }
                     if self.ends.writes || lease.in_transaction() {
                         self.note_end(lease);
                     }
@@ -166,9 +172,9 @@ impl Session {
                         let (server, client) = (lease.capabilities, self.capabilities);
                         let tracks = &self.tracks;
                         let kept = |change: &Change<'_>| tracks.keeps(change);
-                        if rewrite_ok(&mut out, packet, server, client, kept, |status| status)
-                            .is_err()
-                        {
+                        let again = self.is_another_transaction(lease);
+                        let told = |status| told_status(status, lease.family, again);
+                        if rewrite_ok(&mut out, packet, server, client, kept, told).is_err() {
                             lease.broken = true;
                             return self.lost();
                         }
@@ -328,6 +334,13 @@ impl Session {
             lease.status = self.outcome.status;
         }
         Ok(Ended::Whole)
+    }
+
+    /// The answer under way says that a transaction is open, as did the one before, and that something was
+    /// committed.
+    fn is_another_transaction(&self, lease: &Lease) -> bool {
+        let open = lease.in_transaction() && self.outcome.status.contains(Status::IN_TRANS);
+        open && self.outcome.positioned && self.outcome.variables.is_empty()
     }
 
     /// What the client is told instead of a server's error.
@@ -533,6 +546,25 @@ impl Tracks {
             Change::TransactionCharacteristics(_) | Change::TransactionState(_) => true,
             Change::Other(..) => false,
         }
+    }
+}
+
+/// The flags of an OK whose changes are left out. MySQL tells of a transaction that came after another by
+/// the flag alone (`again`); MariaDB sets it for no reason (both observed).
+fn told_status(status: Status, family: millrace_sql::Family, again: bool) -> Status {
+    let changed = Status::SESSION_STATE_CHANGED;
+    match family {
+        millrace_sql::Family::MySql if again => status | changed,
+        millrace_sql::Family::MySql => status,
+        millrace_sql::Family::MariaDb => status - changed,
+    }
+}
+
+fn put_warnings(packet: &mut [u8], capabilities: Capabilities, count: u16) {
+    if let Ok(offset) = status_offset(packet, capabilities)
+        && let Some(field) = packet.get_mut(offset + 2..offset + 4)
+    {
+        field.copy_from_slice(&count.to_le_bytes());
     }
 }
 

@@ -25,6 +25,7 @@ use crate::held::Place;
 use crate::journal::Spoilt;
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
+use crate::messages::error_row;
 use crate::obey::{demands, too_slow};
 use crate::prelude::IdBefore;
 use crate::questions::{asks_connection, asks_own_number, with_connection_id};
@@ -111,6 +112,7 @@ impl Session {
         self.touching = None;
         self.note_told(&answer);
         let _ = self.send(&out).await;
+        self.raise_on_kept(&answer.error).await;
     }
 
     /// An error that no connection knows of can be asked for like one that a server has sent.
@@ -126,10 +128,10 @@ impl Session {
             return;
         };
         self.seq = seq;
-        self.warning_count = 1;
-        let code = error.code.to_string().into_bytes();
-        let row = [b"Error"[..].into(), code.into(), (*error.message).into()];
-        self.handle.saved.keep(seq).warnings = Some(vec![row]);
+        let mut messages = std::mem::take(&mut self.kept_messages);
+        messages.push(error_row(error.code, &error.message));
+        self.warning_count = messages.len() as u64;
+        self.handle.saved.keep(seq).warnings = Some(messages);
     }
 
     /// Waits for a whole command; answers its length in the buffer. None where the client left.
@@ -284,14 +286,8 @@ impl Session {
             Command::StmtPrepare(text) => Box::pin(self.prepare(packet, text)).await,
             Command::Quit => Err(Failure::Ended),
             // On a kept connection: its OK has the status that an error before it did not tell.
-            Command::Ping if self.lease.is_some() => {
-                Box::pin(self.forward(packet, Kind::Diagnostics, Access::Read, Expect::Simple))
-                    .await
-            }
-            Command::Ping => {
-                self.answered_ok();
-                self.ok(OkFields::default()).await
-            }
+            Command::Ping if self.lease.is_some() => Box::pin(self.ping_kept(packet)).await,
+            Command::Ping => Box::pin(self.answer_ok()).await,
             Command::StmtClose(id) => Box::pin(self.close_statement(id)).await,
             Command::StmtSendLongData { id, param, data } => self.keep_long_data(id, param, data),
             Command::StmtReset(id) => Box::pin(self.reset_statement(packet, id)).await,
@@ -426,6 +422,9 @@ impl Session {
         text: &[u8],
         attributes: Option<&[u8]>,
     ) -> Result<(), Failure> {
+        if self.has_left_messages(request.class) {
+            self.gather_answers().await;
+        }
         if self.answer_locally(request, text).await? {
             return Ok(());
         }
@@ -906,6 +905,28 @@ impl Session {
         (self.row_count, self.last_server) = (0, None);
     }
 
+    /// Such a command, as MySQL answers it: it counts the messages of the statement before.
+    pub(crate) async fn answer_ok(&mut self) -> Result<(), Failure> {
+        let warnings = self.count_messages().await;
+        self.answered_ok();
+        self.ok(OkFields {
+            warnings,
+            ..OkFields::default()
+        })
+        .await
+    }
+
+    async fn ping_kept(&mut self, packet: &[u8]) -> Result<(), Failure> {
+        if self.diagnostics_at.is_none() || self.has_saved_messages() {
+            // Whatever its server counts was Millrace's own.
+            self.ok_warnings = Some(self.count_messages().await);
+        }
+        let pinging = self.forward(packet, Kind::Diagnostics, Access::Read, Expect::Simple);
+        let pinged = pinging.await;
+        self.ok_warnings = None;
+        pinged
+    }
+
     /// The status flags that hold between statements.
     pub(crate) fn idle_status(&self) -> Status {
         // 0x8000 is MariaDB's ANSI_QUOTES.
@@ -963,6 +984,26 @@ impl Session {
 
     /// COM_INIT_DB.
     async fn init_db(&mut self, packet: &[u8], name: &[u8]) -> Result<(), Failure> {
+        // On MySQL it leaves the messages of the statement before, and adds its own (observed).
+        let count = self.count_messages().await;
+        if self.family == Family::MariaDb || self.diagnostics_at.is_none() {
+            return self.choose_database(packet, name).await;
+        }
+        self.kept_messages = self.saved_warnings().unwrap_or_default();
+        self.ok_warnings = Some(count);
+        let before = self.kept_messages.len();
+        self.keeps_messages = true;
+        let chosen = self.choose_database(packet, name).await;
+        (self.ok_warnings, self.keeps_messages) = (None, false);
+        if chosen.is_ok() {
+            let messages = std::mem::take(&mut self.kept_messages);
+            let added = u16::from(messages.len() > before);
+            self.put_messages(messages, count + added);
+        }
+        chosen
+    }
+
+    async fn choose_database(&mut self, packet: &[u8], name: &[u8]) -> Result<(), Failure> {
         let mut class = self.worker.take_statement();
         class.clear();
         class.kind = Kind::Use;
@@ -980,6 +1021,15 @@ impl Session {
                 if self.outcome.error.is_none() {
                     // In the session's own character set, which the reported name is not.
                     self.outcome.schema = Some(name.into());
+                }
+                if let Some(error) = self
+                    .outcome
+                    .error
+                    .as_deref()
+                    .filter(|_| self.keeps_messages)
+                {
+                    let row = error_row(error.code, &error.message);
+                    self.kept_messages.push(row);
                 }
                 self.conclude(lease, &request, b"").await
             }

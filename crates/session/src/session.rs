@@ -21,12 +21,13 @@ use smallvec::SmallVec;
 
 use crate::caller::Caller;
 use crate::consistency::Seen;
+use crate::found_rows::first_found_rows;
 use crate::journal::Journal;
 use crate::measuring::Measuring;
+use crate::messages::Message;
 use crate::obey::Obeying;
 use crate::prelude::IdBefore;
 use crate::prepared::Statements;
-use crate::questions::first_found_rows;
 use crate::relay::Outcome;
 use crate::rerun::Rerun;
 use crate::route::Route;
@@ -268,6 +269,16 @@ pub(crate) struct Session {
     /// In a cluster: the node that has all that the session has been shown, where that is the primary; else
     /// one that the primary may lack something of.
     pub(crate) shown_by: Option<ServerId>,
+    /// How many messages the next OK counts that leaves them, where not all that there are.
+    pub(crate) ok_count: Option<u16>,
+    /// COM_RESET_CONNECTION has given results the server's own collation.
+    pub(crate) was_reset: bool,
+    /// The messages that the error about to be told is added to.
+    pub(crate) kept_messages: Vec<Message>,
+    /// The command under way adds to messages instead of clearing them.
+    pub(crate) keeps_messages: bool,
+    /// How many messages the OK under way is to count, where its server does not know.
+    pub(crate) ok_warnings: Option<u16>,
     /// What Millrace itself answers goes out in the binary protocol.
     pub(crate) answers_binary: bool,
     /// Holds while a write is under way that may not tell its position.
@@ -391,6 +402,11 @@ impl Session {
             asked: 0,
             concealing: None,
             touching: None,
+            ok_count: None,
+            was_reset: false,
+            kept_messages: Vec::new(),
+            keeps_messages: false,
+            ok_warnings: None,
             answers_binary: false,
             home: None,
             frontier: None,
@@ -420,6 +436,7 @@ impl Session {
         self.base = self.worker.begun(&self.base, database, multi_statements);
         self.set_state(self.base.clone());
         self.status = self.first_status();
+        self.was_reset = false;
         self.handle.heard.set(self.worker.tick());
         self.select_rules();
         self.level_given = self.level_of_account();
@@ -511,7 +528,7 @@ impl Session {
         self.pool_of(server, has_database)
     }
 
-    fn pool_of(&mut self, server: ServerId, has_database: bool) -> Rc<Pool> {
+    pub(crate) fn pool_of(&mut self, server: ServerId, has_database: bool) -> Rc<Pool> {
         self.find_place(server);
         if let Some(pool) = &self.pools[server.index()].pools[usize::from(has_database)] {
             return pool.clone();

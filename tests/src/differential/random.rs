@@ -59,7 +59,7 @@ pub struct Difference {
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "step {}; the client's last:", self.at)?;
-        for step in self.steps.iter().rev().take(12).rev() {
+        for step in self.steps.iter().rev().take(40).rev() {
             writeln!(f, "    {step}")?;
         }
         let only = |ours: &[String], theirs: &[String]| -> Vec<String> {
