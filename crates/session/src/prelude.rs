@@ -368,8 +368,8 @@ impl Session {
     pub(crate) fn needs_insert_id(&self, request: &Request<'_>) -> bool {
         let class = request.class;
         let flags = Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
-        // What follows is measured: all that it may need is set before.
-        class.flags.intersects(flags | Flags::MEASURES)
+        // Lists of variables show it too. Before what is measured, all that it may need is set.
+        class.flags.intersects(flags | Flags::SHOWS_VARIABLES | Flags::MEASURES)
             || !class.functions.is_empty()
             || (class.kind == Kind::Select && self.settings.names_last_row)
             || matches!(
