@@ -322,6 +322,7 @@ impl ClientTls {
                 ("optional", ClientCertificates::Optional),
             ]),
         );
+        section.readable("rsa_key", &mut self.rsa_key);
         section.read("required", &mut self.required, flag);
     }
 }

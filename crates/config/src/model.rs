@@ -223,6 +223,9 @@ pub struct ClientTls {
     /// `client_certificates`: with `ca`, whether every client that uses TLS must show one (`"required"`,
     /// the default), or only one whose account asks for it (`"optional"`).
     pub client_certificates: ClientCertificates,
+    /// `rsa_key`: the servers' private RSA key (`private_key.pem`), PEM, for clients that were given the
+    /// public one. None: a key is made at start.
+    pub rsa_key: Option<PathBuf>,
     /// `required`: on every listener that does not say otherwise. Default false.
     pub required: bool,
 }

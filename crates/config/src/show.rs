@@ -350,6 +350,7 @@ impl Lines {
             key,
             ca,
             client_certificates,
+            rsa_key,
             required,
         } = tls;
         self.put("tls.cert", file(cert.as_ref()));
@@ -360,6 +361,7 @@ impl Lines {
             ClientCertificates::Optional => "optional",
         };
         self.put("tls.client_certificates", certificates);
+        self.put("tls.rsa_key", file(rsa_key.as_ref()));
         self.put("tls.required", required);
     }
 

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use millrace_config::{Config, Environment};
+use millrace_routing::rules::Rules;
+
+use crate::tls;
 
 /// What to check.
 #[derive(Debug, Args)]
@@ -18,6 +21,15 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<i32> {
     };
     for warning in &config.warnings {
         println!("warning: {warning}");
+    }
+    let mut errors = tls::check(&config);
+    let rules = Rules::new(config.rules.clone()).err();
+    errors.extend(rules.map(|error| anyhow::Error::from(error).context("the rules' patterns")));
+    if !errors.is_empty() {
+        for error in errors {
+            eprintln!("millrace: {}: {error:#}", args.file.display());
+        }
+        return Ok(1);
     }
     println!(
         "{}: good ({} listeners, {} servers)",

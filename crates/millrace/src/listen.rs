@@ -59,7 +59,9 @@ pub(crate) async fn bind(
     };
     info!(address = %listener.address, "listening");
     let tls = match (&listener.address, listener.tls) {
-        (Address::Unix(_), _) | (_, ListenerTls::Off) => millrace_session::ListenerTls::Off,
+        (_, ListenerTls::Off) => millrace_session::ListenerTls::Off,
+        // A socket is as private as TLS; who wants both may have both.
+        (Address::Unix(_), _) => millrace_session::ListenerTls::Optional,
         (_, ListenerTls::Optional) => millrace_session::ListenerTls::Optional,
         (_, ListenerTls::Required) => millrace_session::ListenerTls::Required,
     };

@@ -21,7 +21,7 @@ use millrace_metrics::{Metrics, PerServer, PrimaryState, ServerState, StatementK
 use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
 use millrace_session::{
-    Accounts, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker, Written,
+    Accounts, FailoverOptions, Held, Message, Options, Registry, Shared, Worker, Written,
 };
 use millrace_topology::{Health, NoPrimary, ServerId};
 use tokio::runtime::{Builder, LocalOptions};
@@ -198,7 +198,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
         counts: Arc::new(PerServer::new(addresses.len())),
         accounts,
         registry: registry.clone(),
-        key: Arc::new(ServerKey::generate().context("cannot make an RSA key")?),
+        key: Arc::new(tls::server_key(&config.tls)?),
         tls: Some(tls::acceptor(&config.tls)?),
         network: network.clone(),
         metrics: metrics.clone(),

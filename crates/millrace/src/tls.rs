@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode, certificates, private_key};
 use millrace_config::{ClientCertificates, ClientTls, ServerTlsMode as Mode};
+use millrace_session::ServerKey;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -17,7 +18,10 @@ use tokio_rustls::TlsAcceptor;
 pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<TlsAcceptor> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let (chain, key) = match (&tls.cert, &tls.key) {
-        (Some(cert), Some(key)) => (certificates(&read(cert)?)?, private_key(&read(key)?)?),
+        (Some(cert), Some(key)) => (
+            certificates(&read(cert)?).with_context(|| format!("[tls] cert {}", cert.display()))?,
+            private_key(&read(key)?).with_context(|| format!("[tls] key {}", key.display()))?,
+        ),
         _ => made()?,
     };
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -25,8 +29,9 @@ pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<TlsAcceptor> {
     let builder = match &tls.ca {
         Some(ca) => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(&read(ca)?)? {
-                roots.add(certificate)?;
+            let name = || format!("[tls] ca {}", ca.display());
+            for certificate in certificates(&read(ca)?).with_context(name)? {
+                roots.add(certificate).with_context(name)?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             let verifier = match tls.client_certificates {
@@ -37,8 +42,28 @@ pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<TlsAcceptor> {
         }
         None => builder.with_no_client_auth(),
     };
-    let config = builder.with_single_cert(chain, key)?;
+    let config = builder
+        .with_single_cert(chain, key)
+        .context("[tls] cert and key")?;
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// The RSA key under which clients without TLS hide their passwords.
+pub(crate) fn server_key(tls: &ClientTls) -> anyhow::Result<ServerKey> {
+    match &tls.rsa_key {
+        Some(file) => ServerKey::from_pem(&read(file)?)
+            .map_err(|what| anyhow!("[tls] rsa_key {}: {what}", file.display())),
+        None => ServerKey::generate().context("cannot make an RSA key"),
+    }
+}
+
+/// Loads all that is needed for TLS, and keeps nothing of it.
+pub(crate) fn check(config: &millrace_config::Config) -> Vec<anyhow::Error> {
+    let acceptor = acceptor(&config.tls).err();
+    let key = config.tls.rsa_key.as_ref();
+    let key = key.and_then(|_| server_key(&config.tls).err());
+    let servers = towards_servers(&config.server_tls).err();
+    [acceptor, key, servers].into_iter().flatten().collect()
 }
 
 /// A certificate that nobody vouches for: keeps the path private, proves nothing.
@@ -66,7 +91,7 @@ pub(crate) fn towards_servers(tls: &millrace_config::ServerTls) -> anyhow::Resul
         Mode::VerifyCa => ServerTlsMode::VerifyCa,
         Mode::VerifyIdentity => ServerTlsMode::VerifyIdentity,
     };
-    Ok(ServerTls::new(mode, &files)?)
+    ServerTls::new(mode, &files).context("[server_tls]")
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use aws_lc_rs::encoding::{AsDer, PublicKeyX509Der};
 use aws_lc_rs::rsa::{KeySize, OAEP_SHA1_MGF1SHA1, OaepPrivateDecryptingKey, PrivateDecryptingKey};
 use millrace_routing::{Consistency, Options as RoutingOptions};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
 use zeroize::Zeroizing;
 
 /// Limits and behaviour of sessions.
@@ -139,6 +141,29 @@ impl ServerKey {
         })
     }
 
+    /// The servers' own key, a private one in PEM: clients that were given the public one take no other.
+    ///
+    /// # Errors
+    /// What is wrong with the file.
+    pub fn from_pem(text: &[u8]) -> Result<Self, String> {
+        let key = PrivateKeyDer::from_pem_slice(text)
+            .map_err(|error| format!("not a private key in PEM: {error}"))?;
+        let pkcs8 = match &key {
+            PrivateKeyDer::Pkcs8(key) => Zeroizing::new(key.secret_pkcs8_der().to_vec()),
+            PrivateKeyDer::Pkcs1(key) => in_pkcs8(key.secret_pkcs1_der()),
+            _ => return Err("not an RSA key".to_owned()),
+        };
+        let unusable = |_| "not an RSA key of 2048 to 8192 bits".to_owned();
+        let key = PrivateDecryptingKey::from_pkcs8(&pkcs8).map_err(|_| unusable(()))?;
+        let public = key.public_key();
+        let der = AsDer::<PublicKeyX509Der<'_>>::as_der(&public).map_err(|_| unusable(()))?;
+        let public_pem = pem("PUBLIC KEY", der.as_ref());
+        Ok(ServerKey {
+            private: OaepPrivateDecryptingKey::new(key).map_err(|_| unusable(()))?,
+            public_pem,
+        })
+    }
+
     /// What a client is sent when it asks for the key.
     pub fn public_pem(&self) -> &[u8] {
         &self.public_pem
@@ -155,6 +180,32 @@ impl ServerKey {
         clear.truncate(length);
         Some(clear)
     }
+}
+
+/// An RSA key as older tools write it (RFC 8017), in the frame that newer ones give it (RFC 5208).
+fn in_pkcs8(pkcs1: &[u8]) -> Zeroizing<Vec<u8>> {
+    /// Version 0; the algorithm rsaEncryption with no parameters.
+    const HEAD: [u8; 18] = [
+        2, 1, 0, 0x30, 13, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1, 5, 0,
+    ];
+    let framed = |tag: u8, content: &[u8]| {
+        let length = u32::try_from(content.len())
+            .unwrap_or(u32::MAX)
+            .to_be_bytes();
+        let mut der = Zeroizing::new(Vec::with_capacity(content.len() + 6));
+        let short = length.iter().position(|byte| *byte != 0).unwrap_or(3);
+        der.push(tag);
+        if content.len() >= 128 {
+            der.push(0x80 | (4 - short) as u8);
+        }
+        der.extend_from_slice(&length[short..]);
+        der.extend_from_slice(content);
+        der
+    };
+    let key = framed(4, pkcs1);
+    let mut content = Zeroizing::new(HEAD.to_vec());
+    content.extend_from_slice(&key);
+    framed(0x30, &content)
 }
 
 fn pem(label: &str, der: &[u8]) -> Vec<u8> {

@@ -369,7 +369,9 @@ impl Session {
         let class = request.class;
         let flags = Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
         // Lists of variables show it too. Before what is measured, all that it may need is set.
-        class.flags.intersects(flags | Flags::SHOWS_VARIABLES | Flags::MEASURES)
+        class
+            .flags
+            .intersects(flags | Flags::SHOWS_VARIABLES | Flags::MEASURES)
             || !class.functions.is_empty()
             || (class.kind == Kind::Select && self.settings.names_last_row)
             || matches!(

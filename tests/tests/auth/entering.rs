@@ -53,6 +53,11 @@ pub(crate) async fn tls_at_once(ground: &Ground) -> anyhow::Result<()> {
     ground.account("at_once", plugin, "at-once-77c").await?;
     let mut login = ground.through("at_once", "at-once-77c", Way::Tls);
     login.tls_at_once = true;
+    // A socket is private by itself, and may have TLS all the same.
+    let mut by_socket = ground.through("at_once", "at-once-77c", Way::Socket);
+    by_socket.tls = true;
+    let seen = ground.same("TLS over a socket", &by_socket).await?;
+    ensure!(seen.is_in(), "TLS over a socket: {seen:?}");
     for _ in 0..3 {
         let mut connection = Connection::open(&login).await?;
         let shown = connection.expect("SELECT 7").await?;

@@ -139,3 +139,67 @@ async fn serve_refuses_a_bad_file() -> anyhow::Result<()> {
     );
     Ok(())
 }
+
+/// What `serve` would not start with, `check` does not call good.
+#[tokio::test]
+async fn check_loads_what_serve_loads() -> anyhow::Result<()> {
+    let name = format!("millrace-check-{}", std::process::id());
+    let dir = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&dir)?;
+    let openssl = |arguments: &str| -> anyhow::Result<()> {
+        let mut command = std::process::Command::new("openssl");
+        command.args(arguments.split(' ')).current_dir(&dir);
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        anyhow::ensure!(output.status.success(), "openssl {arguments}: {said}");
+        Ok(())
+    };
+    openssl(
+        "req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=m -keyout key.pem -out cert.pem",
+    )?;
+    openssl("rsa -in key.pem -aes256 -passout pass:x -out locked.pem")?;
+    openssl("rsa -in key.pem -traditional -out pkcs1.pem")?;
+    openssl("genpkey -algorithm ed25519 -out ed.pem")?;
+    let file = |name: &str| dir.join(name).display().to_string();
+    let checked = async |section: &str| {
+        let server =
+            "[[listen]]\naddress = \"127.0.0.1:6033\"\n[[server]]\naddress = \"db:3306\"\n";
+        check(&format!("{server}{section}")).await
+    };
+    for (cert, key, word) in [
+        ("cert.pem", "key.pem", "good"),
+        ("cert.pem", "pkcs1.pem", "good"),
+        ("cert.pem", "locked.pem", "[tls] key"),
+        ("cert.pem", "ed.pem", "[tls] cert and key"),
+        ("key.pem", "key.pem", "[tls] cert"),
+    ] {
+        let text = format!(
+            "[tls]\ncert = \"{}\"\nkey = \"{}\"\n",
+            file(cert),
+            file(key)
+        );
+        let (good, said) = checked(&text).await?;
+        anyhow::ensure!(
+            good == (word == "good") && said.contains(word),
+            "{cert}, {key}: {said}"
+        );
+    }
+    for (key, good) in [
+        ("key.pem", true),
+        ("pkcs1.pem", true),
+        ("locked.pem", false),
+        ("ed.pem", false),
+    ] {
+        let text = format!("[tls]\nrsa_key = \"{}\"\n", file(key));
+        let (is_good, said) = checked(&text).await?;
+        anyhow::ensure!(is_good == good, "rsa_key {key}: {said}");
+    }
+    let text = format!(
+        "[server_tls]\nmode = \"verify_ca\"\nca = \"{}\"\n",
+        file("key.pem")
+    );
+    let (good, said) = checked(&text).await?;
+    anyhow::ensure!(!good && said.contains("server_tls"), "{said}");
+    std::fs::remove_dir_all(&dir)?;
+    Ok(())
+}

@@ -315,6 +315,7 @@ cert = "c.pem"
 key = "/keys/k.pem"
 ca = "ca.pem"
 client_certificates = "optional"
+rsa_key = "rsa.pem"
 required = true
 [server_tls]
 mode = "verify_identity"
@@ -458,6 +459,7 @@ timeout = "17s"
             key: Some("/keys/k.pem".into()),
             ca: pem("ca"),
             client_certificates: ClientCertificates::Optional,
+            rsa_key: pem("rsa"),
             required: true,
         },
         server_tls: ServerTls {
