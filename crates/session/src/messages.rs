@@ -116,10 +116,9 @@ impl Session {
     /// The messages that the next error of Millrace's own is added to, which MySQL does where a
     /// command is refused before a statement begins (observed).
     pub(crate) async fn add_to_messages(&mut self, answer: Answer) -> Answer {
-        let count = self.count_messages().await;
         if self.family == Family::MySql && self.diagnostics_at.is_some() {
+            self.read_messages().await;
             self.kept_messages = self.saved_warnings().unwrap_or_default();
-            self.ok_count = self.ok_count.map(|_| count + 1);
         }
         answer
     }

@@ -499,12 +499,18 @@ impl Session {
             if self.insert_id_at.is_some()
                 && let Some(mut own) = self.take_own(server, seq)
             {
+                if own.residue.diagnostics || own.residue.found_rows {
+                    // To read the number would lose them.
+                    self.save_own_diagnostics(&mut own).await;
+                }
                 self.read_insert_id(&mut own).await;
                 own.give_back();
             }
             if self.insert_id_at.take().is_some() {
-                // Its connection is gone: the OK packet's number has to do.
-                self.last_insert_id = self.insert_id_seen;
+                // Its connection is gone: the OK packet's number has to do. Many an OK tells none.
+                if self.insert_id_seen != 0 {
+                    self.last_insert_id = self.insert_id_seen;
+                }
             }
         }
         if lease.last_insert_id != Some(self.last_insert_id) {

@@ -130,6 +130,7 @@ impl Session {
         self.seq = seq;
         let mut messages = std::mem::take(&mut self.kept_messages);
         messages.push(error_row(error.code, &error.message));
+        self.ok_count = Some(1);
         self.warning_count = messages.len() as u64;
         self.handle.saved.keep(seq).warnings = Some(messages);
     }
