@@ -107,7 +107,9 @@ fn reads_data(class: &Statement, expect: Expect) -> bool {
         || matches!(expect, Expect::Prepare | Expect::FieldList)
         || matches!(
             class.kind,
-            Kind::Use
+            // What the transaction shows is decided here: by a snapshot, or because its connection is kept.
+            Kind::Begin
+                | Kind::Use
                 | Kind::Prepare
                 | Kind::Unknown
                 | Kind::Multi
@@ -232,6 +234,8 @@ mod tests {
             "SHOW CREATE TABLE t",
             "SELECT * FROM information_schema.tables",
             "EXPLAIN UPDATE t SET a=1",
+            "START TRANSACTION READ ONLY",
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
         ] {
             assert_eq!(both(text), (false, true), "{text}");
         }
