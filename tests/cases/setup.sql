@@ -23,6 +23,8 @@
 --mariadb: SET GLOBAL log_bin_trust_function_creators=1
 --mariadb: SET GLOBAL local_infile=1
 --mariadb: SET GLOBAL max_allowed_packet=1073741824
+CREATE ROLE IF NOT EXISTS case_role
+GRANT case_role TO 't_app'@'%'
 GRANT ALL ON d_noise.* TO 't_other'@'%'
 GRANT ALL ON test.* TO 't_other'@'%'
 GRANT ALL ON base.* TO 't_other'@'%'

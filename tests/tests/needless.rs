@@ -1,7 +1,7 @@
 //! What need not be: connections that are opened, sessions that keep theirs, reads that wait. Counted on real
 //! servers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use millrace_sandbox::{APP, skip_unless};
@@ -71,30 +71,117 @@ async fn logins_without_database(stage: &Stage) -> anyhow::Result<()> {
 
 /// Sessions whose user variables are known keep no connection.
 async fn variables_known(stage: &Stage) -> anyhow::Result<()> {
-    let mut client = Connection::open(&app(stage).database("app")).await?;
+    for round in 0..5 {
+        let mut client = Connection::open(&app(stage).database("app")).await?;
+        for sql in [
+            "DROP PROCEDURE IF EXISTS n_out",
+            "DROP PROCEDURE IF EXISTS n_sets",
+            "CREATE PROCEDURE n_out(IN a INT, OUT b INT) SET b=a*2",
+            "CREATE PROCEDURE n_sets() SET @one=1, @two=2",
+        ] {
+            client.expect(sql).await?;
+        }
+        for (sql, question, answer) in [
+            ("CALL n_out(1,@x)", "SELECT @x", "2"),
+            ("CALL n_sets()", "SELECT @two", "2"),
+            ("SELECT 3 INTO @`ä`", "SELECT @`ä`", "3"),
+            ("SET @`Ä`='4'", "SELECT @`ä`", "4"),
+        ] {
+            client.expect(sql).await?;
+            let got = value(&mut client, question).await?;
+            ensure!(got == answer, "{sql}: {got}");
+            let pinned = metric(stage, "millrace_pins", "").await?;
+            ensure!(
+                pinned == 0.0,
+                "round {round}, {sql}: {pinned} sessions keep a connection"
+            );
+        }
+        client.quit().await;
+    }
+    Ok(())
+}
+
+/// What keeps a session's connection ends before the session does: so does the pin.
+async fn causes_that_end(stage: &Stage) -> anyhow::Result<()> {
+    let mut admin = direct(stage).await?;
     for sql in [
-        "DROP PROCEDURE IF EXISTS n_out",
-        "DROP PROCEDURE IF EXISTS n_sets",
-        "CREATE PROCEDURE n_out(IN a INT, OUT b INT) SET b=a*2",
-        "CREATE PROCEDURE n_sets() SET @one=1, @two=2",
+        "DROP ROLE IF EXISTS n_one, n_two",
+        "CREATE ROLE n_one, n_two",
+        "GRANT n_one TO app",
+        "GRANT n_two TO app",
     ] {
-        client.expect(sql).await?;
+        admin.expect(sql).await?;
     }
-    // Until the catalogue was read again: docs/open.md.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    for (sql, question, answer) in [
-        ("CALL n_out(1,@x)", "SELECT @x", "2"),
-        ("CALL n_sets()", "SELECT @two", "2"),
-        ("SELECT 3 INTO @`ä`", "SELECT @`ä`", "3"),
-        ("SET @`Ä`='4'", "SELECT @`ä`", "4"),
-    ] {
-        client.expect(sql).await?;
-        let got = value(&mut client, question).await?;
-        ensure!(got == answer, "{sql}: {got}");
-        let pinned = metric(stage, "millrace_pins", "").await?;
-        ensure!(pinned == 0.0, "{sql}: {pinned} sessions keep a connection");
-    }
+    admin.quit().await;
+    stage
+        .cluster
+        .wait_replicas_caught_up(Duration::from_secs(20))
+        .await?;
+    let roles: &[(&[&str], &[&str])] = match stage.family {
+        Family::MySql => &[
+            (&["SET ROLE n_one"], &["SET ROLE NONE"]),
+            (&["SET ROLE n_one", "SET ROLE n_two"], &["SET ROLE DEFAULT"]),
+            (&["SET ROLE ALL"], &["SET ROLE n_one", "SET ROLE NONE"]),
+        ],
+        Family::MariaDb => &[
+            (&["SET ROLE n_one"], &["SET ROLE NONE"]),
+            (
+                &["SET ROLE n_one", "SET ROLE n_two"],
+                &["SET ROLE n_one", "SET ROLE NONE"],
+            ),
+        ],
+    };
+    let mut client = Connection::open(&app(stage).database("app")).await?;
+    held_and_free(stage, &mut client, roles).await?;
     client.quit().await;
+    if stage.family == Family::MySql {
+        let target = stage.address.clone();
+        let login = Login {
+            target,
+            ..harness::admin(0)
+        };
+        let mut client = Connection::open(&login.database("app")).await?;
+        let uuid = "22222222-2222-3333-4444-555555555555";
+        let first = format!("SET gtid_next='{uuid}:1'");
+        let second = format!("SET SESSION gtid_next='{uuid}:2'");
+        let cases: &[(&[&str], &[&str])] = &[
+            (&[&first, "BEGIN", "COMMIT"], &["SET gtid_next='AUTOMATIC'"]),
+            (
+                &[&second, "BEGIN", "COMMIT"],
+                &["SET @@session.gtid_next=automatic"],
+            ),
+        ];
+        held_and_free(stage, &mut client, cases).await?;
+        client.quit().await;
+    }
+    Ok(())
+}
+
+/// The first statements of each case keep the session's connection, and the last of the others frees it.
+async fn held_and_free(
+    stage: &Stage,
+    client: &mut Connection,
+    cases: &[(&[&str], &[&str])],
+) -> anyhow::Result<()> {
+    for (holds, frees) in cases {
+        for sql in *holds {
+            client
+                .expect(sql)
+                .await
+                .with_context(|| (*sql).to_owned())?;
+        }
+        let pinned = metric(stage, "millrace_pins", "").await?;
+        ensure!(pinned == 1.0, "{holds:?}: {pinned} sessions keep theirs");
+        for sql in *frees {
+            client
+                .expect(sql)
+                .await
+                .with_context(|| (*sql).to_owned())?;
+        }
+        client.expect("SELECT 1").await?;
+        let pinned = metric(stage, "millrace_pins", "").await?;
+        ensure!(pinned == 0.0, "{holds:?}, {frees:?}: it is kept still");
+    }
     Ok(())
 }
 
@@ -134,9 +221,106 @@ async fn gaps(stage: &Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Numbers that begin anew everywhere, which an operator vouches for: no replica is behind what was before, and
+/// nobody waits for it.
+async fn numbers_begin_anew(stage: &Stage, admin_port: u16) -> anyhow::Result<()> {
+    if stage.family == Family::MariaDb {
+        return Ok(());
+    }
+    let mut client = Connection::open(&app(stage).database("app")).await?;
+    client.expect("INSERT INTO n_gaps VALUES (100)").await?;
+    stage
+        .cluster
+        .wait_replicas_caught_up(Duration::from_secs(20))
+        .await?;
+    for replica in stage.cluster.replicas() {
+        let mut control = Connection::open(&harness::admin(replica.port)).await?;
+        control.expect("STOP REPLICA").await?;
+    }
+    let mut admin = direct(stage).await?;
+    admin.expect("RESET BINARY LOGS AND GTIDS").await?;
+    for replica in stage.cluster.replicas() {
+        let mut control = Connection::open(&harness::admin(replica.port)).await?;
+        for sql in [
+            "RESET REPLICA",
+            "RESET BINARY LOGS AND GTIDS",
+            "START REPLICA",
+        ] {
+            control.expect(sql).await?;
+        }
+    }
+    let target = Target::Tcp(format!("127.0.0.1:{admin_port}"));
+    let login = Login::new(target, "admin", harness::ADMIN_PASSWORD);
+    let mut operator = Connection::open(&login).await?;
+    let resume = format!("RESUME SERVER '127.0.0.1:{}'", stage.cluster.primary().port);
+    let begun = Instant::now();
+    // Where the server is not doubted yet, there is nothing to vouch for.
+    let writing = client.query("INSERT INTO n_gaps VALUES (101)");
+    let resuming = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            operator.expect(&resume).await?;
+            let claims = operator.expect("SHOW SERVERS").await?.render().join("\n");
+            if claims.contains("primary") && begun.elapsed() > Duration::from_secs(2) {
+                return anyhow::Ok(());
+            }
+        }
+    };
+    let (written, resumed) = tokio::join!(writing, resuming);
+    resumed?;
+    ensure!(written.err().is_none(), "a write: {:?}", written.err());
+    client.expect("INSERT INTO n_gaps VALUES (102)").await?;
+    stage
+        .cluster
+        .wait_replicas_caught_up(Duration::from_secs(20))
+        .await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let lag = metric(stage, "millrace_server_lag_seconds", "").await?;
+    let primary = format!("127.0.0.1:{}", stage.cluster.primary().port);
+    let at_primary = async |session: &mut Connection| -> anyhow::Result<bool> {
+        let rows = value(session, "SELECT COUNT(*) FROM n_gaps").await?;
+        ensure!(rows == "4", "{rows} rows");
+        let route = session.expect("SHOW ROUTE").await?.render().join("\n");
+        Ok(route.contains(&primary))
+    };
+    // What a session has written before counts until it has read what the primary has now.
+    let begun = Instant::now();
+    while at_primary(&mut client).await? {
+        ensure!(
+            begun.elapsed() < Duration::from_secs(10),
+            "a session from before still reads from the primary"
+        );
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let before = metric(stage, "millrace_position_waits_total", "timed_out").await?;
+    let mut fresh = Connection::open(&app(stage).database("app")).await?;
+    for _ in 0..4 {
+        ensure!(
+            !at_primary(&mut fresh).await?,
+            "a new session reads from the primary"
+        );
+    }
+    let waits = metric(stage, "millrace_position_waits_total", "timed_out").await?;
+    eprintln!(
+        "numbers begin anew: {lag} s behind, {} waits in vain",
+        waits - before
+    );
+    ensure!(
+        lag <= 1.0 && waits == before,
+        "{lag} s behind, {} waits in vain",
+        waits - before
+    );
+    Ok(())
+}
+
 async fn needless(family: Family) -> anyhow::Result<()> {
+    let admin_port = harness::free_port()?;
     let options = ProxyOptions {
         workers: Some(1),
+        extra: format!(
+            "[admin]\nlisten = \"127.0.0.1:{admin_port}\"\n\
+             password_env = \"MILLRACE_ADMIN_PASSWORD\"\n"
+        ),
         ..ProxyOptions::default()
     };
     let stage = Stage::start(family, 2, &options).await?;
@@ -155,7 +339,10 @@ async fn needless(family: Family) -> anyhow::Result<()> {
         .run("logins without a database", logins_without_database(&stage))
         .await;
     checks.run("known variables", variables_known(&stage)).await;
+    checks.run("causes that end", causes_that_end(&stage)).await;
     checks.run("gaps", gaps(&stage)).await;
+    let anew = numbers_begin_anew(&stage, admin_port);
+    checks.run("numbers begin anew", anew).await;
     checks.finish()
 }
 

@@ -474,6 +474,8 @@ impl Monitor {
     ) {
         let mut conn = None;
         let mut complained = false;
+        // Until the first try has told.
+        self.touched.set_readable(!options.user.is_empty());
         loop {
             let world = self.world.borrow().clone();
             let mut pause = options.catalogue_interval;

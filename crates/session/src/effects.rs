@@ -17,6 +17,7 @@ use millrace_topology::{GtidSet, ServerId, Waits};
 use crate::failure::Failure;
 use crate::found_rows::{Found, found_rows};
 use crate::lease::Request;
+use crate::pins::Cause;
 use crate::prelude::IdBefore;
 use crate::relay::Outcome;
 use crate::session::{Session, Transaction};
@@ -83,7 +84,8 @@ impl Session {
             if self.names_touched(class, text) {
                 // What it left on the connection is told by what was defined.
                 self.flush().await?;
-                Box::pin(self.worker.wait_for_catalogue()).await;
+                let database = &self.state.database;
+                Box::pin(self.worker.wait_for_catalogue(class, text, database)).await;
             }
         }
         let failed = outcome.error.is_some();
@@ -642,6 +644,15 @@ impl Session {
         if name == "profiling" {
             return;
         }
+        if name == "gtid_next" {
+            let word = variables::variable_name(value);
+            let literal = matches!(assignment.kind, ValueKind::String | ValueKind::Word);
+            match assignment.kind == ValueKind::Default || (literal && is_automatic(&word)) {
+                true => self.end_cause(Cause::GtidNext),
+                false => self.pin_for(Cause::GtidNext),
+            }
+            return;
+        }
         if KEEPS_CONNECTION.contains(&&*name) {
             self.pin(PinReason::SessionState);
             return;
@@ -749,7 +760,9 @@ impl Session {
             }
             Kind::Xa(XaOp::Start) => self.pin(PinReason::Xa),
             Kind::Xa(XaOp::Commit { .. } | XaOp::Rollback) => self.unpin(PinReason::Xa),
-            Kind::SetRole | Kind::SetResourceGroup => self.pin(PinReason::SessionState),
+            // Until it is seen to be the login's again.
+            Kind::SetRole => self.pin_for(Cause::Role),
+            Kind::SetResourceGroup => self.pin(PinReason::SessionState),
             Kind::Prepare => self.note_prepare(lease, class, text),
             Kind::Deallocate => {
                 if let Some(name) = class.name {
@@ -1037,6 +1050,16 @@ fn counts_messages(class: &Statement, text: &[u8]) -> bool {
     let mut words = text.split(|byte| byte.is_ascii_whitespace() || *byte == b'(');
     let is_count = |word: &[u8]| word.eq_ignore_ascii_case(b"count");
     class.flags.contains(Flags::READS_SYSVARS) || words.nth(1).is_some_and(is_count)
+}
+
+/// The value of `gtid_next` that a login finds, in quotes or without.
+fn is_automatic(value: &[u8]) -> bool {
+    let quotes = |byte: &u8| matches!(byte, b'\'' | b'"');
+    let first = value.iter().position(|byte| !quotes(byte)).unwrap_or(0);
+    let last = value.iter().rposition(|byte| !quotes(byte)).unwrap_or(0);
+    value
+        .get(first..=last)
+        .is_some_and(|value| value.eq_ignore_ascii_case(b"AUTOMATIC"))
 }
 
 /// SET last_insert_id = …

@@ -2,6 +2,7 @@
 //! else has it: user variables, tracking, positions, locks. The client has its answer by then.
 
 use millrace_backend::conn::{number, reported_variables, warnings};
+use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{SessionState, Value};
 use millrace_metrics::PinReason;
@@ -13,6 +14,7 @@ use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
 use millrace_topology::{GtidSet, Waits};
 
 use crate::effects::name_collation;
+use crate::pins::Cause;
 use crate::prelude::CLEAR_DIAGNOSTICS;
 use crate::relay::Outcome;
 use crate::session::Session;
@@ -40,6 +42,7 @@ impl Session {
             || !self.left_variables.is_empty()
             || self.variables_untold
             || self.locks_to_check(class)
+            || self.has_role_to_check(class)
             || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK)
                 && !class.assignments.is_empty())
             || self.position_to_read(class, lease)
@@ -56,6 +59,40 @@ impl Session {
                 .worker
                 .with_world(|world| world.snapshot.primary == Some(lease.server))
             && self.worker.waits_of(lease.server) == Waits::Gtids
+    }
+
+    /// The role may be the login's again.
+    fn has_role_to_check(&self, class: &Statement) -> bool {
+        class.kind == Kind::SetRole && self.login_role.is_some()
+    }
+
+    /// Whether a connection of the session's has the role that its login has.
+    pub(crate) fn may_ask_role(&self) -> bool {
+        self.login_role.is_none()
+            && !self.is_measured()
+            && !self.handle.pins.has(PinReason::SessionState)
+    }
+
+    /// Asks which role the connection has before a first SET ROLE: only the server knows what a login's is.
+    pub(crate) async fn ask_role(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
+        match lease.last_user == self.handle.uid {
+            true => self.save_own_diagnostics(lease).await,
+            false => self.save_for_last_user(lease).await,
+        }
+        let role = current_role(lease).await?;
+        self.login_role = Some(role);
+        Ok(())
+    }
+
+    async fn check_role(&mut self, lease: &mut Lease) {
+        let Ok(role) = current_role(lease).await else {
+            lease.broken = true;
+            return;
+        };
+        if self.login_role.as_ref() == Some(&role) {
+            self.login_role = None;
+            self.end_cause(Cause::Role);
+        }
     }
 
     /// Locks may have been taken or released.
@@ -104,6 +141,10 @@ impl Session {
         if self.locks_to_check(class) {
             self.save_own_diagnostics(lease).await;
             self.check_locks(lease).await;
+        }
+        if self.has_role_to_check(class) {
+            self.save_own_diagnostics(lease).await;
+            self.check_role(lease).await;
         }
         if self.position_to_read(class, lease) {
             self.save_own_diagnostics(lease).await;
@@ -443,4 +484,9 @@ fn unhex(text: &[u8]) -> Option<Vec<u8>> {
             _ => None,
         })
         .collect()
+}
+
+async fn current_role(lease: &mut Lease) -> Result<Option<Vec<u8>>, BackendError> {
+    let rows = lease.query("SELECT CURRENT_ROLE() LIMIT 1").await?;
+    Ok(rows.into_iter().flatten().next().flatten())
 }

@@ -100,6 +100,9 @@ impl Session {
             // Anything before it would be what it tells about.
             return Ok(prelude);
         }
+        if request.class.kind == Kind::SetRole && self.may_ask_role() {
+            Box::pin(self.ask_role(lease)).await?;
+        }
         if lease.last_user != uid && !lease.residue.is_empty() {
             self.save_residue(lease, &mut prelude);
         }

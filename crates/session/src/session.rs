@@ -26,6 +26,7 @@ use crate::journal::Journal;
 use crate::measuring::Measuring;
 use crate::messages::Message;
 use crate::obey::Obeying;
+use crate::pins::{Cause, KeptFor};
 use crate::prelude::IdBefore;
 use crate::prepared::Statements;
 use crate::relay::Outcome;
@@ -279,6 +280,10 @@ pub(crate) struct Session {
     pub(crate) keeps_messages: bool,
     /// How many messages the OK under way is to count, where its server does not know.
     pub(crate) ok_warnings: Option<u16>,
+    /// Why its state keeps its connection.
+    pub(crate) kept_for: KeptFor,
+    /// CURRENT_ROLE() before the first SET ROLE, where that was asked.
+    pub(crate) login_role: Option<Option<Vec<u8>>>,
     /// What Millrace itself answers goes out in the binary protocol.
     pub(crate) answers_binary: bool,
     /// Holds while a write is under way that may not tell its position.
@@ -399,6 +404,8 @@ impl Session {
             written_seen: 0,
             seen: None,
             shown_by: None,
+            kept_for: KeptFor::default(),
+            login_role: None,
             asked: 0,
             concealing: None,
             touching: None,
@@ -593,6 +600,27 @@ impl Session {
     }
 
     pub(crate) fn pin(&mut self, reason: PinReason) {
+        if reason == PinReason::SessionState {
+            self.kept_for.forever = true;
+        }
+        self.add_pin(reason);
+    }
+
+    /// Its state keeps the session's connection until the cause has ended.
+    pub(crate) fn pin_for(&mut self, cause: Cause) {
+        *self.kept_for.of(cause) = true;
+        self.add_pin(PinReason::SessionState);
+    }
+
+    /// The cause has ended, if it was in force.
+    pub(crate) fn end_cause(&mut self, cause: Cause) {
+        let held = std::mem::take(self.kept_for.of(cause));
+        if held && self.kept_for == KeptFor::default() {
+            self.unpin(PinReason::SessionState);
+        }
+    }
+
+    fn add_pin(&mut self, reason: PinReason) {
         if self.handle.pins.add(reason) {
             self.worker.metrics().pinned(reason);
         }
@@ -610,6 +638,8 @@ impl Session {
         }
         self.temporary_tables.clear();
         self.handlers = 0;
+        self.kept_for = KeptFor::default();
+        self.login_role = None;
         self.locks.clear();
         self.locks_unknown = false;
         self.measuring = Measuring::default();

@@ -710,12 +710,18 @@ impl Worker {
         })
     }
 
-    /// Waits until what DDL has touched was read again, as long as that is worth it.
-    pub(crate) async fn wait_for_catalogue(&self) {
-        const LIMIT: Duration = Duration::from_millis(500);
+    /// Waits until what DDL has touched of the statement's names was read again, as long as that is worth it:
+    /// what cannot be told keeps the session's connection for good.
+    pub(crate) async fn wait_for_catalogue(&self, class: &Statement, text: &[u8], database: &[u8]) {
+        const LIMIT: Duration = Duration::from_secs(3);
         let begun = Instant::now();
         let touched = self.shared.monitor.touched();
-        while self.is_catalogue_stale() && touched.is_readable() && begun.elapsed() < LIMIT {
+        // Not for other sessions' DDL, which may go on for long.
+        while self.is_catalogue_stale()
+            && self.names_touched(class, text, database)
+            && touched.is_readable()
+            && begun.elapsed() < LIMIT
+        {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
