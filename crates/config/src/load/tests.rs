@@ -651,6 +651,7 @@ fn is_default_shown(line: &str) -> bool {
         "cert",
         "key",
         "ca ",
+        "rsa_key",
         "name",
         "listen",
     ];
