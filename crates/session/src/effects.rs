@@ -366,19 +366,16 @@ impl Session {
             true => i64::try_from(outcome.affected_rows).unwrap_or(i64::MAX),
             false => -1,
         };
-        let found = match found_rows(self.family, counted, outcome) {
-            Found::Perhaps if held_rows => Found::Unknown,
-            Found::Perhaps => Found::Kept,
-            found => found,
-        };
-        lease.residue.found_rows = found == Found::Unknown;
-        if let Found::Rows(rows) = found {
-            self.found_rows = rows;
+        let found = found_rows(self.family, counted, outcome);
+        let unsure = found == Found::Perhaps && held_rows;
+        lease.residue.found_rows = unsure || found == Found::Unknown;
+        match found {
+            Found::Rows(rows) => (self.found_rows, self.found_rows_known) = (rows, true),
+            Found::Unknown => self.found_rows_known = false,
+            // Should the connection be lost, the number from before is as good as any.
+            Found::Perhaps | Found::Kept => {}
         }
-        if found != Found::Kept {
-            self.found_rows_known = found != Found::Unknown;
-        }
-        if found != Found::Kept || held_rows {
+        if held_rows || matches!(found, Found::Rows(_) | Found::Unknown) {
             self.found_rows_at = Some((lease.server, self.seq));
         }
         let asked = [self.diagnostics_at, self.insert_id_at, self.found_rows_at];

@@ -130,6 +130,10 @@ impl Session {
             self.restore_counts(lease, request.class, asked, &mut prelude);
         }
         if self.sees_old_messages(lease, request) {
+            if lease.last_user == uid && lease.residue.found_rows {
+                // What clears them counts a row.
+                Box::pin(self.save_own_diagnostics(lease)).await;
+            }
             prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
         }
         if request.expect != Expect::Prepare {

@@ -27,11 +27,19 @@ pub(crate) fn is_about_last(class: &Statement) -> bool {
     class.kind == Kind::Diagnostics || class.flags.intersects(counts)
 }
 
+/// It asks for ROW_COUNT() beside LAST_INSERT_ID(), which may have to be read or set first: a statement
+/// that counts rows of its own.
+fn counts_beside_id(class: &Statement) -> bool {
+    class
+        .flags
+        .contains(Flags::USES_ROW_COUNT | Flags::USES_LAST_INSERT_ID)
+}
+
 impl Session {
     /// The statement is about the one before, and no connection is kept that knows.
     fn asks_back(&self, class: &Statement) -> bool {
         // In several statements, one asks about another.
-        (self.lease.is_none() || self.kept_without_messages())
+        (self.lease.is_none() || self.kept_without_messages() || counts_beside_id(class))
             && class.kind != Kind::Multi
             && is_about_last(class)
     }
@@ -101,9 +109,10 @@ impl Session {
             true => found == if has_messages { diagnostics } else { last },
             false => self.is_idle_at(found),
         };
-        // A kept connection knows all but messages.
-        let kept = self.lease.is_some();
-        let (has_rows, has_found) = (has_rows || kept, has_found || kept);
+        // A kept connection knows all but messages, and what its count was before that.
+        let (kept, beside_id) = (self.lease.is_some(), counts_beside_id(class));
+        let has_rows = has_rows || (kept && !beside_id);
+        let has_found = has_found || (kept && !(beside_id && self.found_rows_known));
         self.collect_saved();
         // MariaDB forgets the messages as soon as a table is opened (observed).
         let forgets = self.family == Family::MariaDb && !class.tables.is_empty();
