@@ -9,7 +9,7 @@ use millrace_topology::ServerId;
 use crate::columns::{Columns, Token};
 use crate::failure::Answer;
 use crate::lease::Request;
-use crate::session::Session;
+use crate::session::{Session, Transaction};
 
 /// What a text may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,12 +169,15 @@ impl Session {
         alone && is_get && (asked.is_none() || !self.is_idle_at(asked))
     }
 
-    /// The statement asks for messages on a connection without a database, and the session has chosen one
-    /// since: it does not use that connection again.
+    /// The statement asks for messages on a connection that it should not run on: one without a database,
+    /// where the session has chosen one since, or any where its transaction is yet to begin.
     pub(crate) fn has_left_messages(&mut self, class: &Statement) -> bool {
         let Some((server, seq)) = self.diagnostics_at.filter(|_| is_about_last(class)) else {
             return false;
         };
+        if !matches!(self.transaction, Transaction::None) {
+            return self.lease.is_none();
+        }
         let uid = self.handle.uid;
         !self.state.database.is_empty() && self.pool_of(server, false).has_own(uid, seq)
     }
