@@ -35,7 +35,8 @@ pub(super) struct Body<'t> {
     pub(super) sets_unknown: bool,
     /// It may set a session variable.
     pub(super) sets_session: bool,
-    /// It may leave other things on the connection: a temporary table, a role.
+    /// It may leave other things on the connection: a temporary table, a role, a lock, what a
+    /// sequence gave last.
     pub(super) leaves_more: bool,
     /// It runs statements that it makes itself.
     pub(super) dynamic: bool,
@@ -305,7 +306,8 @@ impl<'t> Reader<'_, 't> {
     }
 
     fn keyword(&mut self, index: usize, word: &'t [u8]) {
-        let next = self.at(index + 1);
+        let next = self.at(index + 1).copied();
+        let next = next.as_ref();
         let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
         let hazard = is_one_of(word, HAZARDS)
             || (is_one_of(word, HAZARDS_BUT_CALLS) && !is_sign(next, b'('))
@@ -319,6 +321,11 @@ impl<'t> Reader<'_, 't> {
         self.body.leaves_more |= is("TEMPORARY")
             || is("ROLE")
             || is("RESOURCE")
+            || is("FLUSH")
+            || (is("LOCK") && !is_word(next, "IN"))
+            || is("NEXTVAL")
+            || is("SETVAL")
+            || (is("NEXT") && is_word(next, "VALUE"))
             || (is("TRANSACTION") && is_word(self.before(index), "SET"))
             || (is_one_of(word, NEXT_TRANSACTION) && is_sign(self.before(index), b'@'));
         self.body.dynamic |= is("PREPARE") || is("EXECUTE");
@@ -671,6 +678,24 @@ mod tests {
         ];
         for (text, sets) in table {
             assert_eq!(read(text.as_bytes()).sets_session, sets, "{text}");
+        }
+    }
+
+    #[test]
+    fn finds_what_leaves_locks_and_numbers() {
+        let table = [
+            ("FLUSH TABLES WITH READ LOCK", true),
+            ("LOCK INSTANCE FOR BACKUP", true),
+            ("RETURN NEXTVAL(s)", true),
+            ("SET NEW.id = NEXT VALUE FOR s", true),
+            ("DO SETVAL(s, 100)", true),
+            ("SET @@transaction_read_only = 1", true),
+            ("SELECT a FROM t LOCK IN SHARE MODE", false),
+            ("FETCH NEXT FROM c INTO a", false),
+            ("RETURN LASTVAL(s)", false),
+        ];
+        for (text, leaves) in table {
+            assert_eq!(read(text.as_bytes()).leaves_more, leaves, "{text}");
         }
     }
 
