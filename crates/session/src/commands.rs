@@ -609,6 +609,7 @@ impl Session {
         self.one_shot.clear();
         self.one_shot_waits = false;
         self.one_shot_read_only = None;
+        self.owns_gtid = false;
         self.insert_id_at = None;
         self.last_insert_id = 0;
         self.last_server = None;

@@ -644,9 +644,11 @@ impl Session {
         if name == "gtid_next" {
             let word = variables::variable_name(value);
             let literal = matches!(assignment.kind, ValueKind::String | ValueKind::Word);
-            match assignment.kind == ValueKind::Default || (literal && is_automatic(&word)) {
-                true => self.end_cause(Cause::GtidNext),
-                false => self.pin_for(Cause::GtidNext),
+            self.owns_gtid =
+                !(assignment.kind == ValueKind::Default || (literal && is_automatic(&word)));
+            match self.owns_gtid {
+                false => self.end_cause(Cause::GtidNext),
+                true => self.pin_for(Cause::GtidNext),
             }
             return;
         }

@@ -706,6 +706,10 @@ impl Session {
             // Some of them cannot be set in a transaction (1766).
             return;
         }
+        if wanted && self.owns_gtid {
+            // Refused (3138), and the connection with what was set on it would be lost.
+            return;
+        }
         if wanted && !matches!(self.transaction, Transaction::None) {
             // They could not be set back before the COMMIT, which is to say what was written.
             return;

@@ -306,6 +306,9 @@ pub(crate) struct Session {
     pub(crate) unreported: Vec<Box<str>>,
     /// User variables that stored code may have set in the statement under way.
     pub(crate) left_variables: Vec<Box<[u8]>>,
+    /// The session has set `gtid_next` to a GTID: until its transaction ends, MySQL refuses to change what
+    /// is tracked.
+    pub(crate) owns_gtid: bool,
     /// Stored code may have set session variables, and the server has not told which.
     pub(crate) variables_untold: bool,
     /// The locks asked for by GET_LOCK, as SQL literals.
@@ -423,6 +426,7 @@ impl Session {
             statement_begun: Instant::now(),
             unreported: Vec::new(),
             left_variables: Vec::new(),
+            owns_gtid: false,
             variables_untold: false,
             locks: Vec::new(),
             locks_unknown: false,
