@@ -219,6 +219,8 @@ pub struct Conn {
     /// The kernel has given it up, as nothing was heard of the server: others may have come to the
     /// same end.
     pub path_lost: bool,
+    /// Its last answer but those of Millrace's own was an error.
+    pub erred: bool,
     /// The server had closed it before it read what was sent last: none of that was run.
     pub closed_before: bool,
     /// Its server is taken for dead: nobody waits for what it has to say.
@@ -275,6 +277,7 @@ impl Conn {
             used: 0,
             broken: false,
             path_lost: false,
+            erred: false,
             closed_before: false,
             wait_timeout: None,
             down: Rc::default(),

@@ -158,6 +158,8 @@ impl Session {
                     start = at;
                 }
                 Event::Ok { len, .. } => {
+                    // What an error left to be told is of what Millrace tracks.
+                    let bare = !std::mem::take(&mut lease.erred);
                     let rewrite = self.note_ok(lease, at, len);
                     if let Some(count) = plan.warnings {
                         let capabilities = lease.capabilities;
@@ -173,7 +175,7 @@ impl Session {
                         let tracks = &self.tracks;
                         let kept = |change: &Change<'_>| tracks.keeps(change);
                         let again = self.is_another_transaction(lease);
-                        let told = |status| told_status(status, lease.family, again);
+                        let told = |status| told_status(status, lease.family, bare, again);
                         if rewrite_ok(&mut out, packet, server, client, kept, told).is_err() {
                             lease.broken = true;
                             return self.lost();
@@ -201,6 +203,7 @@ impl Session {
                     at += len;
                 }
                 Event::Err { len } => {
+                    lease.erred = true;
                     let parsed = ErrPacket::parse(&lease.buffer[at + HEADER..at + len])
                         .map(|error| Box::new(server_error(&error)));
                     let Ok(error) = parsed else {
@@ -550,12 +553,14 @@ impl Tracks {
 }
 
 /// The flags of an OK whose changes are left out. MySQL tells of a transaction that came after another by
-/// the flag alone (`again`); MariaDB sets it for no reason (both observed).
-fn told_status(status: Status, family: millrace_sql::Family, again: bool) -> Status {
+/// the flag alone (`again`); MariaDB sets it for no reason (both observed). `bare`: the flag alone may
+/// stand for a change of the client's.
+fn told_status(status: Status, family: millrace_sql::Family, bare: bool, again: bool) -> Status {
     let changed = Status::SESSION_STATE_CHANGED;
     match family {
         millrace_sql::Family::MySql if again => status | changed,
-        millrace_sql::Family::MySql => status,
+        millrace_sql::Family::MySql if bare => status,
+        millrace_sql::Family::MySql => status - changed,
         millrace_sql::Family::MariaDb => status - changed,
     }
 }
