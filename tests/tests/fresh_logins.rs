@@ -78,6 +78,15 @@ impl Ground {
 }
 
 async fn start(cluster: &Cluster, monitor: &str, more: &str) -> anyhow::Result<Proxy> {
+    start_with(2, cluster, monitor, more).await
+}
+
+async fn start_with(
+    workers: u32,
+    cluster: &Cluster,
+    monitor: &str,
+    more: &str,
+) -> anyhow::Result<Proxy> {
     let launch = Launch::new()?;
     let servers: String = cluster
         .servers()
@@ -85,7 +94,7 @@ async fn start(cluster: &Cluster, monitor: &str, more: &str) -> anyhow::Result<P
         .map(|server| format!("[[server]]\naddress = \"127.0.0.1:{}\"\n", server.port))
         .collect();
     let text = format!(
-        "workers = 2\n[[listen]]\naddress = \"127.0.0.1:{}\"\n{servers}\
+        "workers = {workers}\n[[listen]]\naddress = \"127.0.0.1:{}\"\n{servers}\
          [monitor]\nuser = \"{monitor}\"\npassword_env = \"MILLRACE_MONITOR_PASSWORD\"\n\
          [http]\nlisten = \"127.0.0.1:{}\"\n[auth]\nfailure_delay = \"0s\"\n\
          [log]\nlevel = \"debug\"\n{more}",
@@ -443,12 +452,50 @@ async fn lost_privilege(ground: &Ground) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What SET TRANSACTION says for the next transaction waits on its connection until one is opened, which
+/// a read of a table without transactions does not do.
+async fn next_transaction(ground: &Ground) -> anyhow::Result<()> {
+    ground
+        .control("CREATE TABLE fl.plain (a INT) ENGINE=MyISAM")
+        .await?;
+    let one = "[pool]\nmax_connections = 1\n";
+    let proxy = start_with(1, &ground.cluster, MONITOR.user, one).await?;
+    let login = Login::new(tcp(proxy.port), USER, PASSWORD);
+    for said in [
+        "SET TRANSACTION READ ONLY",
+        "SET @@transaction_read_only=1",
+        "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY",
+    ] {
+        if said.contains("@@") && ground.cluster.family() == Family::MariaDb {
+            // Its name since 11.1.
+            continue;
+        }
+        for read in [
+            "SELECT /* millrace: primary */ * FROM fl.plain",
+            "SELECT /* millrace: primary */ COUNT(*) FROM information_schema.TABLES",
+        ] {
+            let mut client = Connection::open(&login).await?;
+            client.expect(said).await?;
+            client.expect(read).await?;
+            client.quit().await;
+            let mut other = Connection::open(&login).await?;
+            let inserted = other.query(INSERT).await;
+            ensure!(inserted.err().is_none(), "{said}; {read}: {inserted:?}");
+            other.quit().await;
+        }
+    }
+    Ok(())
+}
+
 async fn fresh_logins(family: Family) -> anyhow::Result<()> {
     let ground = &Ground::new(family).await?;
     let mut checks = Checks::new(format!("fresh logins, {family}"));
     checks.run("privileges", privileges(ground)).await;
     checks.run("at once", at_once(ground)).await;
     checks.run("globals", globals(ground)).await;
+    checks
+        .run("next transaction", next_transaction(ground))
+        .await;
     checks.run("autocommit off", autocommit_off(ground)).await;
     checks.run("lost privilege", lost_privilege(ground)).await;
     checks.run("default roles", default_roles(ground)).await;

@@ -221,6 +221,9 @@ pub struct Conn {
     pub path_lost: bool,
     /// Its last answer but those of Millrace's own was an error.
     pub erred: bool,
+    /// What SET TRANSACTION said for the next transaction may still wait on it: only that a transaction is
+    /// open tells that it was used up. Whoever had the connection next would have it.
+    pub one_shot: bool,
     /// The server had closed it before it read what was sent last: none of that was run.
     pub closed_before: bool,
     /// Its server is taken for dead: nobody waits for what it has to say.
@@ -278,6 +281,7 @@ impl Conn {
             broken: false,
             path_lost: false,
             erred: false,
+            one_shot: false,
             closed_before: false,
             wait_timeout: None,
             down: Rc::default(),
@@ -774,6 +778,7 @@ impl Conn {
         self.last_user = 0;
         self.last_seq = 0;
         self.keeper = None;
+        self.one_shot = false;
         self.state = Rc::default();
     }
 

@@ -94,6 +94,9 @@ impl Session {
             began = false;
         } else {
             self.note_one_shot(&mut lease, class, failed);
+            if outcome.has_status && outcome.status.contains(Status::IN_TRANS) {
+                lease.one_shot = false;
+            }
             self.transaction = Transaction::None;
             if began {
                 self.handle.begun.set(false);
@@ -198,6 +201,7 @@ impl Session {
             self.one_shot_read_only = None;
         }
         let sets = class.kind == Kind::SetTransaction && class.flags.contains(Flags::TX_ONE_SHOT);
+        lease.one_shot |= class.flags.contains(Flags::TX_ONE_SHOT);
         if sets && !failed {
             self.one_shot_waits = true;
         } else if sent || self.one_shot_waits {

@@ -735,9 +735,10 @@ impl Session {
 
     /// The deferred BEGIN and SET TRANSACTION. They stay with the session until the statement
     /// has been answered, for it may have to be tried elsewhere.
-    fn open_transaction(&self, lease: &Lease, class: &Statement, prelude: &mut Prelude) {
+    fn open_transaction(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
         if self.opens_transaction(class) {
             for text in &self.one_shot {
+                lease.one_shot = true;
                 prelude.query(lease, text);
             }
         }

@@ -440,6 +440,7 @@ impl Session {
         };
         set_insert_id(lease, id, &mut prelude);
         for text in &begun.one_shot {
+            lease.one_shot = true;
             prelude.query(lease, text);
         }
         if let Some(text) = &begun.text {

@@ -398,7 +398,7 @@ impl Lease {
         if server.count.statements.is_beyond(conn.prepared.len()) && conn.is_clean() {
             conn.hold_at_most(server.statements_max());
         }
-        if !conn.is_clean() {
+        if !conn.is_clean() || conn.one_shot {
             server.lost(conn);
         } else {
             conn.leave_room();
