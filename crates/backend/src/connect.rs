@@ -162,6 +162,15 @@ pub fn agreed(wanted: Capabilities, greeting: &Greeting) -> Capabilities {
     (wanted | BASE) & (greeting.capabilities | BASE)
 }
 
+/// TLS for whom, and whether, where the mode leaves that open.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// Whether.
+    pub tls: bool,
+    /// Whose account logs in.
+    pub whose: For,
+}
+
 /// Turns the stream into TLS where the mode and the server say so. Answers the sequence number
 /// of the next packet.
 pub async fn start_tls(
@@ -171,13 +180,12 @@ pub async fn start_tls(
     collation: u8,
     address: &Address,
     tls: &ServerTls,
-    wanted: bool,
-    whose: For,
+    wanted: Wanted,
 ) -> Result<(Stream, u8), BackendError> {
     let offered = greeting.capabilities.contains(Capabilities::SSL);
     let use_tls = match tls.mode {
         ServerTlsMode::Disabled => false,
-        ServerTlsMode::AsClient => wanted && offered,
+        ServerTlsMode::AsClient => wanted.tls && offered,
         ServerTlsMode::Preferred => offered,
         _ if offered => true,
         _ => {
@@ -197,7 +205,7 @@ pub async fn start_tls(
     let Stream::Plain(plain) = stream else {
         return Err(BackendError::Protocol("TLS asked for twice"));
     };
-    let connected = tls.connect(&address.host, plain, whose).await?;
+    let connected = tls.connect(&address.host, plain, wanted.whose).await?;
     Ok((
         Stream::Tls(Box::new(tokio_rustls::TlsStream::Client(connected))),
         2,
@@ -243,8 +251,10 @@ async fn log_in(
         login.collation,
         address,
         tls,
-        login.tls,
-        login.whose,
+        Wanted {
+            tls: login.tls,
+            whose: login.whose,
+        },
     )
     .await?;
     let plugin = Plugin::from_name(&greeting.auth_plugin);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use millrace_backend::conn::Conn;
 use millrace_backend::connect::{
-    LOGIN_PACKET_MAX, Login, MAX_PACKET, Opened, dial, open, start_tls,
+    LOGIN_PACKET_MAX, Login, MAX_PACKET, Opened, Wanted, dial, open, start_tls,
 };
 use millrace_backend::error::BackendError;
 use millrace_backend::packet_io::{read_packet, write_packet};
@@ -257,8 +257,10 @@ async fn relay_to(
         claim.collation,
         &facts.address,
         &worker.shared.network.tls,
-        entrance.stream.is_tls(),
-        For::Client,
+        Wanted {
+            tls: entrance.stream.is_tls(),
+            whose: For::Client,
+        },
     )
     .await?;
     let response = HandshakeResponse {

@@ -267,6 +267,9 @@ impl Handle {
 /// where it was in vain.
 const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
+/// The account rows of a name, where they can be read, and when they were.
+type RowsOfName = (Option<UserRows>, Instant);
+
 /// What a new connection starts with, and how new the connection was that told so.
 #[derive(Debug, Clone)]
 pub(crate) struct Base {
@@ -366,7 +369,7 @@ pub struct Worker {
     sessions: RefCell<HashMap<u64, Rc<Handle>>>,
     bases: RefCell<HashMap<(u64, u8, bool), Base>>,
     /// The servers' account rows by name, and when they were read.
-    user_rows: RefCell<HashMap<Box<[u8]>, (Option<UserRows>, Instant)>>,
+    user_rows: RefCell<HashMap<Box<[u8]>, RowsOfName>>,
     /// What the last login began with, and the base that came of: the next is likely the same.
     begun: RefCell<Option<[Rc<SessionState>; 2]>>,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
