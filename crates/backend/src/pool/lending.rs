@@ -398,8 +398,10 @@ impl Lease {
         if server.count.statements.is_beyond(conn.prepared.len()) && conn.is_clean() {
             conn.hold_at_most(server.statements_max());
         }
-        if !conn.is_clean() || conn.one_shot {
+        if !conn.is_clean() {
             server.lost(conn);
+        } else if conn.one_shot {
+            server.retire(conn);
         } else {
             conn.leave_room();
             let has_database = !conn.state.database.is_empty();
