@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use millrace_sandbox::{ADMIN, Cluster, ClusterSpec, Family, MONITOR, skip_unless};
 use millrace_tests::checks::Checks;
 use millrace_tests::harness::{self, Launch, Proxy};
-use millrace_tests::wire::{Connection, Login, Reply, Target};
+use millrace_tests::wire::{Connection, Login, Reply, Target, cap};
 use tokio::task::JoinSet;
 
 const READY: Duration = Duration::from_secs(30);
@@ -452,6 +452,34 @@ async fn lost_privilege(ground: &Ground) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whoever did not ask for several statements in one text is protected from them, also on a connection
+/// that logged in anew after another's use.
+async fn several_statements(ground: &Ground) -> anyhow::Result<()> {
+    let one = "[pool]\nmax_connections = 1\n";
+    let proxy = start_with(1, &ground.cluster, MONITOR.user, one).await?;
+    let several = Login::new(tcp(proxy.port), USER, PASSWORD);
+    let mut single = several.clone();
+    single.capabilities &= !cap::MULTI_STATEMENTS;
+    let text = "SELECT /* millrace: primary */ 1 FROM fl.t; SELECT 2";
+    for round in 0..3 {
+        let mut client = Connection::open(&several).await?;
+        let seen = client.query(text).await;
+        ensure!(seen.err().is_none(), "{round}: {seen:?}");
+        client.quit().await;
+        ground
+            .control(&format!("GRANT SELECT ON fl.* TO '{USER}'@'%'"))
+            .await?;
+        tokio::time::sleep(NOTICED).await;
+        let mut client = Connection::open(&single).await?;
+        let seen = client.query(text).await;
+        let code = seen.err().map(|error| error.code);
+        ensure!(code == Some(1064), "{round}: {seen:?}");
+        client.expect("SELECT /* millrace: primary */ 3").await?;
+        client.quit().await;
+    }
+    Ok(())
+}
+
 /// What SET TRANSACTION says for the next transaction waits on its connection until one is opened, which
 /// a read of a table without transactions does not do.
 async fn next_transaction(ground: &Ground) -> anyhow::Result<()> {
@@ -493,6 +521,9 @@ async fn fresh_logins(family: Family) -> anyhow::Result<()> {
     checks.run("privileges", privileges(ground)).await;
     checks.run("at once", at_once(ground)).await;
     checks.run("globals", globals(ground)).await;
+    checks
+        .run("several statements", several_statements(ground))
+        .await;
     checks
         .run("next transaction", next_transaction(ground))
         .await;

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use millrace_protocol::auth::Plugin;
-use millrace_protocol::command::COM_STMT_CLOSE;
+use millrace_protocol::command::{COM_SET_OPTION, COM_STMT_CLOSE};
 use millrace_protocol::handshake::ChangeUser;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
 use millrace_protocol::response::{Event, Expect, Tracker};
@@ -825,7 +825,13 @@ impl Conn {
             Ok(status) => {
                 self.status = status;
                 self.answered();
+                let several = self.state.multi_statements;
                 self.be_new();
+                if several {
+                    // The option outlives the login (observed on MySQL).
+                    self.send(&[3, 0, 0, 0, COM_SET_OPTION, 1, 0], 1).await?;
+                    self.read_answer(Expect::SetOption).await?;
+                }
                 Ok(())
             }
             Err(error) => {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use millrace_backend::account::Account;
 use millrace_backend::connect::LOGIN_PACKET_MAX;
 use millrace_backend::packet_io::{read_header, read_packet, write_packet};
+use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
@@ -536,7 +537,7 @@ impl Entrance<'_> {
             let mut key = native_key(rows.as_ref(), claim, &response, &self.nonce);
             if key.is_none() && rows.is_some() {
                 // The password may have been changed in the moment since they were read.
-                self.worker.forget_user_rows(&claim.user);
+                self.forget_rows(claim);
                 rows = self.rows(claim).await;
                 key = native_key(rows.as_ref(), claim, &response, &self.nonce);
             }
@@ -573,11 +574,26 @@ impl Entrance<'_> {
 
     /// The rows of the servers' account table for the claim's name, where they can be read.
     async fn rows(&self, claim: &Claim) -> Option<UserRows> {
-        let facts = self.worker.with_world(|world| {
+        let judge = self.judge()?;
+        let read = self.worker.user_rows(&judge, &claim.user).await;
+        read.unwrap_or_else(|error| {
+            debug!(%error, "the account's rows cannot be read");
+            None
+        })
+    }
+
+    fn forget_rows(&self, claim: &Claim) {
+        if let Some(judge) = self.judge() {
+            self.worker.forget_user_rows(judge.id, &claim.user);
+        }
+    }
+
+    /// The server that is asked first about logins.
+    fn judge(&self) -> Option<Arc<ServerFacts>> {
+        self.worker.with_world(|world| {
             let judge = world.snapshot.judges().next()?;
             Some(world.facts[judge.index()].clone())
-        })?;
-        self.worker.user_rows(&facts, &claim.user).await
+        })
     }
 
     async fn verify(&mut self, account: &Arc<Account>, claim: &Claim) -> Result<(), Answer> {

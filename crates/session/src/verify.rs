@@ -16,6 +16,7 @@ use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::state::SessionState;
 use millrace_backend::tls::For;
+use millrace_backend::user_rows::UserRows;
 use millrace_metrics::Side;
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
@@ -354,8 +355,7 @@ pub(crate) async fn learn_accounts(
 ) -> Result<(), BackendError> {
     let network = &worker.shared.network;
     if network.tls.hides_certificate() {
-        let reading = worker.shared.monitor.user_rows(facts, user, network);
-        reading.await.map(drop)?;
+        worker.user_rows(facts, user).await?;
     }
     Ok(())
 }
@@ -368,12 +368,7 @@ pub(crate) async fn let_in(
     conn: &mut Conn,
     tls: bool,
 ) -> Result<LetIn, BackendError> {
-    let network = &worker.shared.network;
-    let rows = worker
-        .shared
-        .monitor
-        .user_rows(facts, user, network)
-        .await?;
+    let mut rows = worker.user_rows(facts, user).await?;
     let (mut current, mut unproven) = (Vec::new(), false);
     if rows.is_some() {
         let timeout = worker.shared.pool.connect_timeout;
@@ -390,6 +385,12 @@ pub(crate) async fn let_in(
             Err(BackendError::Server(error)) if error.code == 1820 => Vec::new(),
             Err(error) => return Err(error),
         };
+        let is_there = |rows: &UserRows| rows.named(&current).is_some();
+        if !current.is_empty() && !rows.as_ref().is_some_and(is_there) {
+            // It was made in the moment since they were read.
+            worker.forget_user_rows(facts.id, user);
+            rows = worker.user_rows(facts, user).await?;
+        }
     } else {
         UNREAD.call_once(|| {
             warn!(

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use millrace_backend::account::Account;
 use millrace_backend::conn::{Conn, Keeper};
 use millrace_backend::connect::SharedNetwork;
+use millrace_backend::error::BackendError;
 use millrace_backend::fresh::Version;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::opener::Logins;
@@ -28,7 +29,6 @@ use millrace_sql::{Family, LexMode, Shapes, Statement};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
-use tracing::debug;
 
 use crate::accounts::Accounts;
 use crate::directions::Remembered;
@@ -369,7 +369,9 @@ pub struct Worker {
     sessions: RefCell<HashMap<u64, Rc<Handle>>>,
     bases: RefCell<HashMap<(u64, u8, bool), Base>>,
     /// The servers' account rows by name, and when they were read.
-    user_rows: RefCell<HashMap<Box<[u8]>, RowsOfName>>,
+    user_rows: RefCell<HashMap<(ServerId, Box<[u8]>), RowsOfName>>,
+    /// Who holds it reads them.
+    reading_rows: tokio::sync::Mutex<()>,
     /// What the last login began with, and the base that came of: the next is likely the same.
     begun: RefCell<Option<[Rc<SessionState>; 2]>>,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
@@ -487,6 +489,7 @@ impl Worker {
             sessions: RefCell::default(),
             bases: RefCell::default(),
             user_rows: RefCell::default(),
+            reading_rows: tokio::sync::Mutex::default(),
             begun: RefCell::default(),
             statements: RefCell::default(),
             shapes: RefCell::default(),
@@ -1043,32 +1046,44 @@ impl Worker {
     }
 
     /// They are read anew when they are next asked for.
-    pub(crate) fn forget_user_rows(&self, user: &[u8]) {
-        self.user_rows.borrow_mut().remove(user);
+    pub(crate) fn forget_user_rows(&self, server: ServerId, user: &[u8]) {
+        let mut known = self.user_rows.borrow_mut();
+        known.retain(|(of, name), _| *of != server || **name != *user);
     }
 
-    /// The rows of the account table for a name, as they were a moment ago. None where they cannot be read.
-    pub(crate) async fn user_rows(&self, facts: &ServerFacts, user: &[u8]) -> Option<UserRows> {
+    /// The rows of a server's account table for a name, as they were a moment ago. None where they
+    /// cannot be read. Read by one at a time: logins that come at once have one connection for it.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub(crate) async fn user_rows(
+        &self,
+        facts: &ServerFacts,
+        user: &[u8],
+    ) -> Result<Option<UserRows>, BackendError> {
         const MOMENT: Duration = Duration::from_secs(1);
         const REMEMBERED_MAX: usize = 1000;
-        let known = self.user_rows.borrow().get(user).cloned();
-        if let Some((rows, since)) = known
-            && since.elapsed() < MOMENT
-        {
-            return rows;
+        let key = (facts.id, Box::from(user));
+        let known = || {
+            let known = self.user_rows.borrow();
+            let (rows, since) = known.get(&key)?;
+            (since.elapsed() < MOMENT).then(|| rows.clone())
+        };
+        if let Some(rows) = known() {
+            return Ok(rows);
+        }
+        let _turn = self.reading_rows.lock().await;
+        if let Some(rows) = known() {
+            return Ok(rows);
         }
         let network = &self.shared.network;
-        let rows = self.shared.monitor.user_rows(facts, user, network).await;
-        let rows = rows.unwrap_or_else(|error| {
-            debug!(%error, "the account's rows cannot be read");
-            None
-        });
+        let rows = self.shared.monitor.user_rows(facts, user, network).await?;
         let mut remembered = self.user_rows.borrow_mut();
         if remembered.len() >= REMEMBERED_MAX {
             remembered.clear();
         }
-        remembered.insert(user.into(), (rows.clone(), Instant::now()));
-        rows
+        remembered.insert(key, (rows.clone(), Instant::now()));
+        Ok(rows)
     }
 
     /// What a new connection of this account starts with, by the handshake's collation and its flag
