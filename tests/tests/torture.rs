@@ -89,7 +89,7 @@ async fn run(family: Family) -> anyhow::Result<()> {
     let duration = Duration::from_secs(number("MILLRACE_TORTURE_SECONDS", 60).into());
     let options = ProxyOptions {
         pool_max: POOL_MAX,
-        pool_wait: Duration::from_secs(60),
+        pool_wait: Duration::from_secs(120),
         log: "info",
         ..ProxyOptions::default()
     };
@@ -106,7 +106,7 @@ async fn run(family: Family) -> anyhow::Result<()> {
         .await?;
 
     let mut login = Login::new(stage.address.clone(), "t_app", "app-secret");
-    login.timeout = Duration::from_secs(90);
+    login.timeout = Duration::from_secs(150);
     let mut administrator = Login::new(stage.address.clone(), ADMIN.user, ADMIN.password);
     administrator.timeout = login.timeout;
     let plan = Plan {
