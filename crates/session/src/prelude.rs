@@ -10,6 +10,8 @@ use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState};
 use millrace_metrics::{PinReason, PositionWait, Side};
+use millrace_protocol::command::COM_SET_OPTION;
+use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::first_value;
 use millrace_sql::{Access, Flags, Kind, Statement, TableUse};
@@ -117,6 +119,12 @@ impl Session {
         }
         let target = self.state.clone();
         self.replay(lease, &target, &mut prelude);
+        if request.class.kind == Kind::Multi && !target.multi_statements {
+            // Who did not ask for several statements is protected from them, whatever the connection is
+            // taken for.
+            packet::frame(&mut prelude.bytes, 0, &[COM_SET_OPTION, 1, 0]);
+            prelude.steps.push(Step::Plain(Expect::SetOption));
+        }
         let held_insert_id = self.insert_id_at.is_some();
         if self.needs_insert_id(request) && !self.keeps_insert_id(lease, request) {
             let uses_found_rows = request.class.flags.contains(Flags::USES_FOUND_ROWS);
