@@ -267,6 +267,9 @@ impl Handle {
 /// where it was in vain.
 const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
+/// A name at a server.
+type NameOn = (ServerId, Box<[u8]>);
+
 /// The account rows of a name, where they can be read, and when they were.
 type RowsOfName = (Option<UserRows>, Instant);
 
@@ -369,7 +372,7 @@ pub struct Worker {
     sessions: RefCell<HashMap<u64, Rc<Handle>>>,
     bases: RefCell<HashMap<(u64, u8, bool), Base>>,
     /// The servers' account rows by name, and when they were read.
-    user_rows: RefCell<HashMap<(ServerId, Box<[u8]>), RowsOfName>>,
+    user_rows: RefCell<HashMap<NameOn, RowsOfName>>,
     /// Who holds it reads them.
     reading_rows: tokio::sync::Mutex<()>,
     /// What the last login began with, and the base that came of: the next is likely the same.
