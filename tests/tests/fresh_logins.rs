@@ -488,7 +488,7 @@ async fn next_transaction(ground: &Ground) -> anyhow::Result<()> {
         .await?;
     let one = "[pool]\nmax_connections = 1\n";
     let proxy = start_with(1, &ground.cluster, MONITOR.user, one).await?;
-    let login = Login::new(tcp(proxy.port), USER, PASSWORD);
+    let login = Login::new(tcp(proxy.port), ADMIN.user, ADMIN.password);
     for said in [
         "SET TRANSACTION READ ONLY",
         "SET @@transaction_read_only=1",
