@@ -116,9 +116,14 @@ impl Caller {
             };
         };
         if let_in.current.is_empty() {
-            // Any of them may be the one.
-            let mut own = rows.iter().filter(|row| *row.user == *user);
-            return match own.all(|row| !(by_socket && row.by_socket) && self.has(&row.requires)) {
+            // Any of them may be the one; for the client's address there has to be one.
+            let met = |row: &UserRow| !(by_socket && row.by_socket) && self.has(&row.requires);
+            let checked = hosts == Hosts::Check && (!self.is_local || let_in.server.is_socket());
+            let is_for = match self.address.filter(|_| checked) {
+                Some(address) => first_for(rows, address).await.is_some(),
+                None => true,
+            };
+            return match is_for && rows.iter().all(met) {
                 true => Ok(()),
                 false => Err(self.denied(user, "")),
             };

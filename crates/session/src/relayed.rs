@@ -14,7 +14,7 @@ use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
 use millrace_backend::tls::For;
-use millrace_metrics::{LoginOutcome, PinReason};
+use millrace_metrics::{LoginOutcome, PinReason, Side};
 use millrace_protocol::Capabilities;
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
@@ -67,7 +67,16 @@ pub(crate) async fn log_in(mut entrance: Entrance<'_>, claim: &Claim) -> Option<
             None
         }
         Err(answer) => {
-            entrance.worker.metrics().login(LoginOutcome::NoServer);
+            let denied = answer.side == Side::Client;
+            entrance.worker.metrics().login(match denied {
+                true => LoginOutcome::Denied,
+                false => LoginOutcome::NoServer,
+            });
+            if denied {
+                let (worker, address) = (entrance.worker, entrance.address);
+                let delay = worker.shared.accounts.failed(address, worker.options());
+                tokio::time::sleep(delay).await;
+            }
             entrance.worker.metrics().error(answer.side, answer.class);
             let mut out = Vec::new();
             error_packet(&answer).encode(&mut out, entrance.sequence);
