@@ -288,6 +288,7 @@ impl Session {
         let held_rows = self
             .found_rows_at
             .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
+        let held_unread_rows = held_rows && lease.residue.found_rows;
         let held_diagnostics = self
             .diagnostics_at
             .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
@@ -371,15 +372,21 @@ impl Session {
             false => -1,
         };
         let found = found_rows(self.family, counted, outcome);
-        let unsure = found == Found::Perhaps && held_rows;
-        lease.residue.found_rows = unsure || found == Found::Unknown;
+        let holds_rows = held_rows || matches!(found, Found::Rows(_) | Found::Unknown);
         match found {
             Found::Rows(rows) => (self.found_rows, self.found_rows_known) = (rows, true),
             Found::Unknown => self.found_rows_known = false,
             // Should the connection be lost, the number from before is as good as any.
             Found::Perhaps | Found::Kept => {}
         }
-        if held_rows || matches!(found, Found::Rows(_) | Found::Unknown) {
+        // Whoever takes the connection reads it first, whatever has run on it since.
+        lease.residue.found_rows = match found {
+            Found::Rows(_) => false,
+            Found::Unknown => true,
+            Found::Perhaps => held_rows,
+            Found::Kept => held_unread_rows,
+        };
+        if holds_rows {
             self.found_rows_at = Some((lease.server, self.seq));
         }
         let asked = [self.diagnostics_at, self.insert_id_at, self.found_rows_at];
