@@ -532,6 +532,69 @@ async fn waits(cluster: &Cluster) -> anyhow::Result<()> {
     )
 }
 
+/// On the primary's one connection: what only the connection knew of one session's statement is read before
+/// another session uses it, also where something else of the first has run there since.
+async fn asked_after_others(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "[pool]\nmax_connections = 1\n").await?;
+    let mut one = Connection::open(&app(&proxy)).await?;
+    let mut other = Connection::open(&app(&proxy)).await?;
+    let target = Target::Tcp(format!("127.0.0.1:{}", cluster.primary().port));
+    let direct = Login::new(target, APP.user, APP.password).database("app");
+    let mut direct = Connection::open(&direct).await?;
+    let counted =
+        "INSERT INTO app.seen SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 FROM app.seen";
+    for left in [
+        "INSERT INTO app.seen VALUES (41)",
+        "CREATE TABLE app.seen_y (x INT)",
+    ] {
+        for client in [&mut one, &mut direct] {
+            client.expect("DELETE FROM app.seen").await?;
+            client.expect(counted).await?;
+            client.expect(left).await?;
+            other.expect("INSERT INTO app.seen VALUES (43)").await?;
+            other.expect("DROP TABLE IF EXISTS app.seen_y").await?;
+        }
+        let found = one.expect("SELECT FOUND_ROWS()").await?.scalar();
+        let expected = direct.expect("SELECT FOUND_ROWS()").await?.scalar();
+        ensure!(found == expected, "{left}: {found:?}, direct {expected:?}");
+    }
+    Ok(())
+}
+
+/// A trigger is being made, and waits for a connection: whoever has one neither waits for it nor keeps it.
+async fn code_that_waits(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "[pool]\nmax_connections = 1\n").await?;
+    let mut holder = Connection::open(&app(&proxy)).await?;
+    let admin = Login {
+        target: proxy.address(),
+        ..harness::admin(0)
+    };
+    let mut maker = Connection::open(&admin.database("app")).await?;
+    for sql in ["BEGIN", "INSERT INTO app.seen VALUES (1)"] {
+        holder.expect(sql).await?;
+    }
+    let before = Exposition::of(&proxy).await?;
+    let sql = "CREATE TRIGGER app.seen_x BEFORE INSERT ON app.seen FOR EACH ROW SET @seen_x = 1";
+    let waiting = maker.expect(sql);
+    let holding = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        holder.expect("INSERT INTO app.seen VALUES (2)").await?;
+        holder.expect("COMMIT").await
+    };
+    let (made, held) = tokio::join!(waiting, holding);
+    (made?, held?);
+    let moved = Moved {
+        before,
+        after: Exposition::of(&proxy).await?,
+    };
+    maker.expect("DROP TRIGGER app.seen_x").await?;
+    moved.exactly(
+        "millrace_pins_begun_total",
+        &["reason=\"user_variable\""],
+        0.0,
+    )
+}
+
 /// The servers' state, as servers come and go; ready as long as one serves.
 async fn servers(cluster: &Cluster) -> anyhow::Result<()> {
     let mut proxy = proxy(cluster, "").await?;
@@ -740,6 +803,10 @@ async fn watched(family: Family) -> anyhow::Result<()> {
     pins(&mut checks, cluster).await;
     checks.run("no pin", unpinned(cluster)).await;
     checks.run("waits", waits(cluster)).await;
+    let asked = asked_after_others(cluster);
+    checks.run("asked after others", asked).await;
+    let waiting = code_that_waits(cluster);
+    checks.run("stored code that waits", waiting).await;
     checks.run("http", http(cluster)).await;
     checks
         .run("refusals are logged", refusals_logged(cluster))

@@ -93,6 +93,8 @@ pub struct Catalogue {
     procedure_leaves: HashMap<Name, Leaves>,
     /// By table.
     trigger_leaves: HashMap<Name, Leaves>,
+    /// What each routine, view and table with triggers names in turn.
+    leans_on: HashMap<Name, Vec<Name>>,
     /// All functions and views together: what a view may leave.
     any_function_leaves: Leaves,
 }
@@ -173,8 +175,8 @@ impl Catalogue {
         all
     }
 
-    /// The names that a definition of stored code touches, as [`Catalogue::names_any`] shows them. A trigger's
-    /// is empty: it is about what is written, and not looked up by its own name.
+    /// The names that a definition of stored code touches, for [`Catalogue::names_any`]. A trigger stands for
+    /// every table of its database: it is about what is written, and not looked up by its own name.
     pub fn touched(statement: &Statement, text: &[u8], database: &[u8]) -> Vec<Box<[u8]>> {
         let tables = statement.tables.iter();
         let defined = tables.filter(|table| table.usage == TableUse::Define);
@@ -186,29 +188,57 @@ impl Catalogue {
         let mut names: Vec<Box<[u8]>> = names
             .map(|name| key(&name, text, database).into_vec().into())
             .collect();
-        names.push(Box::default());
+        if statement.flags.contains(Flags::DEFINES_TRIGGER)
+            && let Some(trigger) = statement.name
+        {
+            let schema = trigger.schema.map(|schema| schema.of(text));
+            names.push(names::key(schema, b"", database).into_vec().into());
+        }
         names
     }
 
-    /// Whether a statement names, reads, writes or calls something of a name that `is` says; the second
-    /// argument is whether it is written.
+    /// Whether a statement reads, writes or calls something that was touched, or that leans on such. `is` tells
+    /// whether the name is one of those that [`Catalogue::touched`] gave.
     pub fn names_any(
+        &self,
         statement: &Statement,
         text: &[u8],
         database: &[u8],
-        is: &dyn Fn(&[u8], bool) -> bool,
+        is: &dyn Fn(&[u8]) -> bool,
     ) -> bool {
         let call = statement.name.filter(|_| statement.kind == Kind::Call);
         let mut routines = statement.functions.iter().chain(call.as_ref());
-        routines.any(|name| is(&key(name, text, database), false))
+        routines.any(|name| self.leans_on_any(&key(name, text, database), is))
             || statement.tables.iter().any(|table| {
                 let name = NameRef {
                     schema: table.schema,
                     name: table.name,
                 };
-                let written = table.usage == TableUse::Write;
-                is(&key(&name, text, database), written)
+                let schema = table.schema.map(|schema| schema.of(text));
+                let may_fire = table.usage == TableUse::Write;
+                self.leans_on_any(&key(&name, text, database), is)
+                    || may_fire && is(&names::key(schema, b"", database))
             })
+    }
+
+    /// Whether `is` says so of a name or of what it leans on.
+    fn leans_on_any(&self, name: &[u8], is: &dyn Fn(&[u8]) -> bool) -> bool {
+        if is(name) {
+            return true;
+        }
+        let mut seen: HashSet<&[u8]> = HashSet::new();
+        let mut next: Vec<&[u8]> = vec![name];
+        while let Some(name) = next.pop() {
+            for other in self.leans_on.get(name).into_iter().flatten() {
+                if seen.insert(other) {
+                    if is(other) {
+                        return true;
+                    }
+                    next.push(other);
+                }
+            }
+        }
+        false
     }
 
     /// Its functions are known to only read, and none of its tables is an unsafe view.

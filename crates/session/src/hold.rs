@@ -83,7 +83,6 @@ impl Session {
         let (begun, limit) = (Instant::now(), self.hold_time());
         let bytes = self.bytes_of(request);
         let class = request.inner.map_or(request.class, |(inner, _)| inner);
-        let conceals = self.concealing.is_some();
         self.wrote_nothing_yet();
         let place = self.enter(metric_kind(class.kind).as_str(), lane, bytes, &why)?;
         let _counted = Counted::new(&self.worker);
@@ -91,9 +90,6 @@ impl Session {
             self.wrote_nothing_yet();
             let ready = |session: &mut Session| session.candidates(request).is_ok();
             self.turn(&place, begun, limit, &why, ready).await?;
-            if conceals && self.concealing.is_none() {
-                self.concealing = Some(self.worker.shared.written.conceal());
-            }
             place.go();
             match self.try_servers(request, Some(&place)).await? {
                 Tried::Answered(lease) => {
@@ -116,6 +112,7 @@ impl Session {
     /// No server has the statement, or the one that had has done nothing of it: nobody's reads wait for
     /// what it writes.
     fn wrote_nothing_yet(&mut self) {
+        self.touching = None;
         if self.route.ended.is_none()
             && self.route.lost == 0
             && let Some(concealing) = self.concealing.take()

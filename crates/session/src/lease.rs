@@ -269,6 +269,9 @@ impl Session {
                 return Ok(self.left_behind());
             }
         }
+        if request.access == Access::Write {
+            self.begin_write(request);
+        }
         let answers = prelude.steps.len() + 1;
         let bytes = match request.main {
             Main::Packet(packet) if prelude.bytes.is_empty() => packet,

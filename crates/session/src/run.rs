@@ -109,7 +109,7 @@ impl Session {
         self.worker.metrics().error(answer.side, answer.class);
         let mut out = Vec::new();
         error_packet(&answer).encode(&mut out, 1);
-        self.touching = None;
+        (self.touching, self.concealing) = (None, None);
         self.note_told(&answer);
         let _ = self.send(&out).await;
         self.raise_on_kept(&answer.error).await;
@@ -514,6 +514,17 @@ impl Session {
         self.worker.names_touched(class, text, database)
     }
 
+    /// A write is about to be sent: from now on until its outcome is known, others' reads and writes may have to
+    /// reckon with it. Not while it waits for its place.
+    pub(crate) fn begin_write(&mut self, request: &Request<'_>) {
+        if self.concealing.is_none() && self.may_conceal(request) {
+            self.concealing = Some(self.worker.shared.written.conceal());
+        }
+        if self.touching.is_none() && defines_code(request) {
+            self.touch(request);
+        }
+    }
+
     /// Notes which stored code the request is about to define: what it means is not known until it was read.
     fn touch(&mut self, request: &Request<'_>) {
         let mut names = Vec::new();
@@ -578,12 +589,6 @@ impl Session {
     pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
         self.route
             .begin(self.level_for(request), request.directions.as_ref());
-        if self.may_conceal(request) {
-            self.concealing = Some(self.worker.shared.written.conceal());
-        }
-        if request.access == Access::Write && defines_code(request) {
-            self.touch(request);
-        }
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
         }

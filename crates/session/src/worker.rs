@@ -712,10 +712,9 @@ impl Worker {
     /// Whether the statement names stored code that DDL has touched since it was read.
     pub(crate) fn names_touched(&self, class: &Statement, text: &[u8], database: &[u8]) -> bool {
         let (read, touched) = (self.catalogue_mark.get(), self.shared.monitor.touched());
-        Catalogue::names_any(class, text, database, &|name, written| {
-            touched.any(read, |other| {
-                *other == *name || (other.is_empty() && written)
-            })
+        let catalogue = self.catalogue();
+        catalogue.names_any(class, text, database, &|name| {
+            touched.any(read, |other| *other == *name)
         })
     }
 

@@ -293,7 +293,7 @@ bitflags! {
         const UNTERMINATED = 1 << 42;
         /// Has a `?` parameter marker.
         const PARAMETERS = 1 << 43;
-        /// CREATE/ALTER of a stored routine, trigger, event or view; RENAME TABLE, which may be of a view.
+        /// CREATE/ALTER of a stored routine, trigger, event or view; a table or view gets another name.
         const STORED_CODE = 1 << 44;
         /// A subquery, CTE or UNION: more than one query block.
         const COMPOUND_QUERY = 1 << 45;
@@ -311,6 +311,8 @@ bitflags! {
         const COMMENT = 1 << 51;
         /// FLUSH STATUS, SET of `profiling` or `optimizer_trace`: the connection measures what follows.
         const MEASURES = 1 << 52;
+        /// CREATE of a trigger.
+        const DEFINES_TRIGGER = 1 << 53;
     }
 }
 

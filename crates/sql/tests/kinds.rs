@@ -633,6 +633,14 @@ fn writes() {
             COMMITS.union(F::STORED_CODE),
         ),
         ("ALTER TABLE t ADD COLUMN b INT", K::Ddl, Write, COMMITS),
+        ("ALTER TABLE t RENAME COLUMN a TO b", K::Ddl, Write, COMMITS),
+        ("ALTER TABLE t RENAME INDEX a TO b", K::Ddl, Write, COMMITS),
+        (
+            "ALTER TABLE t ADD COLUMN b INT, RENAME AS u, ADD KEY (b)",
+            K::Ddl,
+            Write,
+            COMMITS.union(F::STORED_CODE),
+        ),
         (
             "RENAME TABLE a TO b, c TO d",
             K::Ddl,
@@ -654,13 +662,13 @@ fn writes() {
             "CREATE DEFINER=root@localhost TRIGGER tr BEFORE INSERT ON t FOR EACH ROW SET NEW.a = 1",
             K::Ddl,
             Write,
-            COMMITS.union(F::STORED_CODE),
+            COMMITS.union(F::STORED_CODE).union(F::DEFINES_TRIGGER),
         ),
         (
             "CREATE TRIGGER tr BEFORE INSERT ON t FOR EACH ROW IF (NEW.a > 1) THEN SET NEW.a = 1; END IF",
             K::Ddl,
             Write,
-            COMMITS.union(F::STORED_CODE),
+            COMMITS.union(F::STORED_CODE).union(F::DEFINES_TRIGGER),
         ),
         (
             "CREATE FUNCTION f() RETURNS INT RETURN CASE WHEN 1 THEN 2 ELSE 3 END",

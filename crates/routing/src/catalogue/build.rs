@@ -48,6 +48,8 @@ struct Draft {
     trigger_leaves: HashMap<Name, Left>,
     /// The locks of all views together.
     view_leaves: Leaves,
+    /// What each routine, view and table with triggers names in turn.
+    leans_on: HashMap<Name, Vec<Name>>,
 }
 
 /// What a body leaves by itself, and the routines that add theirs.
@@ -115,6 +117,7 @@ impl Reader {
         let (kind, access, language) = (column(row, 2), column(row, 3), column(row, 4));
         let (text, sql_mode) = (column(row, 5), column(row, 6));
         let left = self.left(text, schema, language == b"SQL", sql_mode);
+        draft.lean(names::name(schema, name), &left, text, schema);
         let lists = match kind {
             b"FUNCTION" => &mut draft.function_leaves,
             _ => &mut draft.procedure_leaves,
@@ -248,6 +251,8 @@ impl Reader {
                 .map(|t| names::written(t.schema.map(|s| s.of(text)), t.name.of(text), schema))
                 .collect(),
         };
+        let leans_on = draft.leans_on.entry(name.clone()).or_default();
+        leans_on.extend(needs.functions.iter().chain(&needs.tables).cloned());
         draft.views.insert(name, needs);
     }
 
@@ -255,6 +260,7 @@ impl Reader {
         let (text, sql_mode) = (column(row, 2), column(row, 3));
         let schema = column(row, 0);
         let left = self.left(text, schema, true, sql_mode);
+        draft.lean(names::name(schema, column(row, 1)), &left, text, schema);
         let table = draft
             .trigger_leaves
             .entry(names::name(schema, column(row, 1)));
@@ -273,6 +279,15 @@ impl Reader {
 }
 
 impl Draft {
+    /// Notes what a body names.
+    fn lean(&mut self, name: Name, left: &Left, text: &[u8], schema: &[u8]) {
+        let leans_on = self.leans_on.entry(name).or_default();
+        leans_on.extend(left.functions.iter().chain(&left.procedures).cloned());
+        let body = body::read(text);
+        let named = body.names.iter();
+        leans_on.extend(named.map(|name| names::written(name.schema, name.name, schema)));
+    }
+
     /// Withdraws what leans on something that is not known to only read. True where there was
     /// something.
     fn withdraw(&mut self) -> bool {
@@ -354,6 +369,7 @@ impl Draft {
             read_only_functions: self.functions.into_keys().collect(),
             read_only_procedures: self.procedures.into_keys().collect(),
             unsafe_views: self.unsafe_views,
+            leans_on: self.leans_on,
             triggers,
         }
     }

@@ -285,3 +285,63 @@ fn what_stored_code_leaves_is_known() {
     assert_eq!(names("CALL p_string()"), (true, String::new()));
     assert_eq!(names("CALL p_dots()"), (true, String::new()));
 }
+
+/// What DDL touches, and who names it.
+#[test]
+fn what_leans_on_touched_names_is_touched() {
+    let function =
+        |name: &str, body: &str| row(&["shop", name, "FUNCTION", "NO SQL", "SQL", body, STRICT]);
+    let routines = vec![
+        function("f", "RETURN 1"),
+        function("g", "RETURN f()"),
+        function("h", "RETURN 2"),
+    ];
+    let trigger = |table: &str, body: &str| row(&["shop", table, body, STRICT]);
+    let triggers = vec![
+        trigger("t", "SET NEW.a = g()"),
+        trigger("u", "SET NEW.a = 1"),
+    ];
+    let views = vec![
+        row(&["shop", "v", "select `shop`.`g`() AS `x`"]),
+        row(&["shop", "w", "select `shop`.`v`.`x` AS `x` from `shop`.`v`"]),
+    ];
+    let catalogue = Catalogue::from_rows(Family::MySql, 90_704, &[routines, views, triggers]);
+    let mode = LexMode::new(millrace_sql::Family::MySql, 90_704);
+    let read = |text: &str| {
+        let mut statement = Statement::default();
+        classify(text.as_bytes(), &mode, &mut statement);
+        statement
+    };
+    let names = |ddl: &str, text: &str| {
+        let touched = Catalogue::touched(&read(ddl), ddl.as_bytes(), b"shop");
+        catalogue.names_any(&read(text), text.as_bytes(), b"shop", &|name| {
+            touched.iter().any(|other| **other == *name)
+        })
+    };
+    let function = "CREATE OR REPLACE FUNCTION F() RETURNS INT RETURN 3";
+    for text in [
+        "SELECT f()",
+        "SELECT shop.g()",
+        "SELECT x FROM v",
+        "SELECT x FROM shop.w",
+        "INSERT INTO t VALUES (1)",
+    ] {
+        assert!(names(function, text), "{text}");
+    }
+    for text in [
+        "SELECT h()",
+        "SELECT other.f()",
+        "INSERT INTO u VALUES (1)",
+        "INSERT INTO other.t VALUES (1)",
+    ] {
+        assert!(!names(function, text), "{text}");
+    }
+    let trigger = "CREATE TRIGGER x BEFORE INSERT ON u FOR EACH ROW SET @a = 1";
+    assert!(names(trigger, "INSERT INTO u VALUES (1)"));
+    assert!(names(trigger, "UPDATE shop.anything SET a = 1"));
+    assert!(!names(trigger, "SELECT a FROM u"));
+    assert!(!names(trigger, "INSERT INTO other.u VALUES (1)"));
+    let renamed = "ALTER TABLE u ADD COLUMN b INT, RENAME TO `New`";
+    assert!(names(renamed, "INSERT INTO new VALUES (1)"));
+    assert!(!names(renamed, "INSERT INTO t VALUES (1)"));
+}

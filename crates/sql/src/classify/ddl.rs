@@ -2,6 +2,7 @@
 //! `;` and all.
 
 use super::Parser;
+use super::scan::Place;
 use crate::lexer::Tok;
 use crate::statement::{Access, Flags, Kind, TableUse};
 use crate::words::{Kw, WordId};
@@ -115,7 +116,30 @@ impl Parser<'_, '_> {
             self.bump();
             self.table(TableUse::Read);
         }
+        if verb == Kw::Alter && !view {
+            self.new_names();
+        }
         self.scan_definition();
+    }
+
+    /// ALTER TABLE … RENAME: the table takes its triggers along.
+    fn new_names(&mut self) {
+        loop {
+            let is_rename = |parser: &Self, _: usize| parser.cur.is(Kw::Rename);
+            self.scan_until(Place::expression(), false, is_rename);
+            if self.at_end() {
+                return;
+            }
+            self.bump();
+            if self.cur_eq("column") || matches!(self.cur.kw(), Kw::Index | Kw::Key) {
+                continue;
+            }
+            self.flag(Flags::STORED_CODE);
+            if !(self.eat(Kw::To) || self.eat(Kw::As)) {
+                self.eat_tok(Tok::Equal);
+            }
+            self.table(TableUse::Define);
+        }
     }
 
     fn if_exists(&mut self) {
@@ -147,6 +171,9 @@ impl Parser<'_, '_> {
     /// elsewhere (Oracle's declarations, packages), which is not understood.
     fn stored_code(&mut self) {
         self.flag(Flags::STORED_CODE);
+        if self.cur.is(Kw::Trigger) {
+            self.flag(Flags::DEFINES_TRIGGER);
+        }
         let oracle = self.mode.oracle_mode || self.cur.is(Kw::Package);
         self.bump();
         self.if_exists();
