@@ -27,12 +27,21 @@ pub struct Accounts {
     /// Passwords that servers are asked about, or were a moment ago.
     tried: Mutex<Vec<Weak<Account>>>,
     failures: Mutex<HashMap<IpAddr, Failures>>,
-    /// Clients that cannot show their password: name and address.
-    mute: Mutex<HashMap<Mute, Instant>>,
+    /// Whether clients of a kind show their password when they are asked, and since when that is known.
+    shows: Mutex<HashMap<Asked, (bool, Instant)>>,
 }
 
-/// An account's name and the client's address.
-type Mute = (Box<[u8]>, Option<IpAddr>);
+/// Who is asked for a password: programs of one kind, for one account, from one address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Asked {
+    pub(crate) user: Box<[u8]>,
+    pub(crate) address: Option<IpAddr>,
+    /// Tells programs apart: what they can and what they call themselves, hashed.
+    pub(crate) program: u64,
+}
+
+/// For how long clients count as such that show their password, or do not.
+const ASKED_MEMORY: Duration = Duration::from_secs(3600);
 
 #[derive(Debug)]
 struct Name {
@@ -120,20 +129,25 @@ impl Accounts {
         }
     }
 
-    /// Whether a client refused to show its password lately.
-    pub(crate) fn is_mute(&self, user: &[u8], address: Option<IpAddr>) -> bool {
-        let mute = self.mute.lock().unwrap_or_else(PoisonError::into_inner);
-        mute.get(&(user.into(), address))
-            .is_some_and(|since| since.elapsed() < Duration::from_secs(3600))
+    /// Whether a client like this refused to show its password lately.
+    pub(crate) fn is_mute(&self, asked: &Asked) -> bool {
+        let shows = self.shows.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = shows.get(asked);
+        known.is_some_and(|(shows, since)| !shows && since.elapsed() < ASKED_MEMORY)
     }
 
-    /// A client broke off when it was asked to show its password.
-    pub(crate) fn set_mute(&self, user: &[u8], address: Option<IpAddr>) {
-        let mut mute = self.mute.lock().unwrap_or_else(PoisonError::into_inner);
-        if mute.len() >= ADDRESSES_MAX {
-            mute.clear();
+    /// A client was asked to show its password. One that broke off may have been cut off: where others like
+    /// it have shown theirs, it tells nothing.
+    pub(crate) fn was_asked(&self, asked: &Asked, shown: bool) {
+        let mut shows = self.shows.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = |(shows, since): &(bool, Instant)| *shows && since.elapsed() < ASKED_MEMORY;
+        if !shown && shows.get(asked).is_some_and(is_known) {
+            return;
         }
-        mute.insert((user.into(), address), Instant::now());
+        if shows.len() >= ADDRESSES_MAX {
+            shows.clear();
+        }
+        shows.insert(asked.clone(), (shown, Instant::now()));
     }
 
     /// A login of the address failed; answers how long the refusal is to be held back.
@@ -187,6 +201,22 @@ mod tests {
         assert_eq!(accounts.find(b"app").len(), 2);
         accounts.forget(&a);
         assert_eq!(accounts.find(b"app")[0].id, c.id);
+    }
+
+    #[test]
+    fn who_shows_passwords_is_not_mute_because_one_was_cut_off() {
+        let accounts = Accounts::default();
+        let asked = |program| Asked {
+            user: b"app".as_slice().into(),
+            address: Some(IpAddr::from([127, 0, 0, 9])),
+            program,
+        };
+        accounts.was_asked(&asked(1), false);
+        assert!(accounts.is_mute(&asked(1)) && !accounts.is_mute(&asked(2)));
+        accounts.was_asked(&asked(1), true);
+        assert!(!accounts.is_mute(&asked(1)));
+        accounts.was_asked(&asked(1), false);
+        assert!(!accounts.is_mute(&asked(1)));
     }
 
     #[test]

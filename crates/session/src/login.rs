@@ -2,6 +2,7 @@
 //! Passwords are checked against the servers' own accounts; none is configured here.
 
 use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -27,6 +28,7 @@ use millrace_protocol::{Capabilities, Status};
 use millrace_sql::Family;
 use tracing::debug;
 
+use crate::accounts::Asked;
 use crate::admission::Admission;
 use crate::caller::Caller;
 use crate::failure::{Answer, Failure};
@@ -560,13 +562,15 @@ impl Entrance<'_> {
             return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
         }
         match self.ask_password().await {
-            Ok(Some(password)) => Ok(self.try_password(claim, password).await),
+            Ok(Some(password)) => {
+                let asked = self.asked(claim);
+                self.worker.shared.accounts.was_asked(&asked, true);
+                Ok(self.try_password(claim, password).await)
+            }
             Ok(None) => Ok(Proof::Denied(denied(claim, self.address))),
             Err(error) => {
-                self.worker
-                    .shared
-                    .accounts
-                    .set_mute(&claim.user, self.address);
+                let asked = self.asked(claim);
+                self.worker.shared.accounts.was_asked(&asked, false);
                 Err(error)
             }
         }
@@ -624,11 +628,7 @@ impl Entrance<'_> {
         if !self.capabilities.contains(Capabilities::PLUGIN_AUTH)
             || self.hello.plugin.as_ref().is_none_or(Vec::is_empty)
             || (!self.stream.is_private()
-                && self
-                    .worker
-                    .shared
-                    .accounts
-                    .is_mute(&claim.user, self.address))
+                && self.worker.shared.accounts.is_mute(&self.asked(claim)))
         {
             return false;
         }
@@ -641,6 +641,22 @@ impl Entrance<'_> {
             return false;
         }
         self.stream.is_private() || !is_one_of(&REFUSE_RSA)
+    }
+
+    /// The kind of client that this one is, as far as it shows.
+    fn asked(&self, claim: &Claim) -> Asked {
+        let mut program = DefaultHasher::new();
+        self.hello.capabilities.bits().hash(&mut program);
+        for (name, value) in &self.hello.attributes {
+            if name.starts_with(b"_client_") {
+                (name, value).hash(&mut program);
+            }
+        }
+        Asked {
+            user: claim.user.clone().into(),
+            address: self.address,
+            program: program.finish(),
+        }
     }
 
     /// MariaDB before 11 puts `5.5.5-` before its version, for the sake of old replicas.
