@@ -582,7 +582,8 @@ async fn code_that_waits(cluster: &Cluster) -> anyhow::Result<()> {
         holder.expect("COMMIT").await
     };
     let (made, held) = tokio::join!(waiting, holding);
-    (made?, held?);
+    made?;
+    held?;
     let moved = Moved {
         before,
         after: Exposition::of(&proxy).await?,
