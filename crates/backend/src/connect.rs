@@ -1,7 +1,7 @@
 //! Opening a connection to a server and logging in: every authentication method that servers
 //! ask for, TLS as configured. Knows nothing of pools.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aws_lc_rs::rsa::{OAEP_SHA1_MGF1SHA1, OaepPublicEncryptingKey, PublicEncryptingKey};
@@ -218,17 +218,20 @@ pub const MAX_PACKET: u32 = 1 << 30;
 /// What a DBA finds Millrace's own connections by, in `performance_schema.session_connect_attrs`. A
 /// connection serves many clients, one after the other, so it has none of theirs.
 pub(crate) fn attributes() -> Attributes {
-    let pid = std::process::id().to_string();
-    [
-        ("program_name", "millrace"),
-        ("_client_name", "millrace"),
-        ("_client_version", env!("CARGO_PKG_VERSION")),
-        ("_os", std::env::consts::OS),
-        ("_platform", std::env::consts::ARCH),
-        ("_pid", &pid),
-    ]
-    .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
-    .to_vec()
+    static ATTRIBUTES: OnceLock<Attributes> = OnceLock::new();
+    let attributes = ATTRIBUTES.get_or_init(|| {
+        let pid = std::process::id().to_string();
+        let pairs = [
+            ("program_name", "millrace"),
+            ("_client_name", "millrace"),
+            ("_client_version", env!("CARGO_PKG_VERSION")),
+            ("_os", std::env::consts::OS),
+            ("_platform", std::env::consts::ARCH),
+            ("_pid", &pid),
+        ];
+        pairs.into_iter().collect()
+    });
+    attributes.clone()
 }
 
 async fn log_in(

@@ -2,6 +2,7 @@
 //! COM_CHANGE_USER. Decides nothing about who may log in.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::ok::{EOF, ERR, ErrPacket, OK};
 use crate::packet::{Malformed, Reader, Writer, put_lenenc_bytes};
@@ -115,8 +116,44 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Connection attributes, name and value.
-pub type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+/// Connection attributes, names and values, as they are in the packet. They are many, and few are ever looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// Length-encoded strings, in pairs; whole ones.
+    block: Arc<[u8]>,
+}
+
+impl Attributes {
+    /// Reads the packet's block.
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let block = reader.lenenc_bytes()?;
+        let mut reader = Reader::new(block);
+        while !reader.is_empty() {
+            reader.lenenc_bytes()?;
+            reader.lenenc_bytes()?;
+        }
+        let block = block.into();
+        Ok(Attributes { block })
+    }
+
+    /// Names with their values.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut reader = Reader::new(&self.block);
+        std::iter::from_fn(move || Some((reader.lenenc_bytes().ok()?, reader.lenenc_bytes().ok()?)))
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Attributes {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(pairs: I) -> Self {
+        let mut block = Vec::new();
+        for (name, value) in pairs {
+            put_lenenc_bytes(&mut block, name.as_bytes());
+            put_lenenc_bytes(&mut block, value.as_bytes());
+        }
+        let block = block.into();
+        Attributes { block }
+    }
+}
 
 /// The client's answer to the greeting (MySQL manual, "HandshakeResponse41"). Its
 /// `Debug` keeps quiet about the authentication response, which can be a password.
@@ -197,7 +234,7 @@ impl fmt::Debug for HandshakeResponse {
             .field("user", &lossy(&self.user))
             .field("database", &self.database.as_deref().map(lossy))
             .field("plugin", &self.plugin.as_deref().map(lossy))
-            .field("attributes", &self.attributes.len())
+            .field("attributes", &self.attributes.iter().count())
             .field("zstd_level", &self.zstd_level)
             .finish_non_exhaustive()
     }
@@ -224,7 +261,7 @@ impl HandshakeResponse {
             self.plugin = some_name(reader.nul_bytes_or_rest());
         }
         if has(Capabilities::CONNECT_ATTRS) && !reader.is_empty() {
-            self.attributes = read_attributes(reader)?;
+            self.attributes = Attributes::read(reader)?;
         }
         if has(Capabilities::ZSTD_COMPRESSION) && !reader.is_empty() {
             self.zstd_level = reader.u8()?;
@@ -258,7 +295,7 @@ impl HandshakeResponse {
             writer.nul_bytes(self.plugin.as_deref().unwrap_or_default());
         }
         if has(Capabilities::CONNECT_ATTRS) {
-            put_attributes(&mut writer, &self.attributes);
+            writer.lenenc_bytes(&self.attributes.block);
         }
         if has(Capabilities::ZSTD_COMPRESSION) {
             writer.u8(self.zstd_level);
@@ -307,26 +344,6 @@ fn put_short(writer: &mut Writer<'_>, bytes: &[u8]) {
 
 fn some_name(name: &[u8]) -> Option<Vec<u8>> {
     (!name.is_empty()).then(|| name.to_vec())
-}
-
-fn read_attributes(reader: &mut Reader<'_>) -> Result<Attributes, Malformed> {
-    let mut reader = Reader::new(reader.lenenc_bytes()?);
-    let mut attributes = Vec::new();
-    while !reader.is_empty() {
-        let name = reader.lenenc_bytes()?.to_vec();
-        let value = reader.lenenc_bytes()?.to_vec();
-        attributes.push((name, value));
-    }
-    Ok(attributes)
-}
-
-fn put_attributes(writer: &mut Writer<'_>, attributes: &Attributes) {
-    let mut block = Vec::new();
-    for (name, value) in attributes {
-        put_lenenc_bytes(&mut block, name);
-        put_lenenc_bytes(&mut block, value);
-    }
-    writer.lenenc_bytes(&block);
 }
 
 /// The server asks for another plugin (MySQL manual, "AuthSwitchRequest").
@@ -442,7 +459,7 @@ impl fmt::Debug for ChangeUser {
             .field("database", &lossy(&self.database))
             .field("collation", &self.collation)
             .field("plugin", &self.plugin.as_deref().map(lossy))
-            .field("attributes", &self.attributes.len())
+            .field("attributes", &self.attributes.iter().count())
             .finish_non_exhaustive()
     }
 }
@@ -470,7 +487,7 @@ impl ChangeUser {
             change.plugin = some_name(reader.nul_bytes_or_rest());
         }
         if caps.contains(Capabilities::CONNECT_ATTRS) && !reader.is_empty() {
-            change.attributes = read_attributes(&mut reader)?;
+            change.attributes = Attributes::read(&mut reader)?;
         }
         Ok(change)
     }
@@ -493,7 +510,7 @@ impl ChangeUser {
                 writer.nul_bytes(self.plugin.as_deref().unwrap_or_default());
             }
             if caps.contains(Capabilities::CONNECT_ATTRS) {
-                put_attributes(&mut writer, &self.attributes);
+                writer.lenenc_bytes(&self.attributes.block);
             }
         }
         writer.finish()

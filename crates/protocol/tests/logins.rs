@@ -94,7 +94,7 @@ fn a_mariadb_client_logs_in() {
         response.plugin.as_deref(),
         Some(&b"mysql_native_password"[..])
     );
-    assert_eq!(response.attributes.len(), 7);
+    assert_eq!(response.attributes.iter().count(), 7);
     assert!(response.capabilities.contains(Capabilities::PROGRESS));
     let again = encoded(|out| response.encode(out, 1));
     assert_eq!(again, unhex(MARIADB_RESPONSE));
@@ -266,7 +266,7 @@ fn a_change_of_user_comes_back() {
         database: b"vectors".to_vec(),
         collation: Some(255),
         plugin: Some(b"mysql_native_password".to_vec()),
-        attributes: vec![(b"_os".to_vec(), b"Linux".to_vec())],
+        attributes: [("_os", "Linux")].into_iter().collect(),
     };
     let payload = encoded(|out| change.encode(out, caps));
     assert_eq!(payload[0], 0x11);

@@ -634,7 +634,7 @@ impl Entrance<'_> {
         }
         let is_one_of = |names: &[&[u8]]| {
             let mut attributes = self.hello.attributes.iter();
-            attributes.any(|(name, value)| name == b"_client_name" && names.contains(&&**value))
+            attributes.any(|(name, value)| name == b"_client_name" && names.contains(&value))
         };
         if is_one_of(&[b"MySQL Connector/J"]) && self.greeted_as_old() {
             // It misreads caching_sha2_password's packets from a server of that version.
@@ -647,7 +647,7 @@ impl Entrance<'_> {
     fn asked(&self, claim: &Claim) -> Asked {
         let mut program = DefaultHasher::new();
         self.hello.capabilities.bits().hash(&mut program);
-        for (name, value) in &self.hello.attributes {
+        for (name, value) in self.hello.attributes.iter() {
             if name.starts_with(b"_client_") {
                 (name, value).hash(&mut program);
             }
