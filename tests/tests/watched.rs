@@ -561,6 +561,47 @@ async fn asked_after_others(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// MariaDB: a column's default draws from a sequence, on the primary's one connection. Nobody is told what another has
+/// drawn: once a session of the account has asked, each keeps the connection on which it writes.
+async fn drawn_by_defaults(cluster: &Cluster) -> anyhow::Result<()> {
+    if cluster.family() == Family::MySql {
+        return Ok(());
+    }
+    let proxy = proxy(cluster, "[pool]\nmax_connections = 1\n").await?;
+    let mut one = Connection::open(&app(&proxy)).await?;
+    let mut other = Connection::open(&app(&proxy)).await?;
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    for sql in [
+        "CREATE SEQUENCE app.drawn START WITH 100",
+        "CREATE TABLE app.drawing (id INT DEFAULT NEXTVAL(app.drawn), v INT)",
+    ] {
+        control.run(sql).await?;
+    }
+    control.close().await;
+    let (draws, asks) = (
+        "INSERT INTO app.drawing (v) VALUES (1)",
+        "SELECT LASTVAL(app.drawn)",
+    );
+    other.expect(draws).await?;
+    // Whoever has drawn nothing is told nothing of what others drew.
+    let mut new = Connection::open(&app(&proxy)).await?;
+    let nothing = new.expect(asks).await?.scalar();
+    ensure!(nothing.is_none(), "a new session: {nothing:?}");
+    new.quit().await;
+    one.expect(draws).await?;
+    let own = one.expect(asks).await?.scalar();
+    ensure!(own.as_deref() == Some("101"), "its own: {own:?}");
+    one.quit().await;
+    // One that had drawn before anybody asked, and others since: it is told so.
+    let lost = other.query(asks).await;
+    let lost = lost.err().map(|error| error.code);
+    ensure!(lost == Some(1105), "what others drew since: {lost:?}");
+    other.expect(draws).await?;
+    let own = other.expect(asks).await?.scalar();
+    ensure!(own.as_deref() == Some("102"), "its own: {own:?}");
+    Ok(())
+}
+
 /// A trigger is being made, and waits for a connection: whoever has one neither waits for it nor keeps it.
 async fn code_that_waits(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "[pool]\nmax_connections = 1\n").await?;
@@ -806,6 +847,8 @@ async fn watched(family: Family) -> anyhow::Result<()> {
     checks.run("waits", waits(cluster)).await;
     let asked = asked_after_others(cluster);
     checks.run("asked after others", asked).await;
+    let drawn = drawn_by_defaults(cluster);
+    checks.run("drawn by defaults", drawn).await;
     let waiting = code_that_waits(cluster);
     checks.run("stored code that waits", waiting).await;
     checks.run("http", http(cluster)).await;

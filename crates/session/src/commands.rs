@@ -615,6 +615,7 @@ impl Session {
         self.last_server = None;
         self.diagnostics_at = None;
         self.found_rows_at = None;
+        self.drew_at = None;
         self.row_count = 0;
         self.seq += 1;
         self.status = Status::AUTOCOMMIT;

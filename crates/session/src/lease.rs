@@ -229,6 +229,7 @@ impl Session {
             || self.route.ended.is_some()
             || self.is_doubtful(lease, request)
             || self.sees_foreign(lease, request)
+            || self.sees_foreign_draws(lease, request)
             || self.needs_reset(lease);
         if unready && let Err(answer) = Box::pin(self.make_ready(lease, request, wait)).await? {
             return Ok(Attempt::Elsewhere(answer));
@@ -457,7 +458,8 @@ impl Session {
         {
             return Ok(Err(answer));
         }
-        if (self.sees_foreign(lease, request) || self.needs_reset(lease))
+        let foreign = self.sees_foreign(lease, request) || self.sees_foreign_draws(lease, request);
+        if (foreign || self.needs_reset(lease))
             && let Err(error) = self.clear_foreign(lease).await
         {
             lease.broken = true;

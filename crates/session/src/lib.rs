@@ -45,6 +45,7 @@ mod rerun;
 mod roster;
 mod route;
 mod run;
+mod sequences;
 mod session;
 #[cfg(test)]
 mod simulation;

@@ -30,6 +30,7 @@ use crate::obey::{demands, too_slow};
 use crate::prelude::IdBefore;
 use crate::questions::{asks_connection, asks_own_number, with_connection_id};
 use crate::route;
+use crate::sequences::asks_drawn;
 use crate::session::{Session, Transaction};
 use crate::variables::variable_name;
 
@@ -591,6 +592,14 @@ impl Session {
             .begin(self.level_for(request), request.directions.as_ref());
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
+        }
+        if asks_drawn(request)
+            && let Some(lease) = self.drawing_connection()?
+        {
+            self.route.server = Some(lease.server);
+            if let Some(lease) = Box::pin(self.run_on_own(lease, request)).await? {
+                return Ok(lease);
+            }
         }
         if let Some(mut lease) = self.lease.take() {
             lease.begin();

@@ -246,6 +246,8 @@ pub(crate) struct Session {
     pub(crate) found_rows_known: bool,
     /// The connection that has it: only statements with rows change it.
     pub(crate) found_rows_at: Option<(ServerId, u64)>,
+    /// The statement that may have drawn from a sequence last.
+    pub(crate) drew_at: Option<(ServerId, u64)>,
     /// Where warnings or an error can be asked for: the server, and the statement that has them.
     pub(crate) diagnostics_at: Option<(ServerId, u64)>,
     /// How many messages there were then, shown or not.
@@ -395,6 +397,7 @@ impl Session {
             found_rows: first_found_rows(family),
             found_rows_known: true,
             found_rows_at: None,
+            drew_at: None,
             diagnostics_at: None,
             warning_count: 0,
             last_error: None,

@@ -313,6 +313,8 @@ bitflags! {
         const MEASURES = 1 << 52;
         /// CREATE of a trigger.
         const DEFINES_TRIGGER = 1 << 53;
+        /// LASTVAL, PREVIOUS VALUE FOR, `seq.currval`: what the connection drew last.
+        const ASKS_DRAWN = 1 << 54;
     }
 }
 

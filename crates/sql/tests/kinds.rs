@@ -430,7 +430,12 @@ fn queries_of_mariadb() {
                 F::SEQUENCE.union(F::NONDETERMINISTIC),
             ),
             ("SELECT NEXT VALUE FOR s", K::Select, Write, F::SEQUENCE),
-            ("SELECT PREVIOUS VALUE FOR s", K::Select, Write, F::SEQUENCE),
+            (
+                "SELECT PREVIOUS VALUE FOR s",
+                K::Select,
+                Write,
+                F::SEQUENCE.union(F::ASKS_DRAWN),
+            ),
             (
                 "SELECT SETVAL(s, 10)",
                 K::Select,

@@ -377,11 +377,10 @@ impl Parser<'_, '_> {
         }
         if self.mode.oracle_mode {
             let last = name.name.of(self.text);
-            if ["nextval", "currval"]
-                .iter()
-                .any(|word| crate::ident::ident_eq(last, word))
-            {
+            if crate::ident::ident_eq(last, "nextval") {
                 self.flag(Flags::SEQUENCE);
+            } else if crate::ident::ident_eq(last, "currval") {
+                self.flag(Flags::SEQUENCE | Flags::ASKS_DRAWN);
             }
         }
     }
@@ -476,7 +475,10 @@ impl Parser<'_, '_> {
             Kw::Returning if scan.depth() == 0 && self.mode.family == Family::MariaDb => {
                 self.flag(Flags::RETURNING);
             }
-            Kw::Next | Kw::Previous if self.next.is(Kw::Value) => self.flag(Flags::SEQUENCE),
+            Kw::Next if self.next.is(Kw::Value) => self.flag(Flags::SEQUENCE),
+            Kw::Previous if self.next.is(Kw::Value) => {
+                self.flag(Flags::SEQUENCE | Flags::ASKS_DRAWN);
+            }
             Kw::Lateral if self.mode.family == Family::MySql => {}
             Kw::Dual => scan.place.remove(Place::TABLE_NEXT),
             Kw::As if scan.place.has(Place::WITH) => {

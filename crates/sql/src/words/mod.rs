@@ -353,6 +353,7 @@ const EFFECTS: &[(&str, Flags)] = &[
         Flags::WAITS,
     ),
     ("NEXTVAL SETVAL LASTVAL", Flags::SEQUENCE),
+    ("LASTVAL", Flags::ASKS_DRAWN),
     ("UUID_SHORT", Flags::UUID_SHORT),
     (
         // One server's numbers go up; those of several do not, together.
