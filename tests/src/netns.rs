@@ -1,7 +1,8 @@
-//! A network of a test's own, where packets can be dropped without a word: the test's program runs once
-//! more, for this one test, in a network namespace. It ends with the test, and with it all its rules.
+//! A network of a test's own, where packets can be dropped without a word and names mean what the test says: its
+//! program runs once more, for this one test, in a namespace of network and mounts. They end with the test.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -41,7 +42,13 @@ pub fn enter(test: &str) -> anyhow::Result<bool> {
     }
     let program = std::env::current_exe()?;
     let status = Command::new("unshare")
-        .args(["-n", "sh", "-c", r#"ip link set lo up && exec "$0" "$@""#])
+        .args([
+            "-n",
+            "-m",
+            "sh",
+            "-c",
+            r#"ip link set lo up && exec "$0" "$@""#,
+        ])
         .arg(program)
         .args(["--exact", test, "--nocapture"])
         .env(INSIDE, "1")
@@ -54,6 +61,52 @@ fn nft(rules: &str) -> anyhow::Result<()> {
     let status = Command::new("nft").arg(rules).status().context("nft")?;
     ensure!(status.success(), "nft {rules}");
     Ok(())
+}
+
+/// Names and what they mean, in place of the machine's own: `/etc/hosts` in this namespace.
+#[derive(Debug)]
+pub struct Hosts {
+    file: PathBuf,
+}
+
+impl Hosts {
+    /// Puts a file of its own in the place of `/etc/hosts`.
+    ///
+    /// # Errors
+    /// Where that is not allowed.
+    pub fn new(names: &[(&str, &str)]) -> anyhow::Result<Self> {
+        let file = std::env::temp_dir().join(format!("millrace-hosts-{}", std::process::id()));
+        let hosts = Hosts { file };
+        hosts.set(names)?;
+        let status = Command::new("mount")
+            .arg("--bind")
+            .arg(&hosts.file)
+            .arg("/etc/hosts")
+            .status()
+            .context("mount")?;
+        ensure!(status.success(), "/etc/hosts cannot be replaced");
+        Ok(hosts)
+    }
+
+    /// These names mean these addresses from now on; all others mean nothing.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn set(&self, names: &[(&str, &str)]) -> anyhow::Result<()> {
+        let lines: String = names
+            .iter()
+            .map(|(name, address)| format!("{address} {name}\n"))
+            .collect();
+        // In place: what is mounted is this very file.
+        std::fs::write(&self.file, format!("127.0.0.1 localhost\n{lines}"))?;
+        Ok(())
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.file);
+    }
 }
 
 /// Drops every packet between a port and these ports, in both directions.

@@ -116,10 +116,7 @@ impl Stage {
         let others = lock(&self.others);
         let paths = others.servers.iter().map(Server::path);
         paths
-            .map(|path| Address {
-                host: path.display().to_string(),
-                port: 0,
-            })
+            .map(|path| Address::new(path.display().to_string(), 0))
             .collect()
     }
 

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -204,6 +205,8 @@ pub struct Conn {
     pub rooms: Rc<Rooms>,
     /// The server.
     pub server: ServerId,
+    /// The machine that it was opened to: see [`Address::at`](crate::connect::Address).
+    pub at: Option<IpAddr>,
     /// The server's number for it, as in its process list.
     pub thread_id: u32,
     /// The flags agreed on.
@@ -319,6 +322,7 @@ impl Conn {
             nonce: opened.greeting.nonce.to_vec(),
             plugin: opened.greeting.auth_plugin,
             permit,
+            at: None,
             drew: Drew::Nobody,
             exchange: Exchange::default(),
         }

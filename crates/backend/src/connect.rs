@@ -1,6 +1,7 @@
 //! Opening a connection to a server and logging in: every authentication method that servers
 //! ask for, TLS as configured. Knows nothing of pools.
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -40,6 +41,9 @@ pub struct Address {
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// The machine that is meant: what is known of the server is known of this one. None as long as the name
+    /// says it.
+    pub at: Option<IpAddr>,
 }
 
 impl Address {
@@ -52,17 +56,31 @@ impl Address {
     pub fn parse(text: &str) -> Option<Address> {
         if text.starts_with('/') {
             let host = text.to_owned();
-            return Some(Address { host, port: 0 });
+            return Some(Address::new(host, 0));
         }
         let (host, port) = text.rsplit_once(':')?;
         let host = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'))
             .unwrap_or(host);
-        Some(Address {
-            host: host.to_owned(),
-            port: port.parse().ok()?,
-        })
+        Some(Address::new(host.to_owned(), port.parse().ok()?))
+    }
+
+    /// A server by its name, or its address.
+    pub fn new(host: String, port: u16) -> Address {
+        let at = None;
+        Address { host, port, at }
+    }
+
+    /// Whether what it means can change.
+    pub fn is_name(&self) -> bool {
+        !self.is_socket() && self.host.parse::<IpAddr>().is_err()
+    }
+
+    /// The same server, on this machine.
+    pub fn at(&self, at: Option<IpAddr>) -> Address {
+        let at = at.filter(|_| self.is_name());
+        Address { at, ..self.clone() }
     }
 }
 
@@ -122,7 +140,10 @@ pub async fn dial(
         let mut stream = Stream::Plain(if address.is_socket() {
             UnixStream::connect(&address.host).await?.into()
         } else {
-            let socket = TcpStream::connect((address.host.as_str(), address.port)).await?;
+            let socket = match address.at {
+                Some(at) => TcpStream::connect((at, address.port)).await?,
+                None => TcpStream::connect((address.host.as_str(), address.port)).await?,
+            };
             socket.set_nodelay(true)?;
             tcp.apply(&socket)?;
             socket.into()

@@ -438,20 +438,22 @@ impl Monitor {
         };
         let (track, begins) = (probed.track, probed.begins);
         let in_cluster = probed.report.waits() == Waits::Cluster;
-        let greeting = probed.greeting;
+        let (greeting, at) = (probed.greeting, probed.at);
         self.fold(
             id,
             ObservationKind::ProbeOk(Box::new(probed.report)),
             move |world| {
                 let old = &world.facts[id.index()];
+                let address = old.address.at(at);
                 let is_same = old.family == family
+                    && old.address == address
                     && old.track == track
                     && old.begins == begins
                     && old.in_cluster == in_cluster;
                 if !is_same {
                     world.facts[id.index()] = Arc::new(ServerFacts {
                         id,
-                        address: old.address.clone(),
+                        address,
                         family,
                         track,
                         begins,
@@ -578,10 +580,8 @@ fn unknown_facts(id: ServerId, address: Address, login_age_max: Duration) -> Arc
 /// Servers that were found have facts as well; their family is taken for the others'.
 fn add_facts(facts: &mut Vec<Arc<ServerFacts>>, snapshot: &Snapshot, login_age_max: Duration) {
     for view in snapshot.servers.iter().skip(facts.len()) {
-        let address = Address::parse(&view.address).unwrap_or(Address {
-            host: view.address.to_string(),
-            port: 0,
-        });
+        let address = Address::parse(&view.address)
+            .unwrap_or_else(|| Address::new(view.address.to_string(), 0));
         let mut found = unknown_facts(view.id, address, login_age_max);
         if let (Some(Family::MariaDb), Some(found)) = (snapshot.family, Arc::get_mut(&mut found)) {
             found.family = millrace_sql::Family::MariaDb;

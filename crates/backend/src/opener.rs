@@ -74,6 +74,7 @@ impl Opener for Logins {
             let opened = open(&facts.address, &login, &self.network, self.timeout).await?;
             let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
             conn.rooms = self.rooms.clone();
+            conn.at = facts.address.at;
             let state = tokio::time::timeout(self.timeout, conn.set_up(facts))
                 .await
                 .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;

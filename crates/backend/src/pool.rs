@@ -258,9 +258,17 @@ impl ServerPool {
         )
     }
 
-    /// Takes over what a probe learnt about the server.
-    pub fn set_facts(&self, facts: Arc<ServerFacts>) {
-        *self.facts.borrow_mut() = facts;
+    /// Takes over what a probe learnt about the server. True where its name means another machine now: what is
+    /// known of it is known of that one.
+    pub fn set_facts(&self, facts: Arc<ServerFacts>) -> bool {
+        let at = facts.address.at;
+        let before = self.facts.replace(facts).address.at;
+        before.is_some() && before != at
+    }
+
+    /// The connection was opened to the machine that the server is now.
+    pub(crate) fn is_there(&self, conn: &Conn) -> bool {
+        conn.at == self.facts.borrow().address.at
     }
 
     /// The server's facts.

@@ -1,5 +1,6 @@
 //! What servers are asked, and how their answers are read. Decides nothing, and writes nothing to them.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,8 @@ pub(crate) struct Probed {
     pub(crate) greeting: Greeting,
     pub(crate) track: Arc<str>,
     pub(crate) begins: Arc<Begins>,
+    /// The machine that answered, where the server is known by a name.
+    pub(crate) at: Option<IpAddr>,
 }
 
 /// The machine lacks something, not the server: ports, files, memory.
@@ -112,7 +115,9 @@ async fn connect(
         millrace_protocol::handshake::Family::MySql => millrace_sql::Family::MySql,
         millrace_protocol::handshake::Family::MariaDb => millrace_sql::Family::MariaDb,
     };
-    Ok((Conn::new(opened, id, family, None), greeting))
+    let mut conn = Conn::new(opened, id, family, None);
+    conn.at = address.at;
+    Ok((conn, greeting))
 }
 
 /// Asks a server everything.
@@ -141,6 +146,7 @@ pub(crate) async fn probe(
         greeting: followed.greeting.clone(),
         track: followed.track.clone(),
         begins: followed.begins.clone(),
+        at: followed.conn.at,
     })
 }
 
@@ -410,6 +416,7 @@ pub(crate) async fn greet(
         greeting,
         track: "*".into(),
         begins: Arc::new(Begins::unknown()),
+        at: address.at,
     })
 }
 
@@ -694,7 +701,7 @@ fn named_address(host: &str, port: u16) -> Option<Box<str>> {
         return None;
     }
     let host = host.to_owned();
-    Some(Address { host, port }.to_string().into())
+    Some(Address::new(host, port).to_string().into())
 }
 
 /// The servers that it replicates from.
@@ -887,8 +894,8 @@ pub(crate) async fn ask_position(
     network: &SharedNetwork,
 ) -> Result<Told, BackendError> {
     let mut conn = match slot.take() {
-        Some(conn) => conn,
-        None => connect(facts.id, &facts.address, options, network).await?.0,
+        Some(conn) if conn.at == facts.address.at => conn,
+        _ => connect(facts.id, &facts.address, options, network).await?.0,
     };
     let told = match (asked, conn.family) {
         (Asked::OwnLog(version), _) => own_log(&mut conn, version).await?,
@@ -1043,7 +1050,7 @@ pub(crate) async fn read_catalogue(
     network: &SharedNetwork,
 ) -> Result<CatalogueRows, BackendError> {
     let mut conn = match slot.take() {
-        Some(conn) if conn.server == facts.id => conn,
+        Some(conn) if conn.server == facts.id && conn.at == facts.address.at => conn,
         _ => connect(facts.id, &facts.address, options, network).await?.0,
     };
     let family = match conn.family {

@@ -284,14 +284,8 @@ async fn tell_time(mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>, mut coal
 
 fn address(address: &millrace_config::Address) -> Address {
     match address {
-        millrace_config::Address::Tcp { host, port } => Address {
-            host: host.clone(),
-            port: *port,
-        },
-        millrace_config::Address::Unix(path) => Address {
-            host: path.display().to_string(),
-            port: 0,
-        },
+        millrace_config::Address::Tcp { host, port } => Address::new(host.clone(), *port),
+        millrace_config::Address::Unix(path) => Address::new(path.display().to_string(), 0),
     }
 }
 

@@ -26,10 +26,12 @@ pub(crate) struct Turn {
     pub(crate) other: bool,
     /// It was the primary, and is not.
     pub(crate) demoted: bool,
+    /// Its name means another machine now.
+    pub(crate) moved: bool,
 }
 
 impl Turn {
-    fn of(server: ServerId, before: &Snapshot, now: &Snapshot) -> Turn {
+    fn of(server: ServerId, before: &Snapshot, now: &Snapshot, moved: bool) -> Turn {
         let (was, is) = (before.server(server), now.server(server));
         let usable = |view: Option<&ServerView>| view.is_some_and(|view| view.health.is_usable());
         Turn {
@@ -38,22 +40,29 @@ impl Turn {
                 .zip(is)
                 .is_some_and(|(was, is)| was.incarnation != is.incarnation),
             demoted: before.primary == Some(server) && now.primary != Some(server),
+            moved,
         }
     }
 }
 
 impl Pools {
     /// Closes and sends away what must not outlive the change from `before` to `now`.
-    pub(crate) fn follow(&self, server: ServerId, before: &Snapshot, now: &Snapshot) -> Turn {
-        let turn = Turn::of(server, before, now);
+    pub(crate) fn follow(
+        &self,
+        server: ServerId,
+        before: &Snapshot,
+        now: &Snapshot,
+        moved: bool,
+    ) -> Turn {
+        let turn = Turn::of(server, before, now, moved);
         let pool = self.of(server);
         // An only server is used whatever is known of it.
         let is_down = |view: &ServerView| matches!(view.health, Health::Down { .. });
         pool.set_down(now.server(server).is_some_and(is_down) && now.primary != Some(server));
-        if turn.fell || turn.other {
+        if turn.fell || turn.other || turn.moved {
             pool.drop_idle();
         }
-        if turn.fell || turn.demoted {
+        if turn.fell || turn.demoted || turn.moved {
             pool.send_away();
         }
         turn

@@ -212,7 +212,9 @@ async fn ask_servers(
     if let Some(mut asking) = slot.take() {
         let first = judges.first() == Some(&asking.conn.server);
         let instead = asking.instead.is_some_and(|until| Instant::now() < until);
+        let server = worker.servers.of(asking.conn.server);
         if (first || (instead && judges.contains(&asking.conn.server)))
+            && asking.conn.at == server.facts().address.at
             && is_current(worker, account, key, &asking.conn)
             && let Some(answer) = ask_again(worker, &mut asking.conn, account, key).await
         {
@@ -337,7 +339,7 @@ async fn connect(
     let version = facts.fresh.version();
     let opened = open(&facts.address, &login, &worker.shared.network, timeout).await?;
     let mut conn = Conn::new(opened, judge, facts.family, None);
-    conn.version = version;
+    (conn.version, conn.at) = (version, facts.address.at);
     let setting_up = tokio::time::timeout(timeout, conn.set_up(&facts)).await;
     let mut state = setting_up.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
     state.database = Box::default();

@@ -673,15 +673,17 @@ impl Worker {
         let lacks = world.snapshot.primary.is_none();
         self.without_since.set(lacks.then_some(since));
         for (facts, view) in world.facts.iter().zip(&world.snapshot.servers) {
-            self.servers.of(view.id).set_facts(facts.clone());
-            let turn = self.servers.follow(view.id, &old.snapshot, &world.snapshot);
+            let moved = self.servers.of(view.id).set_facts(facts.clone());
+            let turn = self
+                .servers
+                .follow(view.id, &old.snapshot, &world.snapshot, moved);
             let before = old.snapshot.server(view.id).map(|view| view.waits);
             if (turn.fell || turn.other || before != Some(view.waits))
                 && let Some(known) = self.known.borrow_mut().get_mut(view.id.index())
             {
                 known.clear();
             }
-            if turn.fell || turn.demoted {
+            if turn.fell || turn.demoted || turn.moved {
                 self.uproot(view.id);
             }
             self.note_draining(view.id, view.draining);

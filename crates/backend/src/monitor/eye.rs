@@ -1,6 +1,7 @@
 //! Watches one server: asks it again and again, leaves it alone where it hangs, and tells the monitor
 //! what it said. Judges nothing.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,9 +11,10 @@ use tracing::warn;
 use super::{Counts, Monitor, MonitorOptions, World};
 use crate::chronicle;
 use crate::clock::Clock;
-use crate::connect::SharedNetwork;
+use crate::connect::{Address, SharedNetwork};
 use crate::error::BackendError;
 use crate::fresh::Look;
+use crate::names::{self, Name};
 use crate::probe::{self, Followed, Probed};
 
 /// What is said of a server that answers clients and not the monitor.
@@ -50,6 +52,9 @@ pub(super) enum Limit {
 #[derive(Default)]
 struct Track {
     conn: Option<Followed>,
+    /// What the server's name means, and the machine that answered last.
+    name: Name,
+    at: Option<IpAddr>,
     /// The last failure, so that it is logged once.
     complaint: Option<String>,
     /// Probes in a row that were not counted.
@@ -174,13 +179,28 @@ impl Eye {
             .address
             .clone();
         let options = &self.options;
+        if let (true, Some(at)) = (address.is_name(), track.at)
+            && track.name.has_left(&address.host, at, Instant::now())
+        {
+            warn!(server = %self.name(), %at, "its name no longer means this machine");
+            (track.conn, track.at) = (None, None);
+        }
         if options.user.is_empty() {
-            let greeting = probe::greet(&address, options);
-            return self.within(Limit::Connect, greeting).await;
+            let (at, probed) = self
+                .reach(&address, track.at, |address| async move {
+                    probe::greet(&address, options).await
+                })
+                .await?;
+            track.at = at;
+            return Ok(probed);
         }
         if track.conn.is_none() {
-            let following = probe::follow(self.id, &address, options, &self.network);
-            track.conn = Some(self.within(Limit::Connect, following).await?);
+            let (at, followed) = self
+                .reach(&address, track.at, |address| async move {
+                    probe::follow(self.id, &address, options, &self.network).await
+                })
+                .await?;
+            (track.at, track.conn) = (at, Some(followed));
         }
         let asks_for_stall = self.may_be_stalled(track);
         let Track {
@@ -203,6 +223,37 @@ impl Eye {
             Ok(probed)
         };
         self.within(Limit::Answers, asking).await
+    }
+
+    /// Connects to the machine that the server's name means: to the one before, as long as that is among them.
+    async fn reach<T, F>(
+        &self,
+        address: &Address,
+        before: Option<IpAddr>,
+        connect: impl Fn(Address) -> F,
+    ) -> Result<(Option<IpAddr>, T), BackendError>
+    where
+        F: Future<Output = Result<T, BackendError>>,
+    {
+        let mut machines = match address.is_name() {
+            true => names::look_up(&address.host, self.options.connect_timeout).await,
+            false => Vec::new(),
+        };
+        machines.sort_by_key(|at| Some(*at) != before);
+        // Without an answer of the resolver the machine before is as good as any.
+        let first = machines.first().copied().or(before);
+        let mut reached = self
+            .within(Limit::Connect, connect(address.at(first)))
+            .await;
+        let mut at = first;
+        for other in machines.into_iter().skip(1) {
+            if reached.is_ok() {
+                break;
+            }
+            at = Some(other);
+            reached = self.within(Limit::Connect, connect(address.at(at))).await;
+        }
+        Ok((at, reached?))
     }
 
     /// Asks whether accounts or global variables have changed, where that is due.

@@ -1,5 +1,6 @@
 //! Connections on their way: opened, lent to a session, taken back, handed on or closed.
 
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -84,6 +85,10 @@ impl ServerPool {
             Some(conn) => conn,
             None => self.opener.open(&facts, &pool.key, permit).await?,
         };
+        if !self.is_there(&conn) {
+            let text = "the server's name means another machine now";
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, text).into());
+        }
         conn.down = self.down.clone();
         conn.used = self.tick.get();
         conn.version = version;
@@ -398,7 +403,7 @@ impl Lease {
         if server.count.statements.is_beyond(conn.prepared.len()) && conn.is_clean() {
             conn.hold_at_most(server.statements_max());
         }
-        if !conn.is_clean() {
+        if !conn.is_clean() || !server.is_there(&conn) {
             server.lost(conn);
         } else if conn.one_shot {
             server.retire(conn);

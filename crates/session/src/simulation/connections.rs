@@ -229,7 +229,7 @@ impl Connections {
     pub(super) fn follow(&self, before: &Snapshot, now: &Snapshot) {
         for pools in &self.workers {
             for server in &now.servers {
-                pools.follow(server.id, before, now);
+                pools.follow(server.id, before, now, false);
             }
         }
     }
@@ -383,10 +383,7 @@ impl Connections {
 fn facts(at: usize) -> ServerFacts {
     ServerFacts {
         id: ServerId(at as u16),
-        address: Address {
-            host: "127.0.0.1".into(),
-            port: 3306 + at as u16,
-        },
+        address: Address::new("127.0.0.1".into(), 3306 + at as u16),
         family: Family::MySql,
         track: "".into(),
         begins: Arc::new(Begins::unknown()),
