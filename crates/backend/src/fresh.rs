@@ -13,6 +13,9 @@ pub type Version = u64;
 /// still be to come; milliseconds.
 const SETTLING_MS: u64 = 10_000;
 
+/// Nobody has looked yet.
+const NEVER: u64 = u64::MAX;
+
 /// What is known of one server. Shared by all threads.
 #[derive(Debug)]
 pub struct Fresh {
@@ -27,6 +30,10 @@ pub struct Fresh {
     init_connect: AtomicBool,
     /// The global `autocommit` is off.
     autocommit_off: AtomicBool,
+    /// How many accounts were dropped or renamed, as far as anybody looked.
+    drops: AtomicU64,
+    /// What the server said of that last; [`NEVER`] before anybody looked.
+    drops_said: AtomicU64,
     /// Nothing proves a connection for longer than this; milliseconds.
     age_ms_max: u64,
     origin: Instant,
@@ -41,6 +48,8 @@ pub(crate) struct Look {
     pub(crate) complete: bool,
     pub(crate) init_connect: bool,
     pub(crate) autocommit_off: bool,
+    /// How many accounts were dropped or renamed since it was started, where it says so.
+    pub(crate) drops: Option<u64>,
 }
 
 impl Fresh {
@@ -53,6 +62,8 @@ impl Fresh {
             unsettled_until_ms: AtomicU64::new(0),
             init_connect: AtomicBool::new(false),
             autocommit_off: AtomicBool::new(false),
+            drops: AtomicU64::new(0),
+            drops_said: AtomicU64::new(NEVER),
             age_ms_max: u64::try_from(age_max.as_millis()).unwrap_or(u64::MAX),
             origin: Instant::now(),
         })
@@ -115,12 +126,41 @@ impl Fresh {
         self.autocommit_off.load(Ordering::Relaxed)
     }
 
+    /// No change is under way whose effects are still to come.
+    pub fn is_settled(&self) -> bool {
+        self.unsettled_until_ms.load(Ordering::Acquire) == 0
+    }
+
+    /// How many accounts were dropped or renamed, as far as anybody looked. Grows only.
+    pub fn drops(&self) -> u64 {
+        self.drops.load(Ordering::Acquire)
+    }
+
+    /// Whether the server's count is the one that [`Fresh::drops`] has in it already.
+    pub fn knows_drops(&self, said: u64) -> bool {
+        self.drops_said.load(Ordering::Acquire) == said
+    }
+
+    fn note_drops(&self, said: u64) {
+        let before = self.drops_said.swap(said, Ordering::AcqRel);
+        let more = match before {
+            NEVER => 0,
+            // It was started again.
+            before if said < before => said,
+            before => said - before,
+        };
+        self.drops.fetch_add(more, Ordering::AcqRel);
+    }
+
     /// The server was asked at `began`; `last`: what it said the last time.
     pub(crate) fn looked(&self, look: &Look, last: Option<&Look>, began: Instant) {
         self.init_connect
             .store(look.init_connect, Ordering::Relaxed);
         self.autocommit_off
             .store(look.autocommit_off, Ordering::Relaxed);
+        if let Some(said) = look.drops {
+            self.note_drops(said);
+        }
         match last {
             Some(last) if last != look => return self.changed(),
             Some(_) => {}
@@ -188,6 +228,20 @@ mod tests {
         let opened = fresh.version();
         fresh.looked(&Look::default(), Some(&Look::default()), at);
         assert!(fresh.for_login_at(at) > opened);
+    }
+
+    #[test]
+    fn dropped_accounts_are_counted_over_restarts() {
+        let fresh = Fresh::new(SECOND);
+        for (said, drops) in [(5, 0), (5, 0), (7, 2), (0, 2), (1, 3)] {
+            let look = Look {
+                drops: Some(said),
+                ..complete()
+            };
+            fresh.looked(&look, None, fresh.origin);
+            assert!(fresh.knows_drops(said) && !fresh.knows_drops(said + 1));
+            assert_eq!(fresh.drops(), drops, "{said}");
+        }
     }
 
     #[test]

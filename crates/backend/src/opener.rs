@@ -2,15 +2,18 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_sql::Family;
 
 use crate::account::Account;
 use crate::conn::{Conn, Permit};
-use crate::connect::{Login, SharedNetwork, open};
+use crate::connect::{Login, Opened, SharedNetwork, open};
 use crate::error::BackendError;
+use crate::fresh::Fresh;
 use crate::pool::{PoolKey, ServerFacts};
+use crate::probe::ask_drops;
 use crate::rooms::Rooms;
 use crate::state::States;
 use crate::tls::For;
@@ -41,8 +44,11 @@ pub trait Opener {
     }
 }
 
+/// The same account with the passwords that other clients have logged in with since: none where it may be
+/// another account of the same name by now.
+pub type Successors = Box<dyn Fn(&Account) -> Vec<Arc<Account>>>;
+
 /// Connects to the server and logs in as the key's account.
-#[derive(Debug)]
 pub struct Logins {
     /// How the servers are connected to.
     pub network: SharedNetwork,
@@ -52,6 +58,93 @@ pub struct Logins {
     pub states: Rc<States>,
     /// The room that they read into.
     pub rooms: Rc<Rooms>,
+    /// For sessions whose account has got another password since they logged in: directly they go on.
+    pub successors: Successors,
+}
+
+/// ER_ACCESS_DENIED_ERROR.
+const DENIED: u16 = 1045;
+
+impl Logins {
+    /// Logs in with the password of `account`, unless the server has just refused it.
+    async fn log_in(
+        &self,
+        facts: &ServerFacts,
+        key: &PoolKey,
+        account: &Account,
+    ) -> Result<Opened, BackendError> {
+        let version = facts.fresh.version();
+        if let Some(error) = account.refusal(facts.id, version) {
+            return Err(BackendError::Server(error));
+        }
+        let login = Login {
+            user: &account.user,
+            password: &account.password,
+            database: None,
+            collation: key.collation,
+            capabilities: key.shape,
+            tls: key.tls,
+            whose: For::Client,
+        };
+        let opened = open(&facts.address, &login, &self.network, self.timeout).await;
+        if let Err(BackendError::Server(error)) = &opened
+            && error.code == DENIED
+        {
+            account.refuse(facts.id, version, &facts.fresh, error);
+        }
+        opened
+    }
+
+    /// Logs in as the key's account with what its password is now, where another client has shown it. None:
+    /// nobody has, or it is not certain that it is the same account.
+    #[cold]
+    async fn succeed(
+        &self,
+        facts: &ServerFacts,
+        key: &PoolKey,
+    ) -> Result<Option<Opened>, BackendError> {
+        for successor in (self.successors)(&key.account) {
+            let opened = match self.log_in(facts, key, &successor).await {
+                Err(BackendError::Server(error)) if error.code == DENIED => continue,
+                opened => opened?,
+            };
+            let Some(proof) = key.account.proof() else {
+                return Ok(None);
+            };
+            let asking = is_same_account(opened, facts, &proof.current);
+            let asked = tokio::time::timeout(self.timeout, asking).await;
+            return asked.map_err(|_| BackendError::Timeout("pool.connect_timeout"))?;
+        }
+        Ok(None)
+    }
+}
+
+/// The connection, where it is the account's that sessions of `current` are of: the same row, and no account
+/// of the server was dropped since anybody looked.
+async fn is_same_account(
+    opened: Opened,
+    facts: &ServerFacts,
+    current: &[u8],
+) -> Result<Option<Opened>, BackendError> {
+    let (greeting, capabilities, status) =
+        (opened.greeting.clone(), opened.capabilities, opened.status);
+    let mut conn = Conn::new(opened, facts.id, facts.family, None);
+    let rows = conn
+        .query("SELECT CONVERT(CURRENT_USER() USING utf8mb4)")
+        .await?;
+    let is_current = rows.into_iter().flatten().flatten().next().as_deref() == Some(current);
+    let fresh: &Fresh = &facts.fresh;
+    if !is_current || !fresh.knows_drops(ask_drops(&mut conn).await?) {
+        return Ok(None);
+    }
+    let buffer = std::mem::take(&mut conn.buffer);
+    Ok(Some(Opened {
+        stream: conn.into_stream(),
+        greeting,
+        capabilities,
+        status,
+        buffer,
+    }))
 }
 
 impl Opener for Logins {
@@ -62,16 +155,13 @@ impl Opener for Logins {
         permit: Option<Permit>,
     ) -> Opening<'a> {
         Box::pin(async move {
-            let login = Login {
-                user: &key.account.user,
-                password: &key.account.password,
-                database: None,
-                collation: key.collation,
-                capabilities: key.shape,
-                tls: key.tls,
-                whose: For::Client,
+            let opened = match self.log_in(facts, key, &key.account).await {
+                Err(BackendError::Server(error)) if error.code == DENIED => {
+                    let succeeding = Box::pin(self.succeed(facts, key)).await?;
+                    succeeding.ok_or(BackendError::Server(error))?
+                }
+                opened => opened?,
             };
-            let opened = open(&facts.address, &login, &self.network, self.timeout).await?;
             let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
             conn.rooms = self.rooms.clone();
             conn.at = facts.address.at;

@@ -302,6 +302,9 @@ pub(crate) async fn look(followed: &mut Followed) -> Result<Look, BackendError> 
             look.init_connect = !cell(1).is_empty();
             look.autocommit_off = !is_on(&cell(2));
         }
+        if at == 0 {
+            look.drops = Some(drops(&rows));
+        }
         let cells = rows.into_iter().flatten().flatten();
         look.fingerprint.extend(cells);
     }
@@ -310,6 +313,22 @@ pub(crate) async fn look(followed: &mut Followed) -> Result<Look, BackendError> 
         followed.looking.clear();
     }
     Ok(look)
+}
+
+/// How many accounts may have become others' since the server was started, from its counts of statements.
+/// MariaDB's CREATE OR REPLACE USER counts as a change of the account: it is counted with those that only make one.
+fn drops(rows: &[Row]) -> u64 {
+    let counts = |row: &&Row| matches!(&*text(row.first()), "Com_drop_user" | "Com_rename_user");
+    let counted = rows.iter().filter(counts);
+    counted
+        .map(|row| text(row.get(1)).parse::<u64>().unwrap_or_default())
+        .sum()
+}
+
+/// The same, asked now by any account.
+pub(crate) async fn ask_drops(conn: &mut Conn) -> Result<u64, BackendError> {
+    let rows = conn.query(ACCOUNT_CHANGES).await?;
+    Ok(drops(&rows))
 }
 
 /// Ends questions that nobody waits for any more, on connections that were given up at these times, and

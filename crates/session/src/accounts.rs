@@ -101,6 +101,9 @@ impl Accounts {
                 .iter()
                 .find(|same| same.password.is(&account.password))
         {
+            if let Some(proof) = account.proof() {
+                same.prove(proof);
+            }
             return same.clone();
         }
         if known.len() >= NAMES_MAX && !known.contains_key(user) {

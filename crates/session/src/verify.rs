@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-use millrace_backend::account::Account;
+use millrace_backend::account::{Account, Proof};
 use millrace_backend::conn::Conn;
 use millrace_backend::connect::{Login, open};
 use millrace_backend::error::BackendError;
@@ -161,7 +161,20 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
             }
         }
         let waiting = std::mem::take(&mut *line.waiting.borrow_mut());
+        let drops = worker.drops();
         let answer = ask_servers(&worker, &mut asking, &account, &key).await;
+        if let Ok(let_in) = &answer {
+            let primary = worker.with_world(|world| world.snapshot.primary);
+            let asked = asking.as_ref().map(|asking| asking.conn.server);
+            if asked.is_some() && asked == primary {
+                account.prove(Proof {
+                    current: let_in.current.clone(),
+                    drops,
+                });
+            } else {
+                account.forget_refusals();
+            }
+        }
         let passing = matches!(&answer, Err(why) if why.passing || is_full(why));
         for waiter in waiting {
             let limit = match &answer {

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use millrace_backend::account::Account;
+use millrace_backend::account::{Account, Proof};
 use millrace_backend::conn::{Conn, Keeper};
 use millrace_backend::connect::SharedNetwork;
 use millrace_backend::error::BackendError;
 use millrace_backend::fresh::Version;
 use millrace_backend::monitor::{Monitor, World};
-use millrace_backend::opener::Logins;
+use millrace_backend::opener::{Logins, Successors};
 use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
 use millrace_backend::prepared::{ById, StatementUid};
 use millrace_backend::rooms::Rooms;
@@ -327,6 +327,27 @@ impl CollationKey {
 /// So many collations are kept, at most.
 const COLLATIONS_MAX: usize = 1_000;
 
+/// Whose password sessions of an account may go on with. An account that was dropped and made anew is not
+/// theirs: how many were dropped since one's own proof must be known, and none.
+fn successors(shared: &Shared) -> Successors {
+    let (accounts, world) = (shared.accounts.clone(), shared.monitor.watch());
+    Box::new(move |account| {
+        let drops = drops(&world.borrow());
+        let is_sure = |proof: Proof| proof.drops == drops && !proof.current.is_empty();
+        if !account.proof().is_some_and(is_sure) {
+            return Vec::new();
+        }
+        let mut known = accounts.find(&account.user);
+        known.retain(|other| other.id != account.id);
+        known
+    })
+}
+
+/// How many accounts have been dropped on any server, as far as the monitor has seen.
+fn drops(world: &World) -> u64 {
+    world.facts.iter().map(|facts| facts.fresh.drops()).sum()
+}
+
 /// For so many accounts and collations.
 const BASES_MAX: usize = 10_000;
 
@@ -438,6 +459,7 @@ impl Worker {
             timeout: shared.pool.connect_timeout,
             states: states.clone(),
             rooms: Rc::default(),
+            successors: successors(&shared),
         });
         let shared_pools = shared.clone();
         let make = move |facts: &Arc<ServerFacts>| {
@@ -1039,6 +1061,11 @@ impl Worker {
     #[cfg(test)]
     pub(crate) fn is_deserted(&self) -> bool {
         self.sessions.borrow().is_empty()
+    }
+
+    /// [`Fresh::drops`](millrace_backend::fresh::Fresh::drops), of all servers together.
+    pub(crate) fn drops(&self) -> u64 {
+        self.with_world(drops)
     }
 
     /// The servers' family.

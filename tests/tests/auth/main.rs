@@ -5,6 +5,7 @@ mod entering;
 mod ground;
 mod other_user;
 mod refused;
+mod rotated;
 mod secrecy;
 mod server_tls;
 mod unlearnt;
@@ -22,6 +23,7 @@ use crate::refused::{
     changed_with_few_connections, expired, locked, max_user_connections, password_changed,
     refusals, require_ssl,
 };
+use crate::rotated::{attempts_are_left, sessions_go_on};
 use crate::secrecy::{no_secret_gets_out, slowed_down};
 use crate::server_tls::server_tls_modes;
 use crate::unlearnt::{configured, refuses_to_show};
@@ -57,6 +59,10 @@ async fn accounts(family: Family) -> anyhow::Result<()> {
             "password changed, few connections",
             changed_with_few_connections(&ground),
         )
+        .await;
+    checks.run("sessions go on", sessions_go_on(&ground)).await;
+    checks
+        .run("attempts are left", attempts_are_left(&ground))
         .await;
     checks.run("locked", locked(&ground)).await;
     checks.run("expired", expired(&ground)).await;

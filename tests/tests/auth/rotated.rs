@@ -1,0 +1,195 @@
+//! Passwords that are changed while sessions are open: directly these go on until they end.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::Family;
+use millrace_tests::harness::{Launch, Proxy};
+use millrace_tests::wire::{Connection, Login};
+
+use crate::ground::{CATCH_UP, Ground, answer, monitor_toml, servers_toml};
+
+const PLENTY: Duration = Duration::from_secs(40);
+
+/// A proxy whose pools have room for one connection: a session's own is soon another's.
+async fn tight(ground: &Ground) -> anyhow::Result<Proxy> {
+    let launch = Launch::new()?;
+    let text = format!(
+        "workers = 1\n[[listen]]\naddress = \"127.0.0.1:{}\"\n{}{}\
+         [http]\nlisten = \"127.0.0.1:{}\"\n[pool]\nmax_connections = 1\n\
+         [auth]\nfailure_delay = \"0s\"\n",
+        launch.port,
+        servers_toml(&ground.cluster),
+        monitor_toml(),
+        launch.http_port
+    );
+    let mut proxy = launch.config(&text).spawn()?;
+    proxy.wait_ready(PLENTY).await?;
+    Ok(proxy)
+}
+
+/// Ends the connections of an account, as an operator does.
+async fn end_connections(ground: &Ground, user: &str) -> anyhow::Result<()> {
+    for server in ground.cluster.servers() {
+        let mut control = ground.cluster.control(&server.name).await?;
+        let threads = format!(
+            "SELECT GROUP_CONCAT(ID) FROM information_schema.PROCESSLIST WHERE USER='{user}'"
+        );
+        let threads = control.value(&threads).await?.unwrap_or_default();
+        for thread in threads.split(',').filter(|thread| !thread.is_empty()) {
+            // It may just have ended.
+            let _ = control.run(&format!("KILL {thread}")).await;
+        }
+        control.close().await;
+    }
+    Ok(())
+}
+
+async fn goes_on(session: &mut Connection, what: &str) -> anyhow::Result<()> {
+    for sql in [
+        "SELECT COUNT(*) FROM app.rotated",
+        "INSERT INTO app.rotated VALUES (1)",
+        "BEGIN",
+        "INSERT INTO app.rotated VALUES (2)",
+        "COMMIT",
+        "SELECT @@server_id",
+    ] {
+        let ran = session.expect(sql).await;
+        ran.with_context(|| format!("{what}: {sql}"))?;
+    }
+    Ok(())
+}
+
+async fn refused(session: &mut Connection, what: &str) -> anyhow::Result<()> {
+    let reply = session.query("INSERT INTO app.rotated VALUES (3)").await;
+    let code = reply.err().map(|err| err.code);
+    ensure!(code == Some(1045), "{what}: {}", answer(&reply));
+    Ok(())
+}
+
+async fn restart(ground: &Ground) -> anyhow::Result<()> {
+    for server in ground.cluster.servers() {
+        ground.cluster.stop(&server.name).await?;
+        ground.cluster.start(&server.name).await?;
+    }
+    ground.cluster.wait_replicas_caught_up(CATCH_UP).await
+}
+
+/// A session of the old password goes on after anybody's login with the new one, never as another account.
+pub(crate) async fn sessions_go_on(ground: &Ground) -> anyhow::Result<()> {
+    let mut proxy = tight(ground).await?;
+    let address = proxy.address();
+    for plugin in ground.plugins() {
+        let name = format!("rotated_{}", &plugin[..6]);
+        let account = format!("'{name}'@'%'");
+        ground.account(&name, plugin, "rotated-one-3b1").await?;
+        ground
+            .primary(&["CREATE TABLE IF NOT EXISTS app.rotated (x INT)"])
+            .await?;
+        let login = |password: &str| {
+            let mut login = Login::new(address.clone(), &name, &ground.secret(password));
+            login.tls = false;
+            login.timeout = PLENTY;
+            login
+        };
+        let mut session = Connection::open(&login("rotated-one-3b1")).await?;
+        goes_on(&mut session, "before").await?;
+        let change = |password| {
+            let identified = ground.identified(plugin, password);
+            format!("ALTER USER {account} {identified}")
+        };
+        ground.primary(&[change("rotated-two-8c2")]).await?;
+        ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+        goes_on(&mut session, "its connection stands").await?;
+        end_connections(ground, &name).await?;
+        refused(&mut session, "nobody has shown the new password").await?;
+        let new = login("rotated-two-8c2");
+        Connection::open(&new).await?.quit().await;
+        goes_on(&mut session, "the new password is known").await?;
+        // Another account takes the one connection.
+        let mut other = Connection::open(&Login {
+            user: millrace_sandbox::APP.user.to_owned(),
+            password: millrace_sandbox::APP.password.to_owned(),
+            ..login("")
+        })
+        .await?;
+        for _ in 0..3 {
+            other.expect("INSERT INTO app.rotated VALUES (4)").await?;
+            goes_on(&mut session, "beside another account").await?;
+        }
+        if plugin == ground.plugins()[0] {
+            restart(ground).await?;
+            proxy.wait_ready(PLENTY).await?;
+        }
+        // As after any restart, the first statement may find that its connection is gone.
+        let _ = session.query("SELECT COUNT(*) FROM app.rotated").await;
+        let _ = other.query("SELECT COUNT(*) FROM app.rotated").await;
+        goes_on(&mut session, "after restarts").await?;
+        // Of the same name, and another account all the same.
+        let identified = ground.identified(plugin, "rotated-six-4d9");
+        ground
+            .primary(&[
+                format!("DROP USER {account}"),
+                format!("CREATE USER {account} {identified}"),
+                format!("GRANT ALL ON app.* TO {account}"),
+            ])
+            .await?;
+        ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+        let anew = login("rotated-six-4d9");
+        let mut owner = Connection::open(&anew).await?;
+        owner.expect("INSERT INTO app.rotated VALUES (5)").await?;
+        end_connections(ground, &name).await?;
+        refused(&mut session, "the account was dropped and made anew").await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        refused(&mut session, "and the monitor has seen it").await?;
+        owner.expect("INSERT INTO app.rotated VALUES (5)").await?;
+        for connection in [session, other, owner] {
+            connection.quit().await;
+        }
+    }
+    Ok(())
+}
+
+/// Sessions of the old password do not use up the attempts that their account has.
+pub(crate) async fn attempts_are_left(ground: &Ground) -> anyhow::Result<()> {
+    if ground.family == Family::MariaDb {
+        return Ok(());
+    }
+    let proxy = tight(ground).await?;
+    let plugin = ground.plugins()[0];
+    ground
+        .account("attempts", plugin, "attempts-old-2a2")
+        .await?;
+    let limits = "FAILED_LOGIN_ATTEMPTS 6 PASSWORD_LOCK_TIME 1";
+    ground
+        .primary(&[
+            format!("ALTER USER 'attempts'@'%' {limits}"),
+            "CREATE TABLE IF NOT EXISTS app.rotated (x INT)".to_owned(),
+        ])
+        .await?;
+    ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+    let login = |password: &str| Login::new(proxy.address(), "attempts", &ground.secret(password));
+    let mut session = Connection::open(&login("attempts-old-2a2")).await?;
+    session.expect("SELECT 1 FROM app.rotated LIMIT 1").await?;
+    let identified = ground.identified(plugin, "attempts-new-9e9");
+    ground
+        .primary(&[format!("ALTER USER 'attempts'@'%' {identified}")])
+        .await?;
+    ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+    end_connections(ground, "attempts").await?;
+    for _ in 0..20 {
+        refused(&mut session, "nobody has shown the new password").await?;
+    }
+    let new = Connection::open(&login("attempts-new-9e9")).await;
+    new.context("the account is not locked")?.quit().await;
+    goes_on(&mut session, "the new password is known").await?;
+    // Wrong passwords count as they do directly.
+    for _ in 0..6 {
+        let (connection, reply) = Connection::try_open(&login("attempts-bad-1d1")).await?;
+        ensure!(connection.is_none() || reply.err().is_some(), "let in");
+    }
+    let (_, reply) = Connection::try_open(&login("attempts-new-9e9")).await?;
+    let code = reply.err().map(|err| err.code);
+    ensure!(code == Some(3955), "{code:?}");
+    Ok(())
+}
