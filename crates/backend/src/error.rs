@@ -54,6 +54,22 @@ pub enum BackendError {
     Limit(String),
 }
 
+impl BackendError {
+    /// The same for another who waited for the same answer.
+    pub fn shared(&self) -> BackendError {
+        match self {
+            BackendError::Server(error) => BackendError::Server(error.clone()),
+            BackendError::Io(error) => {
+                BackendError::Io(io::Error::new(error.kind(), error.to_string()))
+            }
+            BackendError::Protocol(what) => BackendError::Protocol(what),
+            BackendError::Tls(what) => BackendError::Tls(what.clone()),
+            BackendError::Timeout(what) => BackendError::Timeout(what),
+            BackendError::Limit(what) => BackendError::Limit(what.clone()),
+        }
+    }
+}
+
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -579,7 +579,9 @@ impl Entrance<'_> {
     /// The rows of the servers' account table for the claim's name, where they can be read.
     async fn rows(&self, claim: &Claim) -> Option<UserRows> {
         let judge = self.judge()?;
+        self.waits.begin();
         let read = self.worker.user_rows(&judge, &claim.user).await;
+        self.waits.end();
         read.unwrap_or_else(|error| {
             debug!(%error, "the account's rows cannot be read");
             None

@@ -214,9 +214,10 @@ async fn relay(
         return Ok(None);
     };
     let tls = entrance.stream.is_tls();
-    let (opened, let_in) = by_whom(worker, &facts, &claim.user, opened, tls)
-        .await
-        .map_err(Answer::backend)?;
+    entrance.waits.begin();
+    let asked = by_whom(worker, &facts, &claim.user, opened, tls).await;
+    entrance.waits.end();
+    let (opened, let_in) = asked.map_err(Answer::backend)?;
     let hosts = worker.options().hosts;
     let judging = entrance.caller.judge(&claim.user, None, &let_in, hosts);
     judging.await?;

@@ -270,6 +270,9 @@ const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration
 /// A name at a server.
 type NameOn = (ServerId, Box<[u8]>);
 
+/// Who reads a server's account rows; when the last one had no answer, and why.
+type Reading = tokio::sync::Mutex<Option<(Instant, BackendError)>>;
+
 /// The account rows of a name, where they can be read, and when they were.
 type RowsOfName = (Option<UserRows>, Instant);
 
@@ -395,7 +398,7 @@ pub struct Worker {
     /// The servers' account rows by name, and when they were read.
     user_rows: RefCell<HashMap<NameOn, RowsOfName>>,
     /// Who holds it reads them.
-    reading_rows: tokio::sync::Mutex<()>,
+    reading_rows: RefCell<HashMap<ServerId, Rc<Reading>>>,
     /// What the last login began with, and the base that came of: the next is likely the same.
     begun: RefCell<Option<[Rc<SessionState>; 2]>>,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
@@ -514,7 +517,7 @@ impl Worker {
             sessions: RefCell::default(),
             bases: RefCell::default(),
             user_rows: RefCell::default(),
-            reading_rows: tokio::sync::Mutex::default(),
+            reading_rows: RefCell::default(),
             begun: RefCell::default(),
             statements: RefCell::default(),
             shapes: RefCell::default(),
@@ -1083,7 +1086,8 @@ impl Worker {
     }
 
     /// The rows of a server's account table for a name, as they were a moment ago. None where they
-    /// cannot be read. Read by one at a time: logins that come at once have one connection for it.
+    /// cannot be read. Read by one at a time: logins that come at once have one connection for it, and where the
+    /// server does not answer one of them, none of those that wait meanwhile.
     ///
     /// # Errors
     /// When the server does not answer.
@@ -1103,12 +1107,28 @@ impl Worker {
         if let Some(rows) = known() {
             return Ok(rows);
         }
-        let _turn = self.reading_rows.lock().await;
+        let mut servers = self.reading_rows.borrow_mut();
+        let reading = servers.entry(facts.id).or_default().clone();
+        drop(servers);
+        let came = Instant::now();
+        let mut failed = reading.lock().await;
         if let Some(rows) = known() {
             return Ok(rows);
         }
+        if let Some((at, error)) = &*failed
+            && *at >= came
+        {
+            return Err(error.shared());
+        }
         let network = &self.shared.network;
-        let rows = self.shared.monitor.user_rows(facts, user, network).await?;
+        let rows = match self.shared.monitor.user_rows(facts, user, network).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                *failed = Some((Instant::now(), error.shared()));
+                return Err(error);
+            }
+        };
+        *failed = None;
         let mut remembered = self.user_rows.borrow_mut();
         if remembered.len() >= REMEMBERED_MAX {
             remembered.clear();
