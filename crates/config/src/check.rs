@@ -185,6 +185,10 @@ impl Check<'_> {
         if tls.cert.is_some() != tls.key.is_some() {
             self.error(Item::Tls, "`cert` and `key` of [tls] belong together", None);
         }
+        if tls.cert.is_some() && tls.keep.is_some() {
+            let what = "`keep` of [tls] is for a certificate that is made: there is none where `cert` is given";
+            self.error(Item::Tls, what, None);
+        }
         let tls = &self.config.server_tls;
         if tls.cert.is_some() != tls.key.is_some() {
             let what = "`cert` and `key` of [server_tls] belong together";

@@ -313,6 +313,7 @@ impl ClientTls {
     fn read(&mut self, section: &Section<'_>) {
         section.readable("cert", &mut self.cert);
         section.readable("key", &mut self.key);
+        section.file("keep", &mut self.keep);
         section.readable("ca", &mut self.ca);
         section.read(
             "client_certificates",

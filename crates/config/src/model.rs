@@ -218,6 +218,9 @@ pub struct ClientTls {
     pub cert: Option<PathBuf>,
     /// `key`: the private key, PEM. Given exactly where `cert` is.
     pub key: Option<PathBuf>,
+    /// `keep`: where the certificate that is made at start is kept with its key, PEM, so that the next start has
+    /// the same. Not beside `cert`.
+    pub keep: Option<PathBuf>,
     /// `ca`: clients must show a certificate that one of these authorities signed.
     pub ca: Option<PathBuf>,
     /// `client_certificates`: with `ca`, whether every client that uses TLS must show one (`"required"`,

@@ -142,6 +142,13 @@ impl<'a> Section<'a> {
         self.source.error(self.start, what.into(), None);
     }
 
+    /// A path to a file that may not be there yet.
+    pub(crate) fn file(&self, key: &'static str, target: &mut Option<PathBuf>) {
+        self.read_some(key, target, |value| {
+            Ok(self.source.resolve(&value::text(value)?))
+        });
+    }
+
     /// A path to a file that can be read.
     pub(crate) fn readable(&self, key: &'static str, target: &mut Option<PathBuf>) {
         self.read_some(key, target, |value| {

@@ -348,6 +348,7 @@ impl Lines {
         let ClientTls {
             cert,
             key,
+            keep,
             ca,
             client_certificates,
             rsa_key,
@@ -355,6 +356,7 @@ impl Lines {
         } = tls;
         self.put("tls.cert", file(cert.as_ref()));
         self.put("tls.key", file(key.as_ref()));
+        self.put("tls.keep", file(keep.as_ref()));
         self.put("tls.ca", file(ca.as_ref()));
         let certificates = match client_certificates {
             ClientCertificates::Required => "required",

@@ -1,6 +1,9 @@
 //! TLS settings from the configuration: towards clients a certificate that is given or made,
 //! towards servers the verify mode.
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,8 +17,22 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use tokio_rustls::TlsAcceptor;
 
+/// A certificate chain and its key.
+type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
 /// TLS towards clients.
 pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<TlsAcceptor> {
+    let made = || match &tls.keep {
+        Some(file) => kept(file),
+        None => Ok(make()?.0),
+    };
+    acceptor_with(tls, made)
+}
+
+fn acceptor_with(
+    tls: &ClientTls,
+    made: impl FnOnce() -> anyhow::Result<Pair>,
+) -> anyhow::Result<TlsAcceptor> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let (chain, key) = match (&tls.cert, &tls.key) {
         (Some(cert), Some(key)) => (
@@ -59,20 +76,61 @@ pub(crate) fn server_key(tls: &ClientTls) -> anyhow::Result<ServerKey> {
 
 /// Loads all that is needed for TLS, and keeps nothing of it.
 pub(crate) fn check(config: &millrace_config::Config) -> Vec<anyhow::Error> {
-    let acceptor = acceptor(&config.tls).err();
+    // A file that is there is read; none is made.
+    let made = || match config.tls.keep.as_deref().filter(|file| file.exists()) {
+        Some(file) => kept(file),
+        None => Ok(make()?.0),
+    };
+    let acceptor = acceptor_with(&config.tls, made).err();
     let key = config.tls.rsa_key.as_ref();
     let key = key.and_then(|_| server_key(&config.tls).err());
     let servers = towards_servers(&config.server_tls).err();
     [acceptor, key, servers].into_iter().flatten().collect()
 }
 
-/// A certificate that nobody vouches for: keeps the path private, proves nothing.
-fn made() -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+/// A certificate that nobody vouches for: keeps the path private, proves nothing. And both as PEM.
+fn make() -> anyhow::Result<(Pair, String)> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])
         .context("cannot make a TLS certificate")?;
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der())
         .map_err(|error| anyhow!("cannot use the TLS key just made: {error}"))?;
-    Ok((vec![made.cert.der().clone()], key))
+    let pem = made.cert.pem() + &made.signing_key.serialize_pem();
+    Ok(((vec![made.cert.der().clone()], key), pem))
+}
+
+/// The certificate that an earlier start has made, or one that is made now and written there.
+fn kept(file: &Path) -> anyhow::Result<Pair> {
+    let named = || format!("[tls] keep {}", file.display());
+    match std::fs::read(file) {
+        Ok(pem) => {
+            let chain = certificates(&pem).with_context(named)?;
+            Ok((chain, private_key(&pem).with_context(named)?))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let (pair, pem) = make()?;
+            write_secret(file, pem.as_bytes()).with_context(named)?;
+            Ok(pair)
+        }
+        Err(error) => Err(error).with_context(named),
+    }
+}
+
+/// Writes a file that only its owner may read; it is whole or not there.
+fn write_secret(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut unfinished = file.as_os_str().to_owned();
+    unfinished.push(format!(".{}", std::process::id()));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let written = options.open(&unfinished).and_then(|mut writer| {
+        writer.write_all(bytes)?;
+        writer.sync_all()?;
+        std::fs::rename(&unfinished, file)
+    });
+    if written.is_err() {
+        // Nothing more can be done about it.
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    written
 }
 
 /// TLS towards servers.
@@ -96,4 +154,33 @@ pub(crate) fn towards_servers(tls: &millrace_config::ServerTls) -> anyhow::Resul
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_made_certificate_is_kept_for_the_next_start() {
+        let dir = std::env::temp_dir().join(format!("millrace-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let file = dir.join("made.pem");
+        let first = kept(&file).expect("made");
+        let mode = std::fs::metadata(&file)
+            .expect("written")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let second = kept(&file).expect("read");
+        assert_eq!((&first.0, &first.1), (&second.0, &second.1));
+        std::fs::write(&file, "broken").expect("written");
+        assert!(
+            kept(&file).is_err(),
+            "it is not made anew over another file"
+        );
+        assert!(kept(&dir.join("no/such/folder.pem")).is_err());
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
 }

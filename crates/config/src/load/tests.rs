@@ -102,6 +102,10 @@ fn each_mistake_is_named_with_its_place_and_a_way_out() {
              of [tls] belong together at m.toml:5",
         ),
         (
+            "[tls]\ncert = \"a.pem\"\nkey = \"b.pem\"\nkeep = \"k.pem\"",
+            "`keep` of [tls] is for a certificate that is made: there is none where `cert` is given at m.toml:5",
+        ),
+        (
             "[server_tls]\nmode = \"verify_ca\"",
             "this `mode` of [server_tls] needs `ca` at m.toml:5",
         ),
@@ -457,6 +461,7 @@ timeout = "17s"
         tls: ClientTls {
             cert: pem("c"),
             key: Some("/keys/k.pem".into()),
+            keep: None,
             ca: pem("ca"),
             client_certificates: ClientCertificates::Optional,
             rsa_key: pem("rsa"),
@@ -651,6 +656,7 @@ fn is_default_shown(line: &str) -> bool {
         "cert",
         "key",
         "ca ",
+        "keep",
         "rsa_key",
         "name",
         "listen",
