@@ -184,7 +184,7 @@ pub enum ClientHello {
         collation: u8,
     },
     Response(HandshakeResponse),
-    /// A client from before 4.1, which must be refused.
+    /// A client from before 4.1: see [`OldResponse`].
     TooOld,
 }
 
@@ -222,6 +222,49 @@ impl ClientHello {
         };
         response.read_fields(&mut reader)?;
         Ok(Self::Response(response))
+    }
+}
+
+/// The response of a client from before 4.1 ([`ClientHello::TooOld`]).
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct OldResponse {
+    pub capabilities: Capabilities,
+    pub user: Vec<u8>,
+    pub auth_response: Vec<u8>,
+    pub database: Option<Vec<u8>>,
+}
+
+impl OldResponse {
+    /// Reads the client's first payload.
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(payload);
+        let mut old = Self {
+            capabilities: Capabilities::from_halves(u32::from(reader.u16()?), 0),
+            ..Self::default()
+        };
+        // The longest packet that it takes.
+        reader.bytes(3)?;
+        old.user = reader.nul_bytes()?.to_vec();
+        old.auth_response = if old.capabilities.contains(Capabilities::SECURE_CONNECTION) {
+            let len = reader.u8()?;
+            reader.bytes(usize::from(len))?.to_vec()
+        } else {
+            reader.nul_bytes_or_rest().to_vec()
+        };
+        if old.capabilities.contains(Capabilities::CONNECT_WITH_DB) {
+            old.database = some_name(reader.nul_bytes()?);
+        }
+        Ok(old)
+    }
+}
+
+impl fmt::Debug for OldResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OldResponse")
+            .field("capabilities", &self.capabilities)
+            .field("user", &lossy(&self.user))
+            .field("database", &self.database.as_deref().map(lossy))
+            .finish_non_exhaustive()
     }
 }
 

@@ -5,8 +5,8 @@
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::compress::{Algorithm, Decoder};
 use millrace_protocol::handshake::{
-    AuthSwitch, ChangeUser, ClientHello, Family, Greeting, HandshakeResponse, ServerAuthPacket,
-    encode_auth_more, encode_ssl_request,
+    AuthSwitch, ChangeUser, ClientHello, Family, Greeting, HandshakeResponse, OldResponse,
+    ServerAuthPacket, encode_auth_more, encode_ssl_request,
 };
 use millrace_protocol::ok::OkPacket;
 use millrace_protocol::packet::{payload, whole};
@@ -238,6 +238,15 @@ fn tls_requests_and_old_clients_are_told_apart() {
         ClientHello::parse(old, greeting.capabilities),
         Ok(ClientHello::TooOld)
     );
+    let parsed = OldResponse::parse(old).expect("it is whole");
+    assert_eq!(
+        (&*parsed.user, &*parsed.auth_response),
+        (&b"root"[..], &b""[..])
+    );
+    // As HAProxy's `mysql-check user … pre-41` says it.
+    let probe = OldResponse::parse(b"\0\x80\0\0\x01haproxy\0\0").expect("it is whole");
+    assert_eq!((&*probe.user, probe.database), (&b"haproxy"[..], None));
+    assert!(OldResponse::parse(b"\0\x80\0\0\x01haproxy\0").is_err());
 }
 
 #[test]

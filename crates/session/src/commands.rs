@@ -638,21 +638,20 @@ impl Session {
         let collation = collation
             .filter(|id| *id != 0)
             .unwrap_or(self.identity.collation);
+        // Clients that know of no plugins cannot be asked anew: theirs is the greeting's nonce.
+        let is_asked_anew = self.capabilities.contains(Capabilities::PLUGIN_AUTH);
+        let named = change.plugin.as_deref().unwrap_or_default();
         let claim = Claim {
             user: change.user.clone(),
             database: change.database.clone(),
-            // The proof was made for a nonce that is used up: ask for another.
-            response: if change.auth_response.is_empty() {
-                Vec::new()
-            } else {
-                vec![0]
+            used_up: is_asked_anew && !change.auth_response.is_empty(),
+            plugin: match named {
+                _ if change.auth_response.is_empty() => Plugin::CachingSha2,
+                [] => Plugin::NativePassword,
+                name => Plugin::from_name(&String::from_utf8_lossy(name)),
             },
+            response: change.auth_response,
             collation,
-            plugin: if change.auth_response.is_empty() {
-                Plugin::CachingSha2
-            } else {
-                Plugin::Other("millrace_change_user".to_owned())
-            },
         };
         let worker = self.worker.clone();
         let client = std::mem::replace(&mut self.client, millrace_backend::stream::Stream::Gone);
@@ -664,7 +663,7 @@ impl Session {
             buffer: std::mem::take(&mut self.inbuf),
             held_back: Vec::new(),
             sequence: 1,
-            nonce: crate::login::random_nonce(),
+            nonce: self.identity.nonce,
             address,
             caller,
             hello: HandshakeResponse {

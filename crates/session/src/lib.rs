@@ -28,6 +28,7 @@ mod login;
 mod measuring;
 mod messages;
 mod obey;
+mod old_clients;
 mod options;
 mod otherwise;
 mod own;

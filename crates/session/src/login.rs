@@ -32,6 +32,7 @@ use crate::accounts::Asked;
 use crate::admission::Admission;
 use crate::caller::Caller;
 use crate::failure::{Answer, Failure};
+use crate::old_clients;
 use crate::relayed;
 use crate::session::{Identity, Session, first_status};
 use crate::strangers::{spoken, turn_away};
@@ -282,6 +283,16 @@ async fn log_in(
         }
     };
     entrance.waits = waits;
+    if !entrance
+        .hello
+        .capabilities
+        .contains(Capabilities::PROTOCOL_41)
+    {
+        if old_clients::serve(entrance).await.is_err() {
+            worker.metrics().login(LoginOutcome::Aborted);
+        }
+        return None;
+    }
     let plugin = entrance.hello.plugin.clone().unwrap_or_default();
     let plugin = match &plugin[..] {
         // Clients that name none have only this one.
@@ -293,6 +304,7 @@ async fn log_in(
         user: hello.user.clone(),
         database: hello.database.clone().unwrap_or_default(),
         response: hello.auth_response.clone(),
+        used_up: false,
         collation: hello.collation,
         plugin,
     };
@@ -414,22 +426,14 @@ async fn greet<'a>(
         hello = ClientHello::parse(&payload, offered);
     }
     let hello = match hello {
-        Ok(ClientHello::Response(hello)) => hello,
-        refused => {
-            let text: &[u8] = match refused {
-                Ok(ClientHello::TooOld) => {
-                    b"Client does not support authentication protocol requested by server; consider upgrading MySQL client"
-                }
-                _ => b"Bad handshake",
-            };
-            let error = ErrPacket {
-                code: if text.starts_with(b"Bad") { 1043 } else { 1251 },
-                state: *b"08S01",
-                message: text,
-            };
-            let mut out = Vec::new();
-            error.encode(&mut out, sequence.wrapping_add(1));
-            stream.send(&out).await?;
+        Ok(ClientHello::Response(hello)) => Ok(hello),
+        Ok(ClientHello::TooOld) => old_clients::hello(worker.family(), &payload),
+        _ => Err(with_state(1043, b"08S01", b"Bad handshake")),
+    };
+    let hello = match hello {
+        Ok(hello) => hello,
+        Err(refusal) => {
+            write_packet(&mut stream, sequence.wrapping_add(1), &refusal).await?;
             worker.metrics().login(LoginOutcome::Aborted);
             return Ok(None);
         }
@@ -461,11 +465,23 @@ async fn greet<'a>(
     }))
 }
 
+/// An error packet's payload.
+fn with_state(code: u16, state: &[u8; 5], message: &[u8]) -> Vec<u8> {
+    let mut payload = vec![0xff];
+    payload.extend_from_slice(&code.to_le_bytes());
+    payload.push(b'#');
+    payload.extend_from_slice(state);
+    payload.extend_from_slice(message);
+    payload
+}
+
 /// Who a client says it is, and its first proof.
 pub(crate) struct Claim {
     pub(crate) user: Vec<u8>,
     pub(crate) database: Vec<u8>,
     pub(crate) response: Vec<u8>,
+    /// The response is to a nonce that was answered before: another is asked for.
+    pub(crate) used_up: bool,
     pub(crate) collation: u8,
     pub(crate) plugin: Plugin,
 }
@@ -499,9 +515,17 @@ impl Entrance<'_> {
         }
         let mut plugin = claim.plugin.clone();
         let mut response = claim.response.clone();
-        if !known.is_empty() && !matches!(plugin, Plugin::CachingSha2 | Plugin::NativePassword) {
-            response = self.switch(&Plugin::CachingSha2).await?;
-            plugin = Plugin::CachingSha2;
+        let is_checked_here = matches!(plugin, Plugin::CachingSha2 | Plugin::NativePassword);
+        if claim.used_up || (!known.is_empty() && !is_checked_here) {
+            // Once only: many clients follow no second switch.
+            plugin = match claim.used_up && self.answers_native(claim, !known.is_empty()).await {
+                true => Plugin::NativePassword,
+                false => Plugin::CachingSha2,
+            };
+            response = self.switch(&plugin).await?;
+            if is_empty_password(&plugin, &response) {
+                return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
+            }
         }
         for account in known {
             let proved = match plugin {
@@ -573,6 +597,21 @@ impl Entrance<'_> {
                 self.worker.shared.accounts.was_asked(&asked, false);
                 Err(error)
             }
+        }
+    }
+
+    /// Whether a client that is to prove itself anew is asked for mysql_native_password: it has no other plugin,
+    /// or prefers this one, and the account's hash is enough.
+    async fn answers_native(&self, claim: &Claim, is_known: bool) -> bool {
+        if claim.plugin != Plugin::NativePassword {
+            return false;
+        }
+        if self.hello.plugin.as_ref().is_none_or(Vec::is_empty) {
+            return true;
+        }
+        match self.rows(claim).await {
+            Some(rows) => rows.are_native(&claim.user),
+            None => is_known,
         }
     }
 
@@ -774,6 +813,7 @@ impl Entrance<'_> {
             collation: self.hello.collation,
             tls,
             caller: self.caller,
+            nonce: self.nonce,
         };
         let database = self.hello.database.unwrap_or_default();
         Some(Session::new(
@@ -854,7 +894,7 @@ fn shown(address: Option<IpAddr>) -> String {
     address.map_or_else(|| "a Unix socket".to_owned(), |address| address.to_string())
 }
 
-fn denied(claim: &Claim, address: Option<IpAddr>) -> Answer {
+pub(crate) fn denied(claim: &Claim, address: Option<IpAddr>) -> Answer {
     let host = address.map_or_else(|| "localhost".to_owned(), |address| address.to_string());
     let text = format!(
         "Access denied for user '{}'@'{host}' (using password: YES)",

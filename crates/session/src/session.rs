@@ -55,6 +55,8 @@ const SHAPE: Capabilities = Capabilities::FOUND_ROWS
 /// Who the client is, as far as server connections depend on it.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
+    /// What the client's last proof was made for.
+    pub(crate) nonce: [u8; 20],
     pub(crate) account: Arc<Account>,
     /// The handshake's collation.
     pub(crate) collation: u8,

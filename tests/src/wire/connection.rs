@@ -418,7 +418,8 @@ impl Connection {
         database: &str,
         charset: u16,
     ) -> Reply {
-        let plugin = self.greeting.plugin.clone();
+        let own = self.login.plugin.clone();
+        let plugin = own.unwrap_or_else(|| self.greeting.plugin.clone());
         let answer = auth::first_answer(
             &plugin,
             password.as_bytes(),
@@ -434,7 +435,7 @@ impl Connection {
         out.extend_from_slice(database.as_bytes());
         out.push(0);
         out.extend_from_slice(&charset.to_le_bytes());
-        if self.capabilities & cap::PLUGIN_AUTH != 0 {
+        if self.capabilities & cap::PLUGIN_AUTH != 0 && self.login.names_plugin {
             out.extend_from_slice(plugin.as_bytes());
             out.push(0);
         }

@@ -1,7 +1,10 @@
 //! Good logins: every plugin, kind of connection, password, character set and database.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use millrace_sandbox::Family;
 use millrace_tests::wire::{Connection, cap};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::ground::{CATCH_UP, Ground, Seen, WAYS, Way};
 
@@ -325,4 +328,78 @@ pub(crate) async fn late_replicas(ground: &Ground) -> anyhow::Result<()> {
         Ok(())
     })
     .await
+}
+
+/// A payload as a packet.
+async fn packet(socket: &mut TcpStream, sequence: u8, payload: &[u8]) -> anyhow::Result<()> {
+    let mut out = u32::try_from(payload.len())?.to_le_bytes()[..3].to_vec();
+    out.push(sequence);
+    out.extend_from_slice(payload);
+    Ok(socket.write_all(&out).await?)
+}
+
+/// The next packet's number and payload; none at the end.
+async fn next_packet(socket: &mut TcpStream) -> anyhow::Result<Option<(u8, Vec<u8>)>> {
+    let mut header = [0; 4];
+    if socket.read_exact(&mut header).await.is_err() {
+        return Ok(None);
+    }
+    let length = u32::from_le_bytes([header[0], header[1], header[2], 0]);
+    let mut payload = vec![0; usize::try_from(length)?];
+    socket.read_exact(&mut payload).await?;
+    Ok(Some((header[3], payload)))
+}
+
+/// What a program gets to see that speaks the protocol from before 4.1.
+async fn probed(port: u16, user: &str, flags: u16, rest: &[u8]) -> anyhow::Result<Vec<String>> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).await?;
+    next_packet(&mut socket).await?.context("no greeting")?;
+    let mut response = flags.to_le_bytes().to_vec();
+    response.extend_from_slice(&[0, 0, 1]);
+    response.extend_from_slice(user.as_bytes());
+    response.push(0);
+    response.extend_from_slice(rest);
+    packet(&mut socket, 1, &response).await?;
+    let mut seen = Vec::new();
+    let shown = |answer: &Option<(u8, Vec<u8>)>| match answer {
+        Some((sequence, payload)) => format!("{sequence} {}", payload.escape_ascii()),
+        None => "end".to_owned(),
+    };
+    let answer = next_packet(&mut socket).await?;
+    seen.push(shown(&answer));
+    if answer.is_some_and(|(_, payload)| payload.first() == Some(&0)) {
+        packet(&mut socket, 0, &[0x0e]).await?;
+        seen.push(shown(&next_packet(&mut socket).await?));
+        packet(&mut socket, 0, &[1]).await?;
+    }
+    seen.push(shown(&next_packet(&mut socket).await?));
+    Ok(seen)
+}
+
+/// HAProxy's `option mysql-check user … pre-41`, and others like it.
+pub(crate) async fn probes_from_before_4_1(ground: &Ground) -> anyhow::Result<()> {
+    let plugin = ground.plugins()[0];
+    ground.account("probe", plugin, "").await?;
+    ground.account("probe_pw", plugin, "probe-pw-2b2").await?;
+    let mut let_in = 0;
+    for user in ["probe", "probe_pw", "probe_nobody"] {
+        for flags in [0x8000, 0, 1, 0x2000, 0x8008] {
+            for rest in [&b"\0"[..], b"\0app\0", b"\x14aaaaaaaaaaaaaaaaaaaa"] {
+                let direct = probed(ground.cluster.primary().port, user, flags, rest).await?;
+                let through = probed(ground.proxy.port, user, flags, rest).await?;
+                let what = format!("{user} {flags:x} {}", rest.escape_ascii());
+                ensure!(
+                    direct == through,
+                    "{what}: direct {direct:?}, through {through:?}"
+                );
+                let_in += usize::from(direct.len() == 3);
+            }
+        }
+    }
+    // MySQL lets none in.
+    ensure!(
+        (let_in > 0) == (ground.family == Family::MariaDb),
+        "{let_in}"
+    );
+    Ok(())
 }

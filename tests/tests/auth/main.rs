@@ -15,10 +15,10 @@ use millrace_tests::checks::Checks;
 
 use crate::entering::{
     auth_switch, character_sets, database_at_login, empty_passwords, every_plugin, late_replicas,
-    no_plugin_support, strange_passwords, tls_at_once, warm_server,
+    no_plugin_support, probes_from_before_4_1, strange_passwords, tls_at_once, warm_server,
 };
 use crate::ground::Ground;
-use crate::other_user::change_user;
+use crate::other_user::{change_user, change_user_natively};
 use crate::refused::{
     changed_with_few_connections, expired, locked, max_user_connections, password_changed,
     refusals, require_ssl,
@@ -40,6 +40,9 @@ async fn accounts(family: Family) -> anyhow::Result<()> {
     checks.run("auth switch", auth_switch(&ground)).await;
     checks
         .run("clients without plugins", no_plugin_support(&ground))
+        .await;
+    checks
+        .run("probes from before 4.1", probes_from_before_4_1(&ground))
         .await;
     checks
         .run("strange passwords", strange_passwords(&ground))
@@ -70,6 +73,9 @@ async fn accounts(family: Family) -> anyhow::Result<()> {
         .run("max_user_connections", max_user_connections(&ground))
         .await;
     checks.run("change user", change_user(&ground)).await;
+    checks
+        .run("change user, natively", change_user_natively(&ground))
+        .await;
     checks
         .run("refuses to show", refuses_to_show(&ground))
         .await;

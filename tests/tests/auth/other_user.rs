@@ -1,7 +1,7 @@
 //! COM_CHANGE_USER.
 
 use anyhow::ensure;
-use millrace_tests::wire::{Connection, Login};
+use millrace_tests::wire::{Connection, Login, cap};
 
 use crate::ground::{CATCH_UP, Ground, Way, answer};
 
@@ -84,6 +84,53 @@ pub(crate) async fn change_user(ground: &Ground) -> anyhow::Result<()> {
         let direct = change_user_steps(ground, &ground.direct(&login)).await?;
         let through = change_user_steps(ground, &login).await?;
         differences(&format!("{way:?}"), &direct, &through)?;
+    }
+    Ok(())
+}
+
+/// Clients that have mysql_native_password only. None of them is asked for its password.
+pub(crate) async fn change_user_natively(ground: &Ground) -> anyhow::Result<()> {
+    let plugin = ground.plugins()[0];
+    if plugin != "mysql_native_password" {
+        // MySQL 9 has no account that such a client could become.
+        return Ok(());
+    }
+    for name in ["native_a", "native_b", "native_c", "native_d"] {
+        let password = format!("{name}-secret-6e6");
+        ground.account(name, plugin, &password).await?;
+    }
+    let steps = [
+        ("native_b", "native_b-secret-6e6"),
+        ("native_a", "native_a-secret-6e6"),
+        ("native_b", "native_b-secret-6e6"),
+        ("native_c", "native_c-secret-6e6"),
+        ("native_c", "not-of-native-c-5f5"),
+    ];
+    for (what, capabilities, names_plugin) in [
+        ("without plugins", cap::LEGACY & !cap::PLUGIN_AUTH, false),
+        ("names none", cap::LEGACY, false),
+        ("names its own", cap::LEGACY, true),
+        ("modern", cap::MODERN, true),
+    ] {
+        let mut login = ground.through("native_a", "native_a-secret-6e6", Way::Plain);
+        login.capabilities = capabilities;
+        login.plugin = Some(plugin.to_owned());
+        (login.names_plugin, login.shows_password) = (names_plugin, false);
+        let mut both = Vec::new();
+        for login in [ground.direct(&login), login] {
+            let mut seen = Vec::new();
+            let mut connection = Connection::open(&login).await?;
+            for (user, password) in steps {
+                ground.secret(password);
+                let reply = connection.change_user(user, password, "app", 45).await;
+                seen.push(answer(&reply));
+                let sql = "SELECT CURRENT_USER(), DATABASE()";
+                seen.push(answer(&connection.query(sql).await));
+            }
+            both.push(seen);
+        }
+        ensure!(both[0][0] == "[]", "{what}, direct: {:?}", both[0]);
+        differences(what, &both[0], &both[1])?;
     }
     Ok(())
 }
