@@ -1107,9 +1107,10 @@ impl Worker {
         if let Some(rows) = known() {
             return Ok(rows);
         }
-        let mut servers = self.reading_rows.borrow_mut();
-        let reading = servers.entry(facts.id).or_default().clone();
-        drop(servers);
+        let reading = {
+            let mut servers = self.reading_rows.borrow_mut();
+            servers.entry(facts.id).or_default().clone()
+        };
         let came = Instant::now();
         let mut failed = reading.lock().await;
         if let Some(rows) = known() {
