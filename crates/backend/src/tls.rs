@@ -136,11 +136,43 @@ impl ServerTls {
         };
         let connecting = connector.connect(name, plain);
         connecting.await.map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput => tls_error(error),
+            std::io::ErrorKind::InvalidData | std::io::ErrorKind::InvalidInput => {
+                refused(&error).unwrap_or_else(|| tls_error(error))
+            }
             // The server went away meanwhile: it may be back in a moment.
             _ => BackendError::Io(error),
         })
     }
+}
+
+/// What stands in the way where the library's own words do not say what to do about it.
+fn refused(error: &std::io::Error) -> Option<BackendError> {
+    use rustls::AlertDescription::{HandshakeFailure, ProtocolVersion};
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let what = match error {
+        rustls::Error::AlertReceived(HandshakeFailure) => {
+            "the server has no cipher suite in common with Millrace, which needs ECDHE with AES-GCM or ChaCha20 \
+             (TLS 1.2), or TLS 1.3; finite-field DHE it does not have. Look at ssl_cipher and tls_version of the \
+             server, or set server_tls.mode to \"disabled\""
+        }
+        rustls::Error::AlertReceived(ProtocolVersion) | rustls::Error::PeerIncompatible(_) => {
+            "the server has no TLS 1.2 or 1.3 that Millrace can use. Look at tls_version of the server, or set \
+             server_tls.mode to \"disabled\""
+        }
+        error if is_version_1(error) => {
+            "the server's certificate is of X.509 version 1, which cannot be verified. Give the server one of \
+             version 3 (openssl x509 -req with -extfile), or set server_tls.mode to \"required\", which \
+             verifies nothing"
+        }
+        _ => return None,
+    };
+    Some(BackendError::Tls(format!("{error}: {what}")))
+}
+
+/// The library says so only in words.
+fn is_version_1(error: &rustls::Error) -> bool {
+    matches!(error, rustls::Error::InvalidCertificate(_))
+        && format!("{error:?}").contains("UnsupportedCertVersion")
 }
 
 fn tls_error(error: impl std::fmt::Display) -> BackendError {
@@ -213,6 +245,22 @@ impl Verifier {
     }
 }
 
+impl Verifier {
+    /// A certificate of X.509 version 1 has a key that the library does not read. Where certificates are not
+    /// verified that takes nothing away: whoever is in the way could show one of its own.
+    fn unless_unverified(
+        &self,
+        verified: Result<HandshakeSignatureValid, rustls::Error>,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        match verified {
+            Err(error) if self.inner.is_none() && is_version_1(&error) => {
+                Ok(HandshakeSignatureValid::assertion())
+            }
+            verified => verified,
+        }
+    }
+}
+
 impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
@@ -243,7 +291,8 @@ impl ServerCertVerifier for Verifier {
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
+        let verified = verify_tls12_signature(message, certificate, signature, algorithms);
+        self.unless_unverified(verified)
     }
 
     fn verify_tls13_signature(
@@ -253,7 +302,8 @@ impl ServerCertVerifier for Verifier {
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
+        let verified = verify_tls13_signature(message, certificate, signature, algorithms);
+        self.unless_unverified(verified)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -56,6 +56,8 @@ pub struct Login {
     /// Whether the client sends its password when a server asks for it on a plain connection;
     /// libraries that are told to refuse break off instead.
     pub shows_password: bool,
+    /// The servers' public RSA key, PEM, where the client was given it: it asks for none.
+    pub server_key: Option<Vec<u8>>,
     pub attributes: Vec<(String, String)>,
     /// Longest silence while a reply is awaited.
     pub timeout: Duration,
@@ -77,6 +79,7 @@ impl Login {
             plugin: None,
             names_plugin: true,
             shows_password: true,
+            server_key: None,
             attributes: Vec::new(),
             timeout: Duration::from_secs(30),
         }
@@ -715,6 +718,10 @@ impl Connection {
                 Some((0x01, [3])) => None,
                 Some((0x01, [4])) if self.secure("caching_sha2_password") => {
                     Some(auth::with_nul(&password))
+                }
+                Some((0x01, [4])) if self.login.server_key.is_some() => {
+                    let key = self.login.server_key.clone().unwrap_or_default();
+                    Some(auth::rsa(&password, &scramble, &key)?)
                 }
                 Some((0x01, [4])) if !self.login.shows_password => {
                     return Err(protocol_error("this client does not show its password"));

@@ -23,9 +23,9 @@ use crate::refused::{
     changed_with_few_connections, expired, locked, max_user_connections, password_changed,
     refusals, require_ssl,
 };
-use crate::rotated::{attempts_are_left, sessions_go_on};
+use crate::rotated::{attempts_are_left, servers_key, sessions_go_on, two_passwords};
 use crate::secrecy::{no_secret_gets_out, slowed_down};
-use crate::server_tls::server_tls_modes;
+use crate::server_tls::{old_servers, server_tls_modes};
 use crate::unlearnt::{configured, refuses_to_show};
 
 async fn accounts(family: Family) -> anyhow::Result<()> {
@@ -67,6 +67,8 @@ async fn accounts(family: Family) -> anyhow::Result<()> {
     checks
         .run("attempts are left", attempts_are_left(&ground))
         .await;
+    checks.run("two passwords", two_passwords(&ground)).await;
+    checks.run("the servers' key", servers_key(&ground)).await;
     checks.run("locked", locked(&ground)).await;
     checks.run("expired", expired(&ground)).await;
     checks
@@ -86,6 +88,7 @@ async fn accounts(family: Family) -> anyhow::Result<()> {
         .await;
     server_tls_modes(&mut checks, &ground.cluster).await;
     drop(ground);
+    checks.run("old servers", old_servers(family)).await;
     if family == Family::MariaDb {
         let mut spec = ClusterSpec::new(family);
         spec.replicas = 0;

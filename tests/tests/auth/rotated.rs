@@ -7,7 +7,7 @@ use millrace_sandbox::Family;
 use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::wire::{Connection, Login};
 
-use crate::ground::{CATCH_UP, Ground, answer, monitor_toml, servers_toml};
+use crate::ground::{CATCH_UP, Ground, Way, answer, monitor_toml, servers_toml};
 
 const PLENTY: Duration = Duration::from_secs(40);
 
@@ -191,5 +191,70 @@ pub(crate) async fn attempts_are_left(ground: &Ground) -> anyhow::Result<()> {
     let (_, reply) = Connection::try_open(&login("attempts-new-9e9")).await?;
     let code = reply.err().map(|err| err.code);
     ensure!(code == Some(3955), "{code:?}");
+    Ok(())
+}
+
+/// RETAIN CURRENT PASSWORD: both passwords open the account until the old one is discarded.
+pub(crate) async fn two_passwords(ground: &Ground) -> anyhow::Result<()> {
+    if ground.family == Family::MariaDb {
+        return Ok(());
+    }
+    for plugin in ground.plugins() {
+        let name = format!("dual_{}", &plugin[..6]);
+        ground.account(&name, plugin, "dual-first-7a7").await?;
+        let first = ground.through(&name, "dual-first-7a7", Way::Tls);
+        let second = ground.through(&name, &ground.secret("dual-second-3e3"), Way::Tls);
+        let mut session = ground.good("before", &first).await?;
+        let change = format!("ALTER USER '{name}'@'%' IDENTIFIED BY");
+        let retained = format!("{change} 'dual-second-3e3' RETAIN CURRENT PASSWORD");
+        ground.primary(&[retained]).await?;
+        for time in ["once", "known"] {
+            for login in [&first, &second] {
+                let seen = ground.same(time, login).await?;
+                ensure!(seen.is_in(), "{plugin}, {time}: {seen:?}");
+            }
+        }
+        let discarded = format!("ALTER USER '{name}'@'%' DISCARD OLD PASSWORD");
+        ground.primary(&[discarded]).await?;
+        let seen = ground.same("discarded", &first).await?;
+        ensure!(seen.code() == Some(1045), "{plugin}: {seen:?}");
+        ground.good("after", &second).await?.quit().await;
+        ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+        end_connections(ground, &name).await?;
+        let _ = session.query("DO 0").await;
+        let ran = session.expect("SELECT CURRENT_USER()").await;
+        ran.with_context(|| format!("{plugin}: the session goes on"))?;
+    }
+    Ok(())
+}
+
+/// Clients that were given the servers' public key ask for none: Millrace has its private half.
+pub(crate) async fn servers_key(ground: &Ground) -> anyhow::Result<()> {
+    if ground.family == Family::MariaDb {
+        return Ok(());
+    }
+    let datadir = ground.cluster.primary().datadir;
+    let launch = Launch::new()?;
+    let text = format!(
+        "[[listen]]\naddress = \"127.0.0.1:{}\"\n[[server]]\naddress = \"127.0.0.1:{}\"\n{}\
+         [http]\nlisten = \"127.0.0.1:{}\"\n[tls]\nrsa_key = \"{}\"\n",
+        launch.port,
+        ground.cluster.primary().port,
+        monitor_toml(),
+        launch.http_port,
+        datadir.join("private_key.pem").display()
+    );
+    let mut proxy = launch.config(&text).spawn()?;
+    proxy.wait_ready(PLENTY).await?;
+    ground
+        .account("keyed", ground.plugins()[0], "keyed-password-5c5")
+        .await?;
+    let mut login = Login::new(proxy.address(), "keyed", "keyed-password-5c5");
+    let key = std::fs::read(datadir.join("public_key.pem"))?;
+    (login.server_key, login.shows_password) = (Some(key), false);
+    for login in [ground.direct(&login), login] {
+        let mut connection = Connection::open(&login).await?;
+        connection.expect("SELECT 1").await?;
+    }
     Ok(())
 }

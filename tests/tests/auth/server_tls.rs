@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{APP, Cluster};
+use millrace_sandbox::{APP, Cluster, ClusterSpec, Family};
 use millrace_tests::checks::Checks;
 use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::wire::{Connection, Login};
@@ -19,6 +19,8 @@ pub(crate) struct TlsCase {
     pub(crate) host: &'static str,
     /// What the session's connection to the server uses; none where there can be none.
     pub(crate) encrypted: Option<[bool; 2]>,
+    /// What the log says where there can be none.
+    pub(crate) why: &'static str,
 }
 
 /// For clients without and with TLS.
@@ -28,6 +30,7 @@ pub(crate) fn tls_cases(servers_have_tls: bool) -> Vec<TlsCase> {
         right_ca,
         host,
         encrypted,
+        why: "",
     };
     let plain = Some([false, false]);
     let private = Some([true, true]);
@@ -97,7 +100,8 @@ pub(crate) async fn server_tls(
     let mut proxy = launch.config(&text).spawn()?;
     let app = APP;
     let Some(encrypted) = case.encrypted else {
-        return unreachable_server(&mut proxy, &format!("{}:{port}", case.host)).await;
+        let server = format!("{}:{port}", case.host);
+        return unreachable_server(&mut proxy, &server, case.why).await;
     };
     proxy.wait_ready(Duration::from_secs(30)).await?;
     for (tls, encrypted) in [false, true].into_iter().zip(encrypted) {
@@ -123,12 +127,17 @@ pub(crate) async fn server_tls(
 }
 
 /// The proxy cannot use its server: it says so and lets nobody in.
-pub(crate) async fn unreachable_server(proxy: &mut Proxy, server: &str) -> anyhow::Result<()> {
+pub(crate) async fn unreachable_server(
+    proxy: &mut Proxy,
+    server: &str,
+    why: &str,
+) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let log = loop {
         let log = proxy.log();
         let mut lines = log.lines().filter(|line| line.contains(server));
-        if lines.any(|line| line.contains("TLS") || line.contains("certificate")) {
+        let is_said = |line: &str| line.contains("TLS") || line.contains("certificate");
+        if lines.any(|line| is_said(line) && line.contains(why)) {
             break log;
         }
         ensure!(
@@ -164,4 +173,73 @@ pub(crate) async fn server_tls_modes(checks: &mut Checks, cluster: &Cluster) {
             .run(&name, server_tls(cluster, ca.as_ref(), &case))
             .await;
     }
+}
+
+/// Servers with a certificate of X.509 version 1, which the old manuals had people make, and servers that offer
+/// only finite-field DHE.
+pub(crate) async fn old_servers(family: Family) -> anyhow::Result<()> {
+    let dir = std::env::temp_dir().join(format!("millrace-old-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    for arguments in [
+        "req -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -keyout v1.key -out v1.csr",
+        "x509 -req -in v1.csr -signkey v1.key -days 30 -out v1.pem",
+    ] {
+        let status = tokio::process::Command::new("openssl")
+            .args(arguments.split(' '))
+            .current_dir(&dir)
+            .stderr(std::process::Stdio::null())
+            .status()
+            .await?;
+        ensure!(status.success(), "openssl {arguments}: {status}");
+    }
+    let case = |mode, encrypted, why| TlsCase {
+        mode,
+        right_ca: (mode == "verify_ca").then_some(true),
+        host: "127.0.0.1",
+        encrypted,
+        why,
+    };
+    let old = [
+        case("preferred", Some([true, true]), ""),
+        case("as_client", Some([false, true]), ""),
+        case("required", Some([true, true]), ""),
+        case("verify_ca", None, "X.509 version 1"),
+    ];
+    let certificate = vec![
+        format!("--ssl-cert={}", dir.join("v1.pem").display()),
+        format!("--ssl-key={}", dir.join("v1.key").display()),
+    ];
+    with_arguments(family, certificate, &old).await?;
+    if family == Family::MariaDb {
+        // MySQL 9 takes no such list.
+        let ciphers = [
+            "--tls-version=TLSv1.2",
+            "--ssl-cipher=DHE-RSA-AES256-GCM-SHA384",
+        ];
+        let none = [case("required", None, "finite-field DHE")];
+        let mut arguments = ciphers.map(str::to_owned).to_vec();
+        arguments.extend([
+            format!("--ssl-cert={}", dir.join("v1.pem").display()),
+            format!("--ssl-key={}", dir.join("v1.key").display()),
+        ]);
+        with_arguments(family, arguments, &none).await?;
+    }
+    std::fs::remove_dir_all(&dir)?;
+    Ok(())
+}
+
+async fn with_arguments(
+    family: Family,
+    arguments: Vec<String>,
+    cases: &[TlsCase],
+) -> anyhow::Result<()> {
+    let mut spec = ClusterSpec::new(family);
+    (spec.tls, spec.replicas, spec.extra_args) = (true, 0, arguments);
+    let cluster = Cluster::up(spec).await?;
+    let ca = cluster.tls_ca();
+    for case in cases {
+        let ran = server_tls(&cluster, ca.as_ref(), case).await;
+        ran.with_context(|| case.mode)?;
+    }
+    Ok(())
 }
