@@ -124,6 +124,7 @@ pub struct Monitor {
     topology: Mutex<Topology>,
     world: watch::Sender<Arc<World>>,
     nudges: PerServer<Notify>,
+    sights: PerServer<sight::Sight>,
     touched: Arc<Touched>,
     positions: Arc<Positions>,
     failovers: Failovers,
@@ -175,6 +176,7 @@ impl Monitor {
             topology: Mutex::new(topology),
             world: watch::channel(Arc::new(world)).0,
             nudges: PerServer::new(addresses.len()),
+            sights: PerServer::new(addresses.len()),
             touched: Arc::default(),
             positions: Arc::new(Positions::new(addresses.len())),
             failovers: Failovers::new(origin),
@@ -202,6 +204,11 @@ impl Monitor {
     /// once.
     pub fn observe(&self, server: ServerId, kind: ObservationKind) {
         self.fold(server, kind, |_| {});
+        self.nudge(server);
+    }
+
+    /// Has the server asked at once.
+    fn nudge(&self, server: ServerId) {
         if let Some(nudge) = self.nudges.get(server.index()) {
             nudge.notify_one();
         }
@@ -309,10 +316,8 @@ impl Monitor {
             if calls_for_all(event, &before) {
                 self.nudge_others(server, &snapshot);
             }
-            if let Some(name) = stands_in(event, &before)
-                && let Some(nudge) = self.nudges.get(name.index())
-            {
-                nudge.notify_one();
+            if let Some(name) = stands_in(event, &before) {
+                self.nudge(name);
             }
         }
     }
@@ -321,9 +326,7 @@ impl Monitor {
     fn nudge_others(&self, server: ServerId, snapshot: &Snapshot) {
         let others = snapshot.servers.iter();
         for other in others.filter(|other| other.id != server && !other.gone) {
-            if let Some(nudge) = self.nudges.get(other.id.index()) {
-                nudge.notify_one();
-            }
+            self.nudge(other.id);
         }
     }
 
@@ -614,5 +617,6 @@ fn stands_in(event: &ChangeEvent, before: &Snapshot) -> Option<ServerId> {
 }
 
 mod eye;
+mod sight;
 #[cfg(test)]
 mod tests;

@@ -59,10 +59,10 @@ impl Answer {
         self.side == Side::Proxy && matches!(self.error.code, 1158 | 1159)
     }
 
-    /// The server has ended the connection because it was idle for too long (MySQL's
-    /// ER_CLIENT_INTERACTION_TIMEOUT).
-    pub(crate) fn is_idle_end(&self) -> bool {
-        self.side == Side::Server && self.error.code == 4031
+    /// The server says why it has ended the connection: it was idle for too long (MySQL's
+    /// ER_CLIENT_INTERACTION_TIMEOUT), or was killed (MariaDB's ER_CONNECTION_KILLED).
+    pub(crate) fn is_told_end(&self) -> bool {
+        self.side == Side::Server && matches!(self.error.code, 1927 | 4031)
     }
 
     fn passing(mut self) -> Self {
@@ -169,6 +169,18 @@ impl Answer {
                  transaction was lost with its server and not run again on another, because {})",
                 why.as_str()
             ),
+        )
+    }
+
+    /// The server has ended the connection on purpose: it was killed, or idle for too long. Clients have no such
+    /// error from a server, which just closes the connection; 1158 is what they take for that.
+    pub(crate) fn ended() -> Self {
+        Self::proxy(
+            ErrorClass::Connection,
+            1158,
+            b"08S01",
+            "Got an error reading communication packets (Millrace: the server has ended the connection, \
+             by KILL or a timeout, and goes on; nothing was run again; connect again)",
         )
     }
 

@@ -7,7 +7,7 @@ use millrace_backend::pool::Lease;
 use millrace_metrics::PinReason;
 use millrace_routing::{NoServer, Target};
 use millrace_sql::Access;
-use millrace_topology::{NoPrimary, ServerId};
+use millrace_topology::{NoPrimary, ServerId, Snapshot};
 
 use crate::failure::Answer;
 use crate::lease::Request;
@@ -23,7 +23,7 @@ impl Session {
     ) -> Option<Answer> {
         if !lease.is_quiet() {
             if let Some(said) = lease.farewell().map(Answer::server)
-                && said.is_idle_end()
+                && said.is_told_end()
             {
                 return Some(said);
             }
@@ -38,6 +38,17 @@ impl Session {
     /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
     /// to write outside of a transaction.
     pub(crate) fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
+        self.worker
+            .with_world(|world| self.has_lost_ground_in(&world.snapshot, server, writes))
+    }
+
+    /// The same, by this snapshot.
+    pub(crate) fn has_lost_ground_in(
+        &self,
+        snapshot: &Snapshot,
+        server: ServerId,
+        writes: bool,
+    ) -> bool {
         let in_transaction = self.handle.pins.has(PinReason::Transaction);
         // What it wrote can only be committed on the primary, whatever the server was when it began.
         let began_there = self.journal.as_ref().is_none_or(|journal| {
@@ -47,12 +58,9 @@ impl Session {
             Target::ReplicasOnly => false,
             _ => writes || (in_transaction && began_there),
         };
-        let demoted = self.worker.with_world(|world| {
-            let snapshot = &world.snapshot;
-            // A primary that is drained is still the primary to those that are there.
-            snapshot.primary != Some(server)
-                && snapshot.without != Some(NoPrimary::Draining(server))
-        });
+        // A primary that is drained is still the primary to those that are there.
+        let demoted = snapshot.primary != Some(server)
+            && snapshot.without != Some(NoPrimary::Draining(server));
         (for_primary && demoted) || (in_transaction && self.worker.is_drained(server))
     }
 
@@ -65,11 +73,20 @@ impl Session {
             return;
         };
         let leaves = self.handle.pins.has_only(PinReason::Transaction)
-            && (self.has_lost_ground(lease.server, false) || !lease.is_quiet());
+            && (self.has_lost_ground(lease.server, false) || self.is_down(&mut lease));
         if leaves {
             self.uproot(lease);
         } else {
             self.lease = Some(lease);
         }
+    }
+
+    /// Whether a connection has ended with its server. Why it ended otherwise, the next statement asks.
+    fn is_down(&self, lease: &mut Lease) -> bool {
+        let down = self.worker.with_world(|world| {
+            let view = world.snapshot.server(lease.server);
+            view.is_none_or(|view| !view.health.is_usable())
+        });
+        down && !lease.is_quiet()
     }
 }

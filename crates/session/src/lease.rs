@@ -19,6 +19,7 @@ use millrace_routing::rules::Directions;
 use millrace_routing::{NoServer, Target};
 use millrace_sql::{Access, Family, Flags, Kind, Statement};
 
+use crate::ended::Stake;
 use crate::failure::{Answer, Failure};
 use crate::obey::tell_server;
 use crate::prelude::Prelude;
@@ -306,7 +307,8 @@ impl Session {
                 // As without Millrace: the error, and the end.
                 return Err(Failure::Fatal(Answer::server(refused)));
             }
-            return self.broken(request, lease, BackendError::Io(error), false);
+            let breaking = self.broken(request, lease, BackendError::Io(error), false);
+            return Box::pin(breaking).await;
         }
         // Every command was sent, so every answer must be read, whatever one of them says.
         let mut refusal = None;
@@ -385,7 +387,8 @@ impl Session {
                     return Err(Failure::Ended);
                 }
                 let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
-                self.broken(request, lease, BackendError::Io(error), true)
+                let breaking = self.broken(request, lease, BackendError::Io(error), true);
+                Box::pin(breaking).await
             }
         }
     }
@@ -615,7 +618,9 @@ impl Session {
                 return Err(Failure::Ended);
             }
             let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
-            return self.broken(request, lease, BackendError::Io(error), true);
+            return self
+                .broken(request, lease, BackendError::Io(error), true)
+                .await;
         }
         let discarding = Box::pin(self.discard(lease, request));
         let reads = request.access <= Access::Read;
@@ -691,7 +696,7 @@ impl Session {
 
     /// The connection broke with the statement under way and nothing shown to the client; `sent`:
     /// all of the statement had gone out.
-    fn broken(
+    async fn broken(
         &mut self,
         request: &Request<'_>,
         lease: &mut Lease,
@@ -711,6 +716,16 @@ impl Session {
         }
         if !may_repeat(request) && !self.is_undone_with_connection(request) {
             return Err(self.unknown_outcome());
+        }
+        let stake = match self.is_undone_with_connection(request) {
+            true => Stake::Session,
+            false => Stake::Read(self.statement_begun.elapsed()),
+        };
+        let alive = self.statement_begun;
+        let ended = self.was_ended(lease, request, stake, &why, alive);
+        if let Some(told) = ended.await {
+            // As without Millrace.
+            return Err(Failure::Fatal(told));
         }
         if u32::from(self.route.lost) >= self.worker.options().failover.retries_max {
             return Err(Failure::Answer(why));

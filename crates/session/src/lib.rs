@@ -14,6 +14,7 @@ mod consistency;
 mod diagnostics;
 mod directions;
 mod effects;
+mod ended;
 mod epilogue;
 mod failure;
 mod found_rows;

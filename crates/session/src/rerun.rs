@@ -17,6 +17,7 @@ use millrace_sql::{Access, Flags, Kind, Statement, TableUse, classify};
 use millrace_topology::ServerId;
 use tracing::debug;
 
+use crate::ended::Stake;
 use crate::failure::{Answer, Failure};
 use crate::journal::{About, Answered, Entry, Executed, Journal, Spoilt, may_commit};
 use crate::lease::{Main, Request};
@@ -34,6 +35,8 @@ pub(crate) struct Rerun {
     lost: Lost,
     /// INSERTs that must be told which number to generate, because they would generate another.
     numbered: Vec<usize>,
+    /// When it was begun again on the connection at hand.
+    begun_again: Option<Instant>,
 }
 
 /// What the session remembers of a connection by.
@@ -71,20 +74,40 @@ impl Session {
     /// The kept connection is gone, or of no more use, before the request was answered; `sent`: the
     /// server may have run it. Answers why, where it may run elsewhere, after its transaction if
     /// there is one.
-    pub(crate) fn leave(
+    pub(crate) async fn leave(
         &mut self,
         mut lease: Lease,
         request: &Request<'_>,
         why: Answer,
         sent: bool,
     ) -> Result<Answer, Failure> {
-        if why.is_idle_end() {
+        let may_move = self.handle.pins.has_only(PinReason::Transaction);
+        let changed = request.access == Access::Write
+            || self
+                .journal
+                .as_ref()
+                .is_none_or(|journal| journal.wrote || journal.uncertain);
+        let uncertain = self
+            .journal
+            .as_ref()
+            .is_none_or(|journal| journal.uncertain);
+        if may_move && sent && changed && (uncertain || commits(request)) {
+            self.uproot(lease);
+            self.end_transaction();
+            return Err(self.unknown_outcome());
+        }
+        let alive = match sent {
+            true => self.statement_begun,
+            false => self.last_alive(&lease),
+        };
+        let ended = self.was_ended(&lease, request, Stake::Session, &why, alive);
+        if let Some(told) = ended.await {
             // As without Millrace: the server has ended what the session had, and so the session.
             lease.broken = true;
             self.put_back(lease);
-            return Err(Failure::Fatal(why));
+            return Err(Failure::Fatal(told));
         }
-        if !self.handle.pins.has_only(PinReason::Transaction) {
+        if !may_move {
             lease.broken = true;
             let server = lease.server;
             self.put_back(lease);
@@ -95,20 +118,7 @@ impl Session {
             // What lived on the connection is gone, so the session cannot go on.
             return Err(Failure::Fatal(why));
         }
-        let changed = request.access == Access::Write
-            || self
-                .journal
-                .as_ref()
-                .is_none_or(|journal| journal.wrote || journal.uncertain);
-        let uncertain = self
-            .journal
-            .as_ref()
-            .is_none_or(|journal| journal.uncertain);
         self.uproot(lease);
-        if sent && changed && (uncertain || commits(request)) {
-            self.end_transaction();
-            return Err(self.unknown_outcome());
-        }
         if sent && request.access == Access::Write {
             self.route.ended = Some(Answer::unknown_outcome());
         }
@@ -142,6 +152,7 @@ impl Session {
             journal,
             lost,
             numbered: Vec::new(),
+            begun_again: None,
         }));
     }
 
@@ -225,7 +236,7 @@ impl Session {
                 return Ok(left);
             }
         }
-        self.run_again(lease, wait).await
+        self.run_again(lease, request, wait).await
     }
 
     /// Runs the transaction again, on a connection that was just leased; the inner error says that this
@@ -233,11 +244,13 @@ impl Session {
     async fn run_again(
         &mut self,
         lease: &mut Lease,
+        request: &Request<'_>,
         wait: bool,
     ) -> Result<Result<(), Answer>, Failure> {
         let Some(mut rerun) = self.rerun.take() else {
             return Ok(Ok(()));
         };
+        rerun.begun_again = None;
         let why = match self.run_all_again(lease, &mut rerun, wait).await {
             Ok(()) => {
                 self.settle_rerun(lease, *rerun);
@@ -248,6 +261,14 @@ impl Session {
         lease.broken = true;
         match why {
             Stop::Elsewhere(answer) => {
+                // Before that, it was a pool's connection like any other.
+                if let Some(alive) = rerun.begun_again
+                    && let ended = self.was_ended(lease, request, Stake::Session, &answer, alive)
+                    && let Some(told) = ended.await
+                {
+                    self.end_transaction();
+                    return Err(Failure::Fatal(told));
+                }
                 self.rerun = Some(rerun);
                 Ok(Err(answer))
             }
@@ -276,6 +297,7 @@ impl Session {
         }
         loop {
             self.begin_again(lease, &rerun.journal, wait).await?;
+            rerun.begun_again = Some(Instant::now());
             let Some(at) = self.repeat(lease, rerun).await? else {
                 return Ok(());
             };

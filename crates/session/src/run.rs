@@ -699,7 +699,8 @@ impl Session {
                 Ok(Attempt::Done) => return Ok(Tried::Answered(lease)),
                 // It was the session's own by then: its transaction had been run again there.
                 Ok(Attempt::Gone { why, sent }) => {
-                    return Ok(Tried::NotYet(self.leave(lease, request, why, sent)?));
+                    let leaving = self.leave(lease, request, why, sent);
+                    return Ok(Tried::NotYet(Box::pin(leaving).await?));
                 }
                 Ok(Attempt::Lacks(answer)) => {
                     self.put_back(lease);
@@ -777,7 +778,8 @@ impl Session {
         match self.attempt(&mut lease, request, wait).await {
             Ok(Attempt::Done) => Ok(Tried::Answered(lease)),
             Ok(Attempt::Gone { why, sent }) => {
-                Ok(Tried::NotYet(self.leave(lease, request, why, sent)?))
+                let leaving = self.leave(lease, request, why, sent);
+                Ok(Tried::NotYet(leaving.await?))
             }
             Ok(Attempt::Elsewhere(told) | Attempt::Lacks(told)) => {
                 self.put_back(lease);
@@ -835,7 +837,7 @@ impl Session {
                 }
             },
         };
-        self.leave(lease, request, why, sent)?;
+        self.leave(lease, request, why, sent).await?;
         Ok(None)
     }
 

@@ -1,6 +1,7 @@
 //! Failover as clients see it: what they keep and what they are told when the primary dies, is
 //! changed or drained, in the middle of whatever they do.
 
+mod ended;
 mod facts;
 mod ground;
 mod held;
@@ -58,6 +59,16 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     check!("failed DDL", unwritten::failed_ddl);
     check!("flat behind", unwritten::flat_behind);
     check!("pings and room", unwritten::pings_and_room);
+    check!("killed while idle", ended::killed_while_idle);
+    check!("query killed while idle", ended::query_killed_while_idle);
+    check!("killed under way", ended::killed_under_way);
+    check!("query killed under way", ended::query_killed_under_way);
+    check!("read killed", ended::read_killed);
+    check!("write killed", ended::write_killed);
+    check!("idle for too long", ended::idle_for_too_long);
+    check!("lost after all", ended::lost_after_all);
+    check!("restarted", ended::restarted);
+    check!("killed in a switchover", ended::killed_in_a_switchover);
     check!("in order", held::in_order);
     check!("limits", held::limits);
     check!("client leaves", held::client_leaves);

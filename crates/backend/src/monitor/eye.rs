@@ -339,6 +339,10 @@ impl Eye {
         track.complaint = blind;
         track.excused = 0;
         track.abandoned.count = 0;
+        // Before it is published, which is what is waited for.
+        if let (Some(sight), Some(followed)) = (self.sight(), &track.conn) {
+            sight.answered(followed.conn.opened, started);
+        }
         self.monitor.accept(self.id, probed);
     }
 
@@ -346,6 +350,9 @@ impl Eye {
     /// judged.
     fn failed(&self, track: &mut Track, error: &BackendError, started: Instant) -> bool {
         let conn = track.conn.take();
+        if let Some(sight) = self.sight() {
+            sight.lost();
+        }
         let unanswered = matches!(error, BackendError::Timeout(_) | BackendError::Limit(_));
         if let (true, Some(followed)) = (unanswered, conn) {
             let thread = followed.conn.thread_id;
@@ -381,6 +388,10 @@ impl Eye {
         let world = self.monitor.world.borrow();
         let view = world.snapshot.server(self.id);
         view.is_some_and(|view| matches!(view.health, Health::Suspect { .. }))
+    }
+
+    fn sight(&self) -> Option<&super::sight::Sight> {
+        self.monitor.sights.get(self.id.index())
     }
 
     fn name(&self) -> String {
