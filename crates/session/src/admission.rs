@@ -85,7 +85,7 @@ impl Drop for Admission {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::Arc;
 
     use millrace_backend::connect::Network;
@@ -106,7 +106,8 @@ mod tests {
     use crate::worker::Shared;
     use crate::written::Written;
 
-    fn shared() -> Shared {
+    /// What workers share that have no server.
+    pub(crate) fn shared() -> Shared {
         let second = std::time::Duration::from_secs(1);
         let asked = MonitorOptions {
             user: String::new(),

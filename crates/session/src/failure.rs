@@ -184,6 +184,13 @@ impl Answer {
         )
     }
 
+    /// The session has panicked.
+    pub(crate) fn defect() -> Self {
+        let text = "Millrace: the session has failed, by a defect of Millrace, which its log shows; whether the \
+                    statement was done is not known; look before you run it again, and connect again";
+        Self::proxy(ErrorClass::Other, 1105, b"HY000", text)
+    }
+
     /// A server could not be used.
     pub(crate) fn backend(error: BackendError) -> Self {
         match error {

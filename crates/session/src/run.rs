@@ -52,6 +52,7 @@ impl Session {
             self.handle.counts.command();
             self.handle.interrupted.set(false);
             self.handle.timed_out.set(false);
+            self.outcome.forwarded = false;
             // Boxed, so that a session that waits for its client is small; and made in the box,
             // where `Box::pin` would copy all the room it takes.
             let running = Box::write(Box::new_uninit(), self.command(&command));

@@ -1,8 +1,11 @@
 //! What a session is: the client's stream, what it has set, what it holds. No behaviour beyond
 //! keeping these consistent; [`crate::run`] uses them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Instant;
 
 use millrace_backend::account::Account;
@@ -21,8 +24,10 @@ use smallvec::SmallVec;
 
 use crate::caller::Caller;
 use crate::consistency::Seen;
+use crate::failure::Answer;
 use crate::found_rows::first_found_rows;
 use crate::journal::Journal;
+use crate::login::error_packet;
 use crate::measuring::Measuring;
 use crate::messages::Message;
 use crate::obey::Obeying;
@@ -713,8 +718,109 @@ pub(crate) fn first_status(family: Family, state: &SessionState) -> Status {
     }
 }
 
+impl Session {
+    /// The session has panicked under a command: its client is told, where nothing of an answer has gone to it.
+    /// Does not wait; what the socket does not take at once is left out.
+    fn tell_defect(&mut self) {
+        let is_asked = self.handle.busy_since.get() != 0;
+        if !is_asked || self.outcome.forwarded || !self.pending.is_empty() {
+            return;
+        }
+        let answer = Answer::defect();
+        self.worker.metrics().error(answer.side, answer.class);
+        let mut out = Vec::new();
+        error_packet(&answer).encode(&mut out, 1);
+        let sending = pin!(tokio::task::unconstrained(self.client.send(&out)));
+        let _ = sending.poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
 impl Drop for Session {
     fn drop(&mut self) {
         self.unpin_all();
+        if std::thread::panicking() {
+            // Nothing is certain about a session that has panicked, and a second panic would end the process.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.tell_defect()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::IpAddr;
+    use std::os::unix::net::UnixStream;
+
+    use millrace_backend::secret::Secret;
+    use millrace_backend::stream::Plain;
+
+    use super::*;
+    use crate::admission::{Admission, tests::shared};
+
+    /// A session under a command, with this stream to its client.
+    fn session(worker: Rc<Worker>, handle: Rc<Handle>, client: Plain) -> Session {
+        let identity = Identity {
+            account: Arc::new(Account::new(1, b"app", Secret::new(Vec::new()))),
+            collation: 45,
+            tls: false,
+            caller: Rc::new(Caller::new(&client, None)),
+        };
+        handle.busy_since.set(worker.tick());
+        let capabilities = Capabilities::PROTOCOL_41;
+        let (client, base) = (Stream::Plain(client), Rc::default());
+        let (entry, inbuf, database) = (Entry::default(), Vec::new(), Vec::new());
+        Session::new(
+            worker,
+            handle,
+            7,
+            client,
+            inbuf,
+            capabilities,
+            entry,
+            identity,
+            base,
+            database,
+        )
+    }
+
+    /// What the client of a session that panics reads, where it has seen something of its answer or not.
+    fn told(forwarded: bool) -> Vec<u8> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let local = tokio::task::LocalSet::new();
+        let worker = Worker::new(0, shared());
+        let (mut client, socket) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        local.block_on(&runtime, async {
+            let socket = tokio::net::UnixStream::from_std(socket).unwrap();
+            socket.writable().await.unwrap();
+            let serving = worker.clone();
+            let ended = tokio::task::spawn_local(async move {
+                let address = Some(IpAddr::from([127, 0, 0, 1]));
+                let mut admission = Admission::new(serving.clone(), address);
+                let handle = Rc::new(Handle::default());
+                let mut session = session(serving.clone(), handle.clone(), socket.into());
+                admission.enter(&handle);
+                session.pin(PinReason::Transaction);
+                session.outcome.forwarded = forwarded;
+                panic!("as a session may");
+            });
+            assert!(ended.await.is_err_and(|error| error.is_panic()));
+        });
+        assert!(worker.is_deserted());
+        assert_eq!(worker.shared.metrics.clients_of(0), 0);
+        let mut read = Vec::new();
+        client.read_to_end(&mut read).unwrap();
+        read
+    }
+
+    #[test]
+    fn the_client_of_a_session_that_panics_is_told() {
+        let read = told(false);
+        assert_eq!(read[4..7], [0xff, 0x51, 0x04], "1105");
+        assert!(read.windows(6).any(|at| at == b"defect"));
+        assert_eq!(told(true), b"");
     }
 }
