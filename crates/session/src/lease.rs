@@ -717,6 +717,9 @@ impl Session {
         if !may_repeat(request) && !self.is_undone_with_connection(request) {
             return Err(self.unknown_outcome());
         }
+        if u32::from(self.route.lost) >= self.worker.options().failover.retries_max {
+            return Err(Failure::Answer(why));
+        }
         let stake = match self.is_undone_with_connection(request) {
             true => Stake::Session,
             false => Stake::Read(self.statement_begun.elapsed()),
@@ -726,9 +729,6 @@ impl Session {
         if let Some(told) = ended.await {
             // As without Millrace.
             return Err(Failure::Fatal(told));
-        }
-        if u32::from(self.route.lost) >= self.worker.options().failover.retries_max {
-            return Err(Failure::Answer(why));
         }
         self.route.lost += 1;
         // Who only prepares a write has written nothing.
