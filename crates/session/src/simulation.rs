@@ -147,6 +147,24 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
     }
 }
 
+/// A connection whose opening panics keeps nobody waiting, and its place is free again.
+#[test]
+fn an_opening_that_panics_has_failed() {
+    in_simulated_time(async {
+        let servers = Rc::new(RefCell::new(Servers::new(1)));
+        let connections = Connections::new(servers, 1, CONNECTIONS, Limit::Auto);
+        let (pool, state) = (connections.pool(0, 0), connections.state());
+        connections.panic_next();
+        let before = tokio::time::Instant::now();
+        assert!(pool.take(1, &state, 0).await.is_err());
+        assert_eq!((before.elapsed(), pool.opening()), (Duration::ZERO, 0));
+        connections.check_rest();
+        let lease = pool.take(1, &state, 0).await;
+        lease.expect("a connection").give_back();
+        connections.check_rest();
+    });
+}
+
 /// A KILL is for what others wait for: it does not wait for the server to have fewer statements.
 #[test]
 fn a_kill_takes_what_is_idle_although_the_server_has_enough_to_do() {

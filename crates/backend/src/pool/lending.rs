@@ -1,10 +1,16 @@
 //! Connections on their way: opened, lent to a session, taken back, handed on or closed.
 
+use std::future::poll_fn;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
+
+use tracing::error;
 
 use crate::concurrency::Running;
 use crate::conn::{Conn, Permit, SessionUid};
@@ -29,6 +35,23 @@ pub struct Lease {
     server: Rc<ServerPool>,
 }
 
+/// Runs a connection's opening to its end. One that panics has failed like any other: nobody waits for it for
+/// ever, and its place is free.
+async fn caught<T>(
+    opening: impl Future<Output = Result<T, BackendError>>,
+) -> Result<T, BackendError> {
+    let mut opening = pin!(opening);
+    poll_fn(|cx| {
+        let polled = catch_unwind(AssertUnwindSafe(|| opening.as_mut().poll(cx)));
+        polled.unwrap_or_else(|_| {
+            error!("opening a connection has panicked, which is a defect of Millrace");
+            let what = "opening a connection has failed by a defect of Millrace; see its log";
+            Poll::Ready(Err(BackendError::Protocol(what)))
+        })
+    })
+    .await
+}
+
 impl ServerPool {
     /// Opens a connection; `awaited`: for somebody who waits for it.
     pub(super) fn spawn_open(&self, pool: Rc<Pool>, permit: Permit, awaited: bool) {
@@ -36,7 +59,7 @@ impl ServerPool {
         self.connects.set(self.connects.get() + 1);
         let Some(me) = self.me.upgrade() else { return };
         tokio::task::spawn_local(async move {
-            let opened = me.open_one(&pool, Some(permit)).await;
+            let opened = caught(me.open_one(&pool, Some(permit))).await;
             pool.opening.set(pool.opening.get() - 1);
             match opened {
                 Ok(conn) => {

@@ -45,6 +45,8 @@ struct Wires {
     random: RefCell<Random>,
     ends: RefCell<BTreeMap<u32, (usize, UnixStream)>>,
     made: Cell<u32>,
+    /// The next connection's opening panics.
+    panics: Cell<bool>,
     state: Rc<SessionState>,
 }
 
@@ -93,6 +95,7 @@ impl Opener for Wires {
         permit: Option<Permit>,
     ) -> Opening<'a> {
         Box::pin(async move {
+            assert!(!self.panics.take(), "as an opening may");
             let takes = self.random.borrow_mut().below(60);
             tokio::time::sleep(Duration::from_millis(takes)).await;
             let reached = self.servers.borrow().reach(facts.id.index());
@@ -144,6 +147,7 @@ impl Connections {
             random: RefCell::new(Random(!seed)),
             ends: RefCell::default(),
             made: Cell::new(0),
+            panics: Cell::new(false),
             state: Rc::default(),
         });
         let facts: Vec<_> = (0..count).map(|at| Arc::new(facts(at))).collect();
@@ -212,6 +216,11 @@ impl Connections {
         let pools = &self.workers[session % WORKERS];
         let key = &self.keys[session / WORKERS % 2];
         pools.of(ServerId(server as u16)).pool(key)
+    }
+
+    /// Has the next connection's opening panic.
+    pub(super) fn panic_next(&self) {
+        self.wires.panics.set(true);
     }
 
     pub(super) fn state(&self) -> Rc<SessionState> {
