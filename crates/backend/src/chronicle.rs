@@ -164,6 +164,8 @@ fn move_kind(without: NoPrimary) -> MoveKind {
         | NoPrimary::Lost(_)
         | NoPrimary::NoQuorum
         | NoPrimary::Stalled(_)
+        | NoPrimary::Replicates(_)
+        | NoPrimary::Fixed(_)
         | NoPrimary::Unreachable(_) => MoveKind::Lost,
         NoPrimary::Demoted(_) => MoveKind::Planned,
         NoPrimary::Draining(_) => MoveKind::Drained,
@@ -199,11 +201,15 @@ pub(crate) fn log(event: &ChangeEvent, snapshot: &Snapshot) {
         ChangeEvent::Primary { to: Some(to), .. } => info!(server = %name(*to), "{event}"),
         ChangeEvent::Primary { to: None, .. } => {
             let why = snapshot.without.map(|why| why.to_string());
-            warn!(why, "{event}");
+            let advice = snapshot.without.map(NoPrimary::advice);
+            warn!(why, advice, "{event}");
         }
         ChangeEvent::Without { why } => {
             let server = why.server().map(name);
-            warn!(server, "{event}");
+            warn!(server, advice = why.advice(), "{event}");
+        }
+        ChangeEvent::Overruled { configured, by } => {
+            warn!(server = %name(*configured), by = %name(*by), "{event}");
         }
         ChangeEvent::Conflict { servers } => {
             let names: Vec<_> = servers.iter().map(|id| name(*id)).collect();

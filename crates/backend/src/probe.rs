@@ -32,6 +32,8 @@ pub(crate) struct Followed {
     begins: Arc<Begins>,
     /// The node's name where it is one of a Galera cluster.
     galera: Option<Box<str>>,
+    /// It is one of Amazon Aurora's: a cluster's servers have their files in common.
+    shares_storage: bool,
     /// What is asked once was asked.
     known: bool,
     /// What asks for changes of accounts and global variables; empty before that is known.
@@ -127,6 +129,7 @@ pub(crate) async fn probe(
 ) -> Result<Probed, BackendError> {
     if !followed.known {
         followed.galera = galera_name(&mut followed.conn).await?;
+        followed.shares_storage = shares_storage(&mut followed.conn).await?;
         followed.track = trackable(&mut followed.conn).await?;
         followed.begins = begins(&mut followed.conn).await?;
         followed.known = true;
@@ -164,6 +167,7 @@ pub(crate) async fn follow(
         track: "*".into(),
         begins: Arc::new(Begins::unknown()),
         galera: None,
+        shares_storage: false,
         known: false,
         looking: Vec::new(),
         blind_to_replicas: None,
@@ -383,6 +387,17 @@ async fn galera_name(conn: &mut Conn) -> Result<Option<Box<str>>, BackendError> 
     Ok(Some(value("wsrep_node_name").into()))
 }
 
+/// Aurora has a variable that no other server has.
+async fn shares_storage(conn: &mut Conn) -> Result<bool, BackendError> {
+    if conn.family == millrace_sql::Family::MariaDb {
+        return Ok(false);
+    }
+    let rows = conn
+        .query("SHOW GLOBAL VARIABLES LIKE 'aurora_version'")
+        .await?;
+    Ok(!rows.is_empty())
+}
+
 /// How many of clients' commits have been under way for at least so long, in whole seconds. MySQL alone
 /// holds commits while the disk of its binary log is full, and shows the threads of others without
 /// further privileges (in the performance schema; without it none is seen).
@@ -483,6 +498,20 @@ fn is_on(value: &str) -> bool {
     !matches!(value, "" | "0" | "OFF" | "off")
 }
 
+/// Whether `init_connect` has sessions begin read only, as far as its text tells.
+fn sets_read_only(init_connect: &str) -> bool {
+    let text = init_connect.to_ascii_lowercase();
+    let words: Vec<&str> = text
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| !word.is_empty())
+        .collect();
+    let pairs = || words.windows(2).map(|pair| (pair[0], pair[1]));
+    let by_variable = pairs().any(|(name, value)| {
+        matches!(name, "transaction_read_only" | "tx_read_only") && !matches!(value, "off" | "0")
+    });
+    by_variable || (words.contains(&"transaction") && pairs().any(|pair| pair == ("read", "only")))
+}
+
 /// `9.7.4`, `10.11.19-MariaDB-log` as `major * 10000 + minor * 100 + patch`.
 fn version_number(version: &str) -> u32 {
     let mut parts = version
@@ -503,7 +532,8 @@ async fn report_mysql(
              @@GLOBAL.super_read_only, @@GLOBAL.offline_mode, @@GLOBAL.gtid_mode, \
              @@GLOBAL.gtid_executed, @@GLOBAL.max_connections, @@GLOBAL.sql_mode, \
              @@lower_case_table_names, CONCAT_WS(' ', @@hostname, @@port, @@datadir), \
-             @@GLOBAL.log_bin",
+             @@GLOBAL.log_bin, @@innodb_read_only, @@GLOBAL.transaction_read_only, \
+             @@GLOBAL.init_connect",
         )
         .await?;
     let row = rows
@@ -520,6 +550,9 @@ async fn report_mysql(
     report.offline_mode = is_on(&at(5));
     report.gtid = at(6).starts_with("ON");
     report.log = !report.gtid && is_on(&at(12));
+    report.innodb_read_only = is_on(&at(13));
+    report.begins_read_only = is_on(&at(14)) || sets_read_only(&at(15));
+    report.shares_storage = followed.shares_storage;
     report.executed = GtidSet::parse_mysql(at(7).as_bytes())
         .map_err(|_| BackendError::Protocol("gtid_executed is not understood"))?;
     report.max_connections = at(8).parse().unwrap_or(151);
@@ -556,7 +589,8 @@ async fn report_mariadb(
         .query(
             "SELECT @@version, @@server_id, @@GLOBAL.read_only, @@GLOBAL.log_bin, \
              @@GLOBAL.gtid_current_pos, @@GLOBAL.max_connections, @@GLOBAL.sql_mode, \
-             @@lower_case_table_names, CONCAT_WS(' ', @@hostname, @@port, @@datadir)",
+             @@lower_case_table_names, CONCAT_WS(' ', @@hostname, @@port, @@datadir), \
+             @@innodb_read_only, @@GLOBAL.tx_read_only, @@GLOBAL.init_connect",
         )
         .await?;
     let row = rows
@@ -575,6 +609,8 @@ async fn report_mariadb(
     report.sql_mode = at(6).into();
     report.lower_case_table_names = at(7).parse().unwrap_or(0);
     report.identity = at(8).into();
+    report.innodb_read_only = is_on(&at(9));
+    report.begins_read_only = is_on(&at(10)) || sets_read_only(&at(11));
     let channels = conn.query_named("SHOW ALL SLAVES STATUS").await?;
     report.peers = sources(channels.as_ref());
     report.replication = replication(channels);
@@ -1098,6 +1134,25 @@ mod tests {
         assert_eq!(said(3032), Cause::ShuttingDown);
         assert!(!said(3032).is_alive());
         assert!(said(1045).is_alive());
+    }
+
+    #[test]
+    fn init_connect_may_have_sessions_begin_read_only() {
+        for (text, expected) in [
+            ("", false),
+            ("SET NAMES utf8mb4", false),
+            ("SET SESSION TRANSACTION READ ONLY", true),
+            ("set @@session.transaction_read_only = ON", true),
+            ("SET tx_read_only=1, autocommit=1", true),
+            ("SET tx_read_only=0", false),
+            ("SET SESSION TRANSACTION READ WRITE", false),
+            (
+                "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY",
+                true,
+            ),
+        ] {
+            assert_eq!(sets_read_only(text), expected, "{text}");
+        }
     }
 
     #[test]

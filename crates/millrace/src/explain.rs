@@ -302,11 +302,13 @@ fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result
             incarnation: 0,
             draining: false,
             gone: false,
+            listed: true,
         });
     }
     let down = primary.filter(|at| servers[*at].unfit.is_some());
     Ok(Snapshot {
         unreplicated: None,
+        overruled: None,
         generation: 1,
         epoch: 1,
         primary: primary

@@ -7,7 +7,7 @@ use std::time::Duration;
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_metrics::{ErrorClass, Side};
 use millrace_routing::NoServer;
-use millrace_topology::{Cause, ObservationKind};
+use millrace_topology::{Cause, NoPrimary, ObservationKind, ServerId, Snapshot};
 
 use crate::held::Full;
 use crate::journal::Spoilt;
@@ -110,6 +110,29 @@ impl Answer {
             format!("Millrace: {why}; {advice}"),
         )
         .passing()
+    }
+
+    /// No server takes writes: why, and what an operator can do about it.
+    pub(crate) fn no_primary(world: &Snapshot) -> Self {
+        let (none, several) = (NoServer::NoPrimary, NoServer::Conflict);
+        let Some(why) = world.without else {
+            return Self::no_server(none);
+        };
+        let address = |id: &ServerId| world.server(*id).map(|view| &*view.address);
+        let addresses: Vec<&str> = match why {
+            NoPrimary::Conflict => world.conflict.iter().filter_map(address).collect(),
+            why => why.server().iter().filter_map(address).collect(),
+        };
+        let which = match addresses.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", addresses.join(", ")),
+        };
+        let advice = why.advice();
+        let text = match why {
+            NoPrimary::Conflict => format!("Millrace: {several}{which}; {advice}"),
+            why => format!("Millrace: {none}: {why}{which}; {advice}"),
+        };
+        Self::proxy(ErrorClass::NoServer, 1105, b"HY000", text).passing()
     }
 
     /// No server answers that could say whether a client may come in.

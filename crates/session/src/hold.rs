@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use millrace_backend::failovers::FailoverCount;
 use millrace_backend::monitor::World;
 use millrace_backend::pool::Lease;
-use millrace_routing::{NoServer, is_for_primary};
+use millrace_metrics::ErrorClass;
+use millrace_routing::{NoServer, Target, is_for_primary};
 use millrace_sql::Kind;
 use millrace_topology::ServerId;
 
@@ -103,7 +104,7 @@ impl Session {
             let rest = limit.saturating_sub(begun.elapsed());
             if rest.is_zero() {
                 self.wrote_nothing_yet();
-                return Err(self.in_vain(why.waited(limit)));
+                return Err(self.in_vain(self.told(&why).waited(limit)));
             }
             tokio::time::sleep(PAUSE.min(rest)).await;
         }
@@ -173,7 +174,7 @@ impl Session {
                     place.back();
                     let rest = limit.saturating_sub(begun.elapsed());
                     if rest.is_zero() {
-                        return Err(self.in_vain(why.waited(limit)));
+                        return Err(self.in_vain(self.told(&why).waited(limit)));
                     }
                     tokio::time::sleep(PAUSE.min(rest)).await;
                 }
@@ -193,7 +194,7 @@ impl Session {
     fn hold_time(&self) -> Duration {
         let limit = self.worker.options().failover.hold_time_max;
         match self.target {
-            millrace_routing::Target::ReplicasOnly => limit.min(REPLICA_WAIT_MAX),
+            Target::ReplicasOnly => limit.min(REPLICA_WAIT_MAX),
             _ => limit,
         }
     }
@@ -225,7 +226,7 @@ impl Session {
                 monitor.failovers().count(FailoverCount::Held, None);
                 Ok(place)
             }
-            Err(full) => Err(self.in_vain(why.clone().no_room(&full))),
+            Err(full) => Err(self.in_vain(self.told(why).no_room(&full))),
         }
     }
 
@@ -241,7 +242,7 @@ impl Session {
         let rest = limit.saturating_sub(begun.elapsed());
         let waiting = poll_fn(|cx| self.poll_turn(cx, place, &mut ready));
         let Ok(turn) = tokio::time::timeout(rest, waiting).await else {
-            return Err(self.in_vain(why.clone().waited(limit)));
+            return Err(self.in_vain(self.told(why).waited(limit)));
         };
         match turn {
             Turn::Ours => Ok(()),
@@ -267,6 +268,16 @@ impl Session {
             Poll::Ready(()) if ready(self) => Poll::Ready(Turn::Ours),
             _ => Poll::Pending,
         }
+    }
+
+    /// Why a statement was not run, as it is now: there may be another reason than when it came.
+    fn told(&self, why: &Answer) -> Answer {
+        let of_primary = why.class == ErrorClass::NoServer && self.target != Target::ReplicasOnly;
+        self.worker
+            .with_world(|world| match world.snapshot.primary {
+                None if of_primary => Answer::no_primary(&world.snapshot),
+                _ => why.clone(),
+            })
     }
 
     /// What a statement is told that waited in vain, or found no room to.

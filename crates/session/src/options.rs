@@ -82,7 +82,7 @@ pub struct FailoverOptions {
 impl Default for FailoverOptions {
     fn default() -> Self {
         FailoverOptions {
-            hold_time_max: Duration::from_secs(15),
+            hold_time_max: Duration::from_secs(30),
             held_statements_max: 10_000,
             held_bytes_max: 64 << 20,
             retries_max: 2,

@@ -21,7 +21,8 @@ pub(crate) enum Meaning {
 /// - 1290 with `read-only`: `@@read_only` or `@@super_read_only` is set (MySQL: "The MySQL server is
 ///   running with the --super-read-only option …", the same on MariaDB). Said before the statement,
 ///   and at COMMIT, which is then a rollback. Other options that 1290 names are the statement's own
-///   matter. 1836: the engine is read only.
+///   matter. 1836, 1874: the engine, InnoDB is read only. (1036 says so of one table, which may be its own
+///   matter, and 1792 of a session that may have said so itself: the probe tells.)
 /// - 3032: `@@offline_mode`, said to logins.
 /// - 1047 with `WSREP`: a Galera node without its cluster ("WSREP has not yet prepared node for
 ///   application use"), said before the statement; otherwise it is an unknown command.
@@ -33,7 +34,7 @@ pub(crate) enum Meaning {
 pub(crate) fn meaning(error: &ServerError) -> Meaning {
     match error.code {
         1290 if says(error, b"read-only") || says(error, b"read_only") => Meaning::NotRun,
-        1836 | 3032 => Meaning::NotRun,
+        1836 | 1874 | 3032 => Meaning::NotRun,
         1047 if says(error, b"WSREP") => Meaning::NotRun,
         1053 => Meaning::Ending,
         _ => Meaning::Own,
@@ -178,6 +179,8 @@ mod tests {
                 Meaning::Own,
             ),
             (1836, "Running in read-only mode", Meaning::NotRun),
+            (1874, "InnoDB is in read only mode.", Meaning::NotRun),
+            (1036, "Table 't' is read only", Meaning::Own),
             (
                 3032,
                 "The server is currently in offline mode",

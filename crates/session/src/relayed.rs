@@ -19,7 +19,6 @@ use millrace_protocol::Capabilities;
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
 use millrace_protocol::ok::{OkFields, OkPacket, encode_ok};
-use millrace_routing::NoServer;
 
 use crate::caller::LetIn;
 use crate::failure::{Answer, observed};
@@ -169,7 +168,7 @@ async fn on_primary<T>(
             Some(world.facts[primary.index()].clone())
         });
         let why = match primary {
-            None => Answer::no_server(NoServer::NoPrimary),
+            None => worker.with_world(|world| Answer::no_primary(&world.snapshot)),
             Some(facts) => match with(&facts).await {
                 Ok(done) => return Ok(done),
                 Err(error) => {

@@ -49,6 +49,13 @@ pub enum ChangeEvent {
         /// Which servers.
         servers: Vec<ServerId>,
     },
+    /// The configuration names a primary that is read only now, and another is what it was.
+    Overruled {
+        /// The one that is configured.
+        configured: ServerId,
+        /// The one that takes writes.
+        by: ServerId,
+    },
     /// An operator took it out of use: it takes no new statements.
     Draining {
         /// Which server.
@@ -124,6 +131,11 @@ impl fmt::Display for ChangeEvent {
                 f.write_str("several servers claim to be the primary:")?;
                 servers.iter().try_for_each(|server| write!(f, " {server}"))
             }
+            ChangeEvent::Overruled { configured, by } => write!(
+                f,
+                "server {configured} is configured as the primary (role = \"primary\") and is read \
+                 only; server {by} is the primary by what the servers show, and takes writes"
+            ),
             ChangeEvent::Draining { server, by } => {
                 write!(
                     f,

@@ -111,6 +111,7 @@ impl Topology {
                 primary: None,
                 without: Some(NoPrimary::NotAsked),
                 conflict: Vec::new(),
+                overruled: None,
                 family: None,
                 version_number: 0,
                 unreplicated: None,
@@ -330,8 +331,8 @@ impl Topology {
     }
 
     fn publish(&mut self, at: Millis) {
-        let discovers = self.options.discovery.is_some();
-        let verdict = judge::verdict(&self.states, &self.memory, discovers);
+        let discovery = self.options.discovery.as_ref();
+        let verdict = judge::verdict(&self.states, &self.memory, discovery);
         self.remember(&verdict, at);
         let without = judge::without(&self.states, &verdict, &self.memory);
         let unfit: Vec<Option<Unfit>> = (0..)
@@ -359,6 +360,7 @@ impl Topology {
             version_number: self.version_number(&verdict),
             family: verdict.family,
             conflict: verdict.conflict,
+            overruled: verdict.overruled,
             unreplicated: self.unreplicated.clone(),
         });
     }
@@ -370,6 +372,9 @@ impl Topology {
                 memory.since = at;
             }
             memory.last = Some(leader);
+            if self.states[leader.index()].current().is_some() {
+                memory.receives = judge::receives(&self.states[leader.index()]);
+            }
             let report = self.states[leader.index()].current();
             if let Some(report) = report.filter(|report| report.gtid) {
                 memory.history = Some(report.executed.clone());
@@ -420,6 +425,11 @@ fn differences(old: &Snapshot, new: &Snapshot, events: &mut Vec<ChangeEvent>) {
         events.push(ChangeEvent::Conflict {
             servers: new.conflict.clone(),
         });
+    }
+    if old.overruled != new.overruled
+        && let (Some(configured), Some(by)) = (new.overruled, new.primary)
+    {
+        events.push(ChangeEvent::Overruled { configured, by });
     }
     if old.primary != new.primary {
         events.push(ChangeEvent::Primary {

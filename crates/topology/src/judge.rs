@@ -2,10 +2,11 @@
 //! itself: what was before is passed in.
 
 use crate::group;
+use crate::head;
 use crate::state::{Blind, State};
 use crate::{
-    Cause, ConfiguredRole, Family, GtidSet, Health, Millis, NoPrimary, Options, ProbeReport,
-    Receiver, ReplicationStatus, Role, ServerId, Unfit,
+    Cause, ConfiguredRole, DiscoveryOptions, Family, GtidSet, Health, Millis, NoPrimary, Options,
+    ProbeReport, Receiver, ReplicationStatus, Role, ServerId, Unfit,
 };
 
 /// What is remembered of primaries.
@@ -19,6 +20,8 @@ pub(crate) struct Memory {
     pub(crate) since: Millis,
     /// What it had executed when it was last asked as the primary.
     pub(crate) history: Option<GtidSet>,
+    /// The incumbent is set to receive from another server, see [`head`].
+    pub(crate) receives: bool,
 }
 
 /// Who is the primary.
@@ -33,6 +36,8 @@ pub(crate) struct Verdict {
     spared: Vec<ServerId>,
     /// The one server that claims to be the primary, where that is not believed.
     pub(crate) doubtful: Option<ServerId>,
+    /// It is configured as the primary, and the servers show that another is: that one takes writes.
+    pub(crate) overruled: Option<ServerId>,
     pub(crate) family: Option<Family>,
     /// The only server there is: it is used whatever is known of it.
     alone: bool,
@@ -42,32 +47,44 @@ pub(crate) struct Verdict {
     none_synced: bool,
 }
 
-/// Finds the primary.
-pub(crate) fn verdict(states: &[State], memory: &Memory, discovers: bool) -> Verdict {
+/// Finds the primary. `discovery`: servers that answer may name others.
+pub(crate) fn verdict(
+    states: &[State],
+    memory: &Memory,
+    discovery: Option<&DiscoveryOptions>,
+) -> Verdict {
     let in_play = || states.iter().filter(|state| state.in_play());
+    let counted = || in_play().filter(|state| state.counts());
+    let unknown = || in_play().any(|state| state.health == Health::Unknown);
     let mut verdict = Verdict {
         leader: None,
         primary: None,
         conflict: Vec::new(),
         spared: Vec::new(),
         doubtful: None,
+        overruled: None,
         family: in_play().find_map(|state| Some(state.report.as_ref()?.family)),
-        // One that may name others is not known to be alone.
-        alone: !discovers && in_play().count() == 1,
+        // One that may name others is not known to be alone before it was asked.
+        alone: counted().count() == 1 && (discovery.is_none() || !unknown()),
         well: false,
         none_synced: group::none_synced(states),
     };
-    let unknown = || in_play().any(|state| state.health == Health::Unknown);
-    if let Some(fixed) = position(states, |s| s.spec.role == ConfiguredRole::Primary) {
+    if let Some(fixed) = fixed(states) {
         let down = matches!(states[fixed.index()].health, Health::Down { .. });
         verdict.leader = (verdict.alone || !down).then_some(fixed);
+        if !verdict.alone && !unknown() {
+            overrule(states, memory, discovery, fixed, &mut verdict);
+        }
     } else if verdict.alone {
         verdict.leader = position(states, |state| {
-            state.in_play() && state.spec.role == ConfiguredRole::Auto && !refuses_writes(state)
+            state.in_play()
+                && state.counts()
+                && state.spec.role == ConfiguredRole::Auto
+                && !refuses_writes(state)
         });
     } else if memory.incumbent.is_some() || !unknown() {
         // Before every server has been asked, a second writable one may yet turn up.
-        elect(states, memory, &mut verdict);
+        elect(states, memory, discovery, &mut verdict);
     }
     verdict.well = verdict
         .leader
@@ -76,6 +93,44 @@ pub(crate) fn verdict(states: &[State], memory: &Memory, discovers: bool) -> Ver
         .leader
         .filter(|id| !states[id.index()].draining && !is_stalled(&states[id.index()]));
     verdict
+}
+
+/// The server that the configuration names as the primary.
+fn fixed(states: &[State]) -> Option<ServerId> {
+    position(states, |state| state.spec.role == ConfiguredRole::Primary)
+}
+
+/// The server that is configured as the primary is read only, and one that has replicated, or that it
+/// follows now, is the primary by all that the servers show: they were switched over.
+fn overrule(
+    states: &[State],
+    memory: &Memory,
+    discovery: Option<&DiscoveryOptions>,
+    fixed: ServerId,
+    verdict: &mut Verdict,
+) {
+    let old = &states[fixed.index()];
+    if !old.current().is_some_and(ProbeReport::refuses_writes) {
+        return;
+    }
+    let mut shown = Verdict {
+        leader: None,
+        primary: None,
+        conflict: Vec::new(),
+        spared: Vec::new(),
+        doubtful: None,
+        overruled: None,
+        ..*verdict
+    };
+    elect(states, memory, discovery, &mut shown);
+    let successor = shown.leader.filter(|id| {
+        let state = &states[id.index()];
+        state.followed || follows(old, state)
+    });
+    if successor.is_some() {
+        verdict.leader = successor;
+        verdict.overruled = Some(fixed);
+    }
 }
 
 /// Why nobody takes writes.
@@ -90,6 +145,9 @@ pub(crate) fn without(states: &[State], verdict: &Verdict, memory: &Memory) -> O
             false => NoPrimary::Stalled(leader),
         });
     }
+    if let Some(fixed) = fixed(states) {
+        return Some(NoPrimary::Fixed(fixed));
+    }
     if !verdict.conflict.is_empty() {
         return Some(NoPrimary::Conflict);
     }
@@ -101,10 +159,11 @@ pub(crate) fn without(states: &[State], verdict: &Verdict, memory: &Memory) -> O
     }
     let Some(last) = memory.last else {
         let unknown = states.iter().any(|state| state.health == Health::Unknown);
-        return Some(if unknown {
-            NoPrimary::NotAsked
-        } else {
-            NoPrimary::Nobody
+        let replicates = position(states, |state| is_writable(state, states));
+        return Some(match replicates {
+            _ if unknown => NoPrimary::NotAsked,
+            Some(id) => NoPrimary::Replicates(id),
+            None => NoPrimary::Nobody,
         });
     };
     let state = &states[last.index()];
@@ -119,7 +178,12 @@ pub(crate) fn without(states: &[State], verdict: &Verdict, memory: &Memory) -> O
     })
 }
 
-fn elect(states: &[State], memory: &Memory, verdict: &mut Verdict) {
+fn elect(
+    states: &[State],
+    memory: &Memory,
+    discovery: Option<&DiscoveryOptions>,
+    verdict: &mut Verdict,
+) {
     if group::is_galera(states) {
         verdict.conflict = group::split(states);
         if verdict.conflict.is_empty() {
@@ -129,12 +193,33 @@ fn elect(states: &[State], memory: &Memory, verdict: &mut Verdict) {
         }
         return;
     }
-    let claimants: Vec<ServerId> = (0..)
-        .map(ServerId)
-        .zip(states)
-        .filter(|(_, state)| claims_writes(state, states))
-        .map(|(id, _)| id)
+    let mut claimants: Vec<ServerId> = writable(states)
+        .filter(|id| !receives(&states[id.index()]))
         .collect();
+    if claimants.is_empty() {
+        let receiving: Vec<ServerId> = writable(states).collect();
+        let heads = receiving.iter().copied();
+        claimants = heads
+            .filter(|id| head::is_head(states, *id, memory, discovery))
+            .collect();
+        if claimants.is_empty() {
+            verdict.conflict = head::circle(states, &receiving);
+        }
+        if claimants.len() > 1 {
+            verdict.spared.clone_from(&claimants);
+        }
+        verdict.spared.extend(&verdict.conflict);
+    } else if let Some(old) = memory.last.filter(|_| memory.receives)
+        && !claimants.contains(&old)
+        && is_writable(&states[old.index()], states)
+    {
+        // It took writes although it receives, and has not stepped back.
+        claimants.push(old);
+        claimants.sort_unstable();
+        verdict.conflict = claimants;
+        return;
+    }
+    let claimants = prefer_read_write(states, claimants);
     let incumbent = memory.incumbent.filter(|id| claimants.contains(id));
     match claimants[..] {
         [] => {}
@@ -150,6 +235,21 @@ fn elect(states: &[State], memory: &Memory, verdict: &mut Verdict) {
                 verdict.conflict = claimants;
             }
         }
+    }
+}
+
+/// Servers whose sessions begin read only are no rivals of one whose sessions do not.
+fn prefer_read_write(states: &[State], claimants: Vec<ServerId>) -> Vec<ServerId> {
+    let begins_read_only = |id: &ServerId| {
+        let report = states[id.index()].current();
+        report.is_some_and(|report| report.begins_read_only)
+    };
+    match claimants.iter().all(begins_read_only) {
+        true => claimants,
+        false => claimants
+            .into_iter()
+            .filter(|id| !begins_read_only(id))
+            .collect(),
     }
 }
 
@@ -250,7 +350,7 @@ pub(crate) fn is_abandoned(states: &[State], id: ServerId) -> bool {
     witnesses > 0
 }
 
-fn follows(replica: &State, source: &State) -> bool {
+pub(crate) fn follows(replica: &State, source: &State) -> bool {
     source.current().is_some() && follows_known(replica, source)
 }
 
@@ -260,7 +360,7 @@ fn follows_known(replica: &State, source: &State) -> bool {
 }
 
 /// A replica's status is about this source.
-fn is_about(status: &ReplicationStatus, source: &State) -> bool {
+pub(crate) fn is_about(status: &ReplicationStatus, source: &State) -> bool {
     let Some(report) = source.report.as_deref() else {
         return false;
     };
@@ -294,13 +394,21 @@ fn is_stalled(state: &State) -> bool {
         .is_some_and(|report| report.stuck_commits > 0)
 }
 
-fn receives(state: &State) -> bool {
+pub(crate) fn receives(state: &State) -> bool {
     replication(state).is_some_and(|status| status.receiver != Receiver::Stopped)
 }
 
-/// Up, writable, and not receiving anybody's changes; where there is a group, its primary. A server that
-/// should be a member and was started without its group looks like an asynchronous primary.
-fn claims_writes(state: &State, states: &[State]) -> bool {
+/// The servers that could take writes, whether or not they receive from another.
+fn writable(states: &[State]) -> impl Iterator<Item = ServerId> {
+    let found = (0..).map(ServerId).zip(states);
+    found
+        .filter(|(_, state)| is_writable(state, states))
+        .map(|(id, _)| id)
+}
+
+/// Up and writable; where there is a group, its primary. A server that should be a member and was started
+/// without its group looks like an asynchronous primary.
+pub(crate) fn is_writable(state: &State, states: &[State]) -> bool {
     let leads = || match group::is_group(states) {
         true => group::claims_writes(state, states) || feeds_group(state, states),
         false => true,
@@ -311,7 +419,6 @@ fn claims_writes(state: &State, states: &[State]) -> bool {
         && state.unconfirmed.is_none()
         && state.current().is_some()
         && !refuses_writes(state)
-        && !receives(state)
         && leads()
 }
 
@@ -383,7 +490,7 @@ pub(crate) fn unfit(
     if state.draining {
         return Some(Unfit::Draining);
     }
-    if verdict.alone {
+    if verdict.alone && state.counts() {
         return None;
     }
     match state.health {
@@ -436,6 +543,12 @@ fn unfit_beside(
     match &report.replication {
         Some(status) => unfit_replica(state, status, verdict.well, options),
         None if !report.refuses_writes() => Some(Unfit::Writable),
+        // It reads the primary's own files (Aurora), or an operator says that it is of use.
+        None if report.innodb_read_only
+            && (report.shares_storage || state.spec.role == ConfiguredRole::Replica) =>
+        {
+            None
+        }
         // Nobody is ahead of it for certain while there is no primary.
         None => verdict.leader.is_some().then_some(Unfit::NotReplicating),
     }

@@ -10,6 +10,7 @@ mod family;
 mod fold;
 mod group;
 mod gtid;
+mod head;
 mod judge;
 mod marks;
 mod observation;

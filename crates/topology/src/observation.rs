@@ -106,6 +106,14 @@ pub struct ProbeReport {
     pub super_read_only: bool,
     /// MySQL's `@@offline_mode`.
     pub offline_mode: bool,
+    /// `@@innodb_read_only`: its tables cannot be written at all. So are Aurora's readers, with `read_only`
+    /// OFF and without replication.
+    pub innodb_read_only: bool,
+    /// It reads files that another server writes: Amazon Aurora (`@@aurora_version` is there).
+    pub shares_storage: bool,
+    /// New sessions begin read only: `@@GLOBAL.transaction_read_only`, or `init_connect` sets it. A session
+    /// may say otherwise.
+    pub begins_read_only: bool,
     /// What tells this server's process from any other: host name, port and data folder. Empty where
     /// that was not asked. Servers that are cloned share a server_uuid until they are restarted
     /// without it, and MariaDB (10.11) has none.
@@ -160,6 +168,9 @@ impl ProbeReport {
             read_only: false,
             super_read_only: false,
             offline_mode: false,
+            innodb_read_only: false,
+            shares_storage: false,
+            begins_read_only: false,
             identity: "".into(),
             peers: Vec::new(),
             stuck_commits: 0,
@@ -194,7 +205,7 @@ impl ProbeReport {
 
     /// The server refuses ordinary clients' writes.
     pub fn refuses_writes(&self) -> bool {
-        self.read_only || self.super_read_only || self.offline_mode
+        self.read_only || self.super_read_only || self.offline_mode || self.innodb_read_only
     }
 }
 

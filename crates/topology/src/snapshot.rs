@@ -91,11 +91,15 @@ pub enum NoPrimary {
     Doubtful(ServerId),
     /// The servers that answer are in a part of their group without a majority.
     NoQuorum,
+    /// This server is writable, and set to receive from another that may be the primary.
+    Replicates(ServerId),
+    /// The server that is configured as the primary does not answer; no other takes its place.
+    Fixed(ServerId),
 }
 
 impl NoPrimary {
     /// The labels of all reasons, for metrics.
-    pub const LABELS: [&'static str; 10] = [
+    pub const LABELS: [&'static str; 12] = [
         "not_asked",
         "nobody",
         "lost",
@@ -106,6 +110,8 @@ impl NoPrimary {
         "unreachable",
         "doubtful",
         "no_quorum",
+        "replicates",
+        "fixed",
     ];
 
     /// The reason in a word, for metrics and columns.
@@ -121,6 +127,8 @@ impl NoPrimary {
             NoPrimary::Unreachable(_) => "unreachable",
             NoPrimary::Doubtful(_) => "doubtful",
             NoPrimary::NoQuorum => "no_quorum",
+            NoPrimary::Replicates(_) => "replicates",
+            NoPrimary::Fixed(_) => "fixed",
         }
     }
 
@@ -132,9 +140,42 @@ impl NoPrimary {
             | NoPrimary::Draining(id)
             | NoPrimary::Stalled(id)
             | NoPrimary::Unreachable(id)
-            | NoPrimary::Doubtful(id) => Some(id),
+            | NoPrimary::Doubtful(id)
+            | NoPrimary::Replicates(id)
+            | NoPrimary::Fixed(id) => Some(id),
             NoPrimary::NotAsked | NoPrimary::Nobody | NoPrimary::Conflict | NoPrimary::NoQuorum => {
                 None
+            }
+        }
+    }
+}
+
+impl NoPrimary {
+    /// What an operator, or an orchestrator, can do.
+    pub fn advice(self) -> &'static str {
+        match self {
+            NoPrimary::NotAsked => "wait until the servers have been asked",
+            NoPrimary::Nobody => {
+                "make one server writable (read_only, super_read_only and offline_mode OFF, and not \
+                 innodb_read_only)"
+            }
+            NoPrimary::Lost(_) | NoPrimary::Unreachable(_) => {
+                "start it, or promote another: stop replication there and set read_only = OFF"
+            }
+            NoPrimary::Demoted(_) => {
+                "promote another: stop replication there and set read_only = OFF"
+            }
+            NoPrimary::Draining(_) => "promote another, or RESUME SERVER",
+            NoPrimary::Stalled(_) => "free its disk, or promote another",
+            NoPrimary::Conflict => "set read_only on all but the one that is to take writes",
+            NoPrimary::Doubtful(_) => "look at its data; RESUME SERVER vouches for it",
+            NoPrimary::NoQuorum => "start the other members, or force the group's membership",
+            NoPrimary::Replicates(_) => {
+                "if it is the primary, remove the leftover there (RESET REPLICA ALL), make what it \
+                 follows read only, or give it role = \"primary\""
+            }
+            NoPrimary::Fixed(_) => {
+                "start it, or take role = \"primary\" from it, so that another may take its place"
             }
         }
     }
@@ -157,6 +198,10 @@ impl fmt::Display for NoPrimary {
                 "the server that claims to be the primary lacks what the last primary had"
             }
             NoPrimary::NoQuorum => "no majority of the group answers",
+            NoPrimary::Replicates(_) => {
+                "the writable server is set to replicate from one that may be the primary"
+            }
+            NoPrimary::Fixed(_) => "the server that is configured as the primary does not answer",
         })
     }
 }
@@ -280,9 +325,16 @@ pub struct ServerView {
     /// It is no longer part of the topology, and takes nothing. It keeps its index, and comes back to
     /// it if it is ever found again. Not to be listed.
     pub gone: bool,
+    /// The configuration names it; else other servers do.
+    pub listed: bool,
 }
 
 impl ServerView {
+    /// Others name it, and it has never answered at the address that they say.
+    pub fn is_hearsay(&self) -> bool {
+        !self.listed && self.report.is_none() && matches!(self.health, Health::Down { .. })
+    }
+
     /// Takes reads.
     pub fn is_fit(&self) -> bool {
         self.unfit.is_none()
@@ -318,6 +370,9 @@ pub struct Snapshot {
     pub without: Option<NoPrimary>,
     /// The servers that claim to be the primary, where there are several; else empty.
     pub conflict: Vec<ServerId>,
+    /// The server that the configuration names as the primary, where it is read only and another is
+    /// the primary by what the servers show.
+    pub overruled: Option<ServerId>,
     /// The servers' family; none until one has answered.
     pub family: Option<Family>,
     /// The primary's version number, else the first known, else 0.

@@ -99,6 +99,12 @@ impl State {
         !self.gone && self.same_as.is_none()
     }
 
+    /// It is listed, or has ever answered. What others name and nobody here can reach is shown, and that
+    /// is all.
+    pub(crate) fn counts(&self) -> bool {
+        self.configured || self.report.is_some() || self.health == Health::Unknown
+    }
+
     /// The report, where it can still be believed.
     pub(crate) fn current(&self) -> Option<&ProbeReport> {
         self.report.as_deref().filter(|_| self.fresh)
@@ -261,6 +267,7 @@ impl State {
             incarnation: self.incarnation,
             draining: self.draining,
             gone: self.gone,
+            listed: self.configured,
         }
     }
 }

@@ -11,6 +11,9 @@ use super::consts::{ProtocolNames, cap, status};
 /// Values longer than this are printed as a head, a length and a digest.
 const PRINT_MAX: usize = 240;
 
+/// The longest error message that is shown whole, in bytes: what the servers have room for.
+const MESSAGE_MAX: usize = 512;
+
 /// An OK packet, also in its guise as the end of a result set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OkPacket {
@@ -178,7 +181,7 @@ impl ErrPacket {
         Some(Self {
             code,
             state,
-            message: printable(r.rest()),
+            message: printable_up_to(r.rest(), MESSAGE_MAX),
         })
     }
 }
@@ -246,7 +249,11 @@ impl Column {
 
 /// Bytes as one line of ASCII; other bytes as `\xNN`; long ones as head, length and digest.
 pub fn printable(bytes: &[u8]) -> String {
-    let shown = if bytes.len() > PRINT_MAX {
+    printable_up_to(bytes, PRINT_MAX)
+}
+
+fn printable_up_to(bytes: &[u8], max: usize) -> String {
+    let shown = if bytes.len() > max {
         &bytes[..48]
     } else {
         bytes
@@ -262,7 +269,7 @@ pub fn printable(bytes: &[u8]) -> String {
             }
         }
     }
-    if bytes.len() > PRINT_MAX {
+    if bytes.len() > max {
         let digest: String = Sha1::digest(bytes)
             .iter()
             .take(8)

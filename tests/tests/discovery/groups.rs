@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use millrace_sandbox::Cluster;
+use millrace_sandbox::{APP, Cluster};
 use millrace_tests::checks::Checks;
+use millrace_tests::wire::{Connection, Login};
 
 use crate::view::{Eye, View, port, server};
 
@@ -17,6 +18,12 @@ pub(crate) async fn group(checks: &mut Checks, cluster: &Cluster) {
         .await;
     checks.run("switchover", switchover(cluster)).await;
     checks.run("killed", killed(cluster)).await;
+    checks
+        .run(
+            "killed, by the servers' defaults",
+            killed_by_default(cluster),
+        )
+        .await;
     checks.run("expelled", expelled(cluster)).await;
     checks.run("a member leaves", leaves(cluster)).await;
     checks.run("no majority", no_majority(cluster)).await;
@@ -100,6 +107,40 @@ async fn killed(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.start(&old).await?;
     eye.whole(cluster, &cluster.primary().name).await?;
     Ok(())
+}
+
+/// With the servers' own time until a member is expelled (the sandbox's is shorter), a write that comes when
+/// the primary is killed waits for the next, by Millrace's defaults.
+async fn killed_by_default(cluster: &Cluster) -> anyhow::Result<()> {
+    let (old, other) = (cluster.primary().name, replica(cluster));
+    let expel_after = async |seconds: u32| {
+        for server in cluster.servers() {
+            let mut control = cluster.control(&server.name).await?;
+            let set = format!("SET GLOBAL group_replication_member_expel_timeout = {seconds}");
+            control.run(&set).await?;
+            control.close().await;
+        }
+        anyhow::Ok(())
+    };
+    expel_after(5).await?;
+    let eye = Eye::at(&server(cluster, &other)?).await?;
+    eye.whole(cluster, &old).await?;
+    let login = Login::new(eye.0.address(), APP.user, APP.password);
+    let mut client = Connection::open(&login).await?;
+    cluster.kill(&old).await?;
+    let begun = Instant::now();
+    let written = client
+        .query("CREATE TABLE IF NOT EXISTS app.waited (id INT PRIMARY KEY)")
+        .await;
+    println!("  a write waited for {:?}", begun.elapsed());
+    ensure!(written.ok().is_some(), "{:?}", written.render());
+    ensure!(
+        begun.elapsed() > Duration::from_secs(10),
+        "not the defaults"
+    );
+    cluster.start(&old).await?;
+    eye.whole(cluster, &cluster.primary().name).await?;
+    expel_after(0).await
 }
 
 /// Held until the others have expelled it: it wakes up with an old view, and takes nothing.

@@ -4,6 +4,7 @@
 mod asynchronous;
 mod groups;
 mod judgement;
+mod primary;
 mod view;
 
 use millrace_sandbox::{Cluster, ClusterSpec, Family, Topology, skip_unless_topology};
@@ -28,6 +29,7 @@ async fn asynchronous(family: Family) -> anyhow::Result<()> {
     let mut checks = Checks::new(format!("discovery, {family}"));
     let cluster = cluster(family, Topology::Async).await?;
     asynchronous::run(&mut checks, &cluster).await;
+    primary::run(&mut checks, &cluster).await;
     judgement::run(&mut checks, &cluster).await;
     checks.finish()
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_topology::{Cause, Health, ObservationKind, Role, ServerId, Unfit};
-use tracing::warn;
+use millrace_topology::{Cause, Health, ObservationKind, Role, ServerId, ServerView, Unfit};
+use tracing::{info, warn};
 
 use super::{Counts, Monitor, MonitorOptions, World};
 use crate::chronicle;
@@ -26,7 +26,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(50);
 /// So many probes in a row are not counted because this process stood still meanwhile.
 const EXCUSES: u32 = 3;
 
-/// Another name of a known server is asked so many times more seldom.
+/// Another name of a known server is asked so many times more seldom, and so is an address that others name
+/// and that has never answered.
 const SELDOM: u32 = 10;
 
 /// What watches one server.
@@ -165,9 +166,11 @@ impl Eye {
     fn interval(&self) -> Duration {
         let world = self.monitor.world.borrow();
         let snapshot = &world.snapshot;
-        let unfit = snapshot.server(self.id).and_then(|view| view.unfit);
+        let view = snapshot.server(self.id);
+        let unfit = view.and_then(|view| view.unfit);
         let held = snapshot.primary.is_none() && snapshot.epoch > 0;
         match unfit {
+            _ if view.is_some_and(ServerView::is_hearsay) => self.options.interval * SELDOM,
             Some(Unfit::SameServer(_)) => self.options.interval * SELDOM,
             _ if held => self.options.urgent_interval.min(self.options.interval),
             _ => self.options.interval,
@@ -334,7 +337,7 @@ impl Eye {
         if blind.is_some() && track.complaint != blind {
             let name = self.name();
             let error = blind.as_deref();
-            warn!(server = %name, error, "the monitor's account may not list its replicas: those that no other server names are not found");
+            info!(server = %name, error, "the monitor's account may not list its replicas: those that no other server names are not found");
         }
         track.complaint = blind;
         track.excused = 0;

@@ -29,6 +29,7 @@ fn server(id: ServerId, role: Role, executed: &str) -> ServerView {
         incarnation: 0,
         draining: false,
         gone: false,
+        listed: true,
     }
 }
 
@@ -36,6 +37,7 @@ fn server(id: ServerId, role: Role, executed: &str) -> ServerView {
 fn world() -> Snapshot {
     Snapshot {
         unreplicated: None,
+        overruled: None,
         generation: 1,
         epoch: 1,
         servers: vec![

@@ -21,6 +21,7 @@ fn server_view(id: u16, role: Role, executed: &str) -> ServerView {
         incarnation: 0,
         draining: false,
         gone: false,
+        listed: true,
     }
 }
 
@@ -29,6 +30,7 @@ fn world() -> Snapshot {
     late.unfit = Some(Unfit::ApplierStopped);
     Snapshot {
         unreplicated: None,
+        overruled: None,
         generation: 1,
         epoch: 1,
         servers: vec![

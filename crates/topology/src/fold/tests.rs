@@ -648,5 +648,6 @@ fn servers_that_are_not_in_the_list_are_ignored() {
 
 mod discovery;
 mod groups;
+mod heads;
 mod returns;
 mod simulation;

@@ -111,7 +111,19 @@ fn why(snapshot: &Snapshot, view: &ServerView) -> String {
         Some(id) => id == view.id,
         None => snapshot.conflict.is_empty() || snapshot.conflict.contains(&view.id),
     });
-    let without = without.map(|without| format!("no server takes writes: {without}"));
-    let both: Vec<String> = unfit.into_iter().chain(without).collect();
+    let without =
+        without.map(|without| format!("no server takes writes: {without}; {}", without.advice()));
+    let overruled = (snapshot.overruled == Some(view.id))
+        .then(|| "role = \"primary\", but read only, and another is the primary".to_owned());
+    let hearsay = view.is_hearsay().then(|| {
+        "never reached at this address, which another server names: see discovery.translate"
+            .to_owned()
+    });
+    let all = unfit
+        .into_iter()
+        .chain(hearsay)
+        .chain(overruled)
+        .chain(without);
+    let both: Vec<String> = all.collect();
     both.join("; ")
 }

@@ -140,18 +140,31 @@ fn confirm(believed: &mut [Believed], snapshot: &Snapshot) {
     }
 }
 
-fn writes_there(believed: &Believed) -> bool {
+fn is_writable(believed: &Believed) -> bool {
     let report = believed.report.as_ref();
-    report.is_some_and(|report| {
-        let receives = report
-            .replication
-            .as_ref()
-            .is_some_and(|status| status.receiver != Receiver::Stopped);
-        !report.refuses_writes()
-            && !receives
-            && !believed.refused_write
-            && believed.unconfirmed.is_none()
-    })
+    let takes = report.is_some_and(|report| !report.refuses_writes());
+    takes && !believed.refused_write && believed.unconfirmed.is_none()
+}
+
+fn receives(believed: &Believed) -> Option<&ReplicationStatus> {
+    let status = believed.report.as_ref()?.replication.as_ref();
+    status.filter(|status| status.receiver != Receiver::Stopped)
+}
+
+fn writes_there(believed: &Believed) -> bool {
+    is_writable(believed) && receives(believed).is_none()
+}
+
+/// What a primary is set to receive from takes no writes, and nobody else claims to be the primary.
+fn check_head(primary: ServerId, believed: &[Believed]) {
+    let Some(status) = receives(&believed[primary.index()]) else {
+        return;
+    };
+    assert!(!believed.iter().any(writes_there), "a better one");
+    let source = status.source_host.trim_start_matches('s').parse::<usize>();
+    let source = source.ok().filter(|at| *at != primary.index());
+    let source = source.and_then(|at| believed.get(at));
+    assert!(!source.is_some_and(is_writable), "its source is writable");
 }
 
 fn check(snapshot: &Snapshot, believed: &[Believed], before: &Snapshot) {
@@ -160,7 +173,8 @@ fn check(snapshot: &Snapshot, believed: &[Believed], before: &Snapshot) {
         assert!(view.health.is_usable(), "the primary answers");
         assert!(!view.draining, "and is not drained");
         assert_eq!(snapshot.without, None);
-        assert!(writes_there(&believed[primary.index()]), "and takes writes");
+        assert!(is_writable(&believed[primary.index()]), "and takes writes");
+        check_head(primary, believed);
         assert_eq!(view.role, Role::Primary);
         let rivals = believed
             .iter()
