@@ -75,6 +75,11 @@ fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[Str
         .iter()
         .map(|address| format!("[[server]]\naddress = \"{address}\"\n"))
         .collect();
+    // Suites put forwarders between Millrace and servers: the servers' own names would lead around them.
+    let discovery = match options.extra.contains("[discovery") {
+        true => "",
+        false => "[discovery]\nmode = \"off\"\n",
+    };
     format!(
         "{workers}\
          [[listen]]\naddress = \"127.0.0.1:{port}\"\n\
@@ -86,7 +91,7 @@ fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[Str
          [routing]\nwait_limit = {}\n\
          [auth]\nfailure_delay = \"0s\"\n\
          [log]\nlevel = \"{}\"\n\
-         {}",
+         {discovery}{}",
         MONITOR.user,
         options.pool_max,
         ms(options.pool_wait),

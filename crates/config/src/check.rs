@@ -170,7 +170,7 @@ impl Check<'_> {
         if config.discovery.mode == DiscoveryMode::Off {
             return;
         }
-        if config.monitor.user.is_none() {
+        if config.monitor.user.is_none() && config.discovery.mode == DiscoveryMode::Auto {
             let what = "discovery.mode is \"auto\", but there is no account to ask the servers";
             self.error(Item::Discovery, what, Some("add [monitor] with user"));
         }

@@ -13,8 +13,8 @@ use crate::{Address, Config};
 /// `[discovery]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Discovery {
-    /// `mode`: `"off"` (default: the servers listed are all there are) or `"auto"`: those listed are
-    /// asked which others there are, and those are used as well.
+    /// `mode`: `"auto"` (default): the servers listed are asked which others there are, and those are used
+    /// as well; or `"off"`: those listed are all there are.
     pub mode: DiscoveryMode,
     /// `max_servers` at a time, those listed included. Default 32, at most 256.
     pub max_servers: u32,
@@ -28,8 +28,10 @@ pub struct Discovery {
 /// Whether servers are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DiscoveryMode {
-    /// They are all listed.
+    /// As [`DiscoveryMode::Auto`] where the monitor has an account to ask the servers with, else off.
     #[default]
+    Default,
+    /// They are all listed.
     Off,
     /// Those listed are where it begins.
     Auto,
@@ -38,7 +40,7 @@ pub enum DiscoveryMode {
 impl Default for Discovery {
     fn default() -> Self {
         Discovery {
-            mode: DiscoveryMode::Off,
+            mode: DiscoveryMode::Default,
             max_servers: 32,
             forget_after: Duration::from_secs(600),
             translate: BTreeMap::new(),
@@ -64,9 +66,9 @@ impl Discovery {
         }
     }
 
-    /// What `topology` needs; none where nothing is found.
-    pub(crate) fn options(&self) -> Option<DiscoveryOptions> {
-        (self.mode == DiscoveryMode::Auto).then(|| DiscoveryOptions {
+    /// What `topology` needs; none where nothing is found. `asks`: there is an account to ask servers with.
+    pub(crate) fn options(&self, asks: bool) -> Option<DiscoveryOptions> {
+        (asks && self.mode != DiscoveryMode::Off).then(|| DiscoveryOptions {
             servers_max: self.max_servers as usize,
             forget_after_ms: u64::try_from(self.forget_after.as_millis()).unwrap_or(u64::MAX),
             translate: self.translate.clone(),

@@ -103,7 +103,7 @@ impl Config {
             running_max: self.routing.max_running,
             slow_start_ms: u64::try_from(self.routing.slow_start.as_millis()).unwrap_or(u64::MAX),
             fail_after: self.monitor.fail_after,
-            discovery: self.discovery.options(),
+            discovery: self.discovery.options(self.monitor.user.is_some()),
         };
         let specs = self.servers.iter().map(Server::spec).collect();
         (options, specs)
@@ -429,7 +429,8 @@ impl Default for Routing {
 /// `[failover]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failover {
-    /// `hold_time`: how long a statement waits for a server that can run it. Default 15 s; 0: not at
+    /// `hold_time`: how long a statement waits for a server that can run it. Default 30 s, more than
+    /// a group of servers takes by its own defaults to elect another primary (21.5 s); 0: not at
     /// all.
     pub hold_time: Duration,
     /// `max_held`: statements that wait at once. Default 10000.
@@ -455,7 +456,7 @@ pub struct Failover {
 impl Default for Failover {
     fn default() -> Self {
         Failover {
-            hold_time: Duration::from_secs(15),
+            hold_time: Duration::from_secs(30),
             max_held: 10_000,
             max_held_bytes: 64 << 20,
             retries: 2,

@@ -334,7 +334,7 @@ impl Lines {
         } = discovery;
         let mode = match mode {
             DiscoveryMode::Off => "off",
-            DiscoveryMode::Auto => "auto",
+            DiscoveryMode::Default | DiscoveryMode::Auto => "auto",
         };
         self.put("discovery.mode", mode);
         self.put("discovery.max_servers", max_servers);

@@ -603,6 +603,19 @@ fn the_readme_shows_what_is_right() {
     assert_eq!(errors(example), "");
 }
 
+#[test]
+fn servers_are_found_where_there_is_an_account_to_ask_with() {
+    let base = "[[listen]]\naddress = \"*:1\"\n[[server]]\naddress = \"a:1\"\n";
+    let finds = |more: &str| {
+        let config = load(&format!("{base}{more}")).unwrap();
+        config.topology().0.discovery.is_some()
+    };
+    let monitor = "[monitor]\nuser = \"m\"\npassword_file = \"secret\"\n";
+    assert!(!finds(""), "nobody can be asked");
+    assert!(finds(monitor));
+    assert!(!finds(&format!("{monitor}[discovery]\nmode = \"off\"\n")));
+}
+
 /// Every default that the example shows in a comment is the default.
 #[test]
 fn the_example_shows_the_defaults() {
@@ -626,6 +639,9 @@ fn the_example_shows_the_defaults() {
     let mut with = with;
     // Shown as an example: it has no default.
     with.servers[0].zone = String::new();
+    // Said aloud, it asks for an account of the monitor.
+    assert_eq!(with.discovery.mode, DiscoveryMode::Auto);
+    with.discovery.mode = DiscoveryMode::Default;
     assert_eq!(with, without);
     assert!(
         shown.matches(" = ").count() > 40,
