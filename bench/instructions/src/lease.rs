@@ -41,6 +41,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         timeout: PoolOptions::default().connect_timeout,
         states: Rc::default(),
         rooms: Rc::default(),
+        successors: Box::new(|_| Vec::new()),
     };
     let server = ServerPool::new(
         Arc::new(facts),

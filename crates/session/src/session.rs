@@ -764,6 +764,7 @@ mod tests {
             collation: 45,
             tls: false,
             caller: Rc::new(Caller::new(&client, None)),
+            nonce: [1; 20],
         };
         handle.busy_since.set(worker.tick());
         let capabilities = Capabilities::PROTOCOL_41;
