@@ -57,6 +57,22 @@ pub fn enter(test: &str) -> anyhow::Result<bool> {
     Ok(false)
 }
 
+/// Names addresses in this namespace, instead of `/etc/hosts`. `file` is where the names are written.
+///
+/// # Errors
+/// Where that cannot be.
+pub fn name_hosts(file: &std::path::Path, lines: &str) -> anyhow::Result<()> {
+    std::fs::write(file, format!("127.0.0.1 localhost\n{lines}"))?;
+    let status = Command::new("mount")
+        .arg("--bind")
+        .args([file, std::path::Path::new("/etc/hosts")])
+        .status()
+        .context("mount")?;
+    ensure!(status.success(), "mount --bind {}", file.display());
+    std::fs::remove_file(file)?;
+    Ok(())
+}
+
 fn nft(rules: &str) -> anyhow::Result<()> {
     let status = Command::new("nft").arg(rules).status().context("nft")?;
     ensure!(status.success(), "nft {rules}");

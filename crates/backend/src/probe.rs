@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_protocol::handshake::Greeting;
+use millrace_protocol::Capabilities;
+use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
 use millrace_protocol::resultset::Rows;
 use millrace_topology::{
     Cause, Family, GaleraNode, GaleraState, GroupView, GtidSet, Member, MemberState, Peer,
@@ -12,12 +13,16 @@ use millrace_topology::{
 };
 
 use crate::conn::{Conn, Row};
-use crate::connect::{Address, Login, SharedNetwork, dial, open};
+use crate::connect::{
+    Address, LOGIN_PACKET_MAX, Login, MAX_PACKET, SharedNetwork, agreed, dial, open,
+};
 use crate::error::BackendError;
 use crate::fresh::Look;
 use crate::monitor::{CatalogueRows, MonitorOptions};
+use crate::packet_io::{read_packet, write_packet};
 use crate::pool::ServerFacts;
 use crate::state::{BASIS, Begins};
+use crate::stream::Stream;
 use crate::tcp::TcpOptions;
 use crate::tls::For;
 use crate::user_rows::{self, UserRows};
@@ -429,7 +434,7 @@ pub(crate) async fn greet(
     address: &Address,
     options: &MonitorOptions,
 ) -> Result<Probed, BackendError> {
-    let (mut stream, greeting, _) =
+    let (mut stream, greeting, mut buffer) =
         dial(address, &TcpOptions::default(), options.connect_timeout).await?;
     let family = match greeting.family() {
         millrace_protocol::handshake::Family::MySql => Family::MySql,
@@ -443,8 +448,8 @@ pub(crate) async fn greet(
     report.version_number = version_number(&version);
     report.version = version.into();
     report.gtid = false;
-    // The server counts a connection that breaks off in its login; it is told that we leave.
-    let _ = stream.send(&[1, 0, 0, 1, 1]).await;
+    let refused = be_refused(&mut stream, &mut buffer, &greeting);
+    let _ = tokio::time::timeout(options.connect_timeout, refused).await;
     Ok(Probed {
         report,
         greeting,
@@ -452,6 +457,36 @@ pub(crate) async fn greet(
         begins: Arc::new(Begins::unknown()),
         at: address.at,
     })
+}
+
+/// Brings a login to its end as nobody that the server knows. One that breaks off, or is no login, counts against
+/// Millrace's address, which the server shuts out after max_connect_errors of them; one that is refused does not.
+async fn be_refused(
+    stream: &mut Stream,
+    buffer: &mut Vec<u8>,
+    greeting: &Greeting,
+) -> Result<(), BackendError> {
+    let capabilities = agreed(Capabilities::empty(), greeting);
+    let response = HandshakeResponse {
+        capabilities,
+        max_packet: MAX_PACKET,
+        collation: 45,
+        user: b"millrace".to_vec(),
+        plugin: Some(greeting.auth_plugin.clone().into_bytes()),
+        ..HandshakeResponse::default()
+    };
+    let mut out = Vec::new();
+    response.encode(&mut out, 1);
+    stream.send(&out).await?;
+    loop {
+        let (sequence, payload) = read_packet(stream, buffer, LOGIN_PACKET_MAX).await?;
+        match ServerAuthPacket::parse(&payload, capabilities)? {
+            // There is such an account, without a password.
+            ServerAuthPacket::Ok => return Ok(stream.send(&[1, 0, 0, 0, 1]).await?),
+            ServerAuthPacket::Err(_) => return Ok(()),
+            _ => write_packet(stream, sequence.wrapping_add(1), &[]).await?,
+        }
+    }
 }
 
 /// The variables that this server's sessions have a basis for.
