@@ -75,11 +75,6 @@ fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[Str
         .iter()
         .map(|address| format!("[[server]]\naddress = \"{address}\"\n"))
         .collect();
-    // Suites put forwarders between Millrace and servers: the servers' own names would lead around them.
-    let discovery = match options.extra.contains("[discovery") {
-        true => "",
-        false => "[discovery]\nmode = \"off\"\n",
-    };
     format!(
         "{workers}\
          [[listen]]\naddress = \"127.0.0.1:{port}\"\n\
@@ -91,7 +86,7 @@ fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[Str
          [routing]\nwait_limit = {}\n\
          [auth]\nfailure_delay = \"0s\"\n\
          [log]\nlevel = \"{}\"\n\
-         {discovery}{}",
+         {}",
         MONITOR.user,
         options.pool_max,
         ms(options.pool_wait),
@@ -166,6 +161,11 @@ impl Launch {
     /// A configuration file, passed with `--config`.
     #[must_use]
     pub fn config(self, text: &str) -> Self {
+        // Suites put forwarders between Millrace and servers: the servers' own names would lead around them.
+        let text = &match text.contains("[discovery") {
+            true => text.to_owned(),
+            false => format!("{text}\n[discovery]\nmode = \"off\"\n"),
+        };
         let path = self.dir().join("millrace.toml").display().to_string();
         self.file("millrace.toml", text).args(&["--config", &path])
     }
