@@ -86,9 +86,13 @@ async fn missed(client: &mut Connection, turns: u32) -> anyhow::Result<u32> {
     for turn in 0..turns {
         let write = format!("REPLACE INTO app.moved VALUES (1, {turn})");
         client.expect(&write).await?;
-        let read = "SELECT n FROM app.moved WHERE id = 1";
-        let seen = client.expect(read).await?.scalar();
-        missed += u32::from(seen != Some(turn.to_string()));
+        let read = "SELECT n, port FROM app.moved JOIN app.place ON id = 1";
+        let rows = client.expect(read).await?.rows();
+        let cell = |at: usize| rows.first().and_then(|row| row.get(at).cloned().flatten());
+        if cell(0) != Some(turn.to_string()) {
+            missed += 1;
+            println!("  {turn} was missed: {:?} at {:?}", cell(0), cell(1));
+        }
     }
     Ok(missed)
 }

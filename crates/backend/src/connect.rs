@@ -388,14 +388,12 @@ pub(crate) fn scramble_sha2(password: &Secret, nonce: &[u8; 20]) -> Vec<u8> {
     }
 }
 
+/// What an account is refused with that was known by its hash alone.
+pub const LOG_IN_ANEW: &str =
+    "Millrace: the account's plugin is not mysql_native_password any more; log in anew";
+
 fn known(password: &Secret) -> Result<&[u8], BackendError> {
-    let unknown = || {
-        BackendError::Server(ServerError::new(
-            1045,
-            b"28000",
-            "Millrace: the account's plugin is not mysql_native_password any more; log in anew",
-        ))
-    };
+    let unknown = || BackendError::Server(ServerError::new(1045, b"28000", LOG_IN_ANEW));
     password.password().ok_or_else(unknown)
 }
 

@@ -79,6 +79,13 @@ impl Session {
     ) -> Result<Lease, Failure> {
         let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
         let before = is_primary();
+        let incarnation = || {
+            self.worker.with_world(|world| {
+                let view = world.snapshot.server(server);
+                view.map(|view| view.incarnation)
+            })
+        };
+        let chosen = incarnation();
         let wish = self.wish(server, state, request);
         let queued = match last && self.route.patient {
             true => pool.queue_patiently(&wish),
@@ -97,7 +104,10 @@ impl Session {
             Err(refused) => Err(refused),
         };
         match taken {
-            Ok(lease) if before && !is_primary() => {
+            // What it was chosen for is not true of the machine that its name means now.
+            Ok(lease)
+                if (before && !is_primary()) || incarnation() != chosen || !lease.is_there() =>
+            {
                 lease.give_back();
                 Err(Answer::no_server(NoServer::NoPrimary).into())
             }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use millrace_backend::pool::Lease;
 use millrace_backend::positions::Position;
 use millrace_protocol::Capabilities;
 use millrace_protocol::ok::OkFields;
@@ -91,7 +92,7 @@ impl Session {
     /// Notes what the statement that has just been answered let the session see.
     pub(crate) fn note_seen(
         &mut self,
-        server: ServerId,
+        lease: &Lease,
         request: &Request<'_>,
         class: &Statement,
         outcome: &Outcome,
@@ -99,6 +100,7 @@ impl Session {
         if request.expect == Expect::Prepare {
             return;
         }
+        let server = lease.server;
         self.home = Some(server);
         if outcome.positioned && !reads_after_writing(class) {
             // Whoever has the session's transaction has all that was committed before it.
@@ -119,7 +121,12 @@ impl Session {
             self.seen = Some(Seen {
                 server,
                 mark,
-                incarnation,
+                // Of another machine than the server's name means now, no incarnation of it says anything.
+                incarnation: if lease.is_there() {
+                    incarnation
+                } else {
+                    u32::MAX
+                },
                 reads: before.map_or(1, |before| before.reads.saturating_add(1)),
             });
         }

@@ -150,7 +150,7 @@ impl Session {
             self.worker.shared.monitor.accounts_changed(lease.server);
         }
         self.note_position(&outcome, request);
-        self.note_seen(lease.server, request, class, &outcome);
+        self.note_seen(&lease, request, class, &outcome);
         let hidden = self.hides_position(&outcome, request)
             || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
         if hidden {

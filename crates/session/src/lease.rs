@@ -567,8 +567,7 @@ impl Session {
         use millrace_topology::ObservationKind;
         let meaning = meaning(&error);
         if meaning == Meaning::NotRun && request.access > Access::Read {
-            let monitor = &self.worker.shared.monitor;
-            monitor.observe(lease.server, ObservationKind::RefusedWrite);
+            self.worker.observe(lease, ObservationKind::RefusedWrite);
         }
         let why = Answer::server(error);
         if self.lease_is_kept() {
@@ -704,7 +703,7 @@ impl Session {
         sent: bool,
     ) -> Result<Attempt, Failure> {
         let kind = millrace_topology::ObservationKind::LiveError(millrace_topology::Cause::Lost);
-        self.worker.shared.monitor.observe(lease.server, kind);
+        self.worker.observe(lease, kind);
         lease.broken = true;
         let why = Answer::backend(error);
         if self.lease_is_kept() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_backend::account::Account;
-use millrace_backend::connect::LOGIN_PACKET_MAX;
+use millrace_backend::connect::{LOG_IN_ANEW, LOGIN_PACKET_MAX};
 use millrace_backend::packet_io::{read_header, read_packet, write_packet};
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
@@ -657,6 +657,13 @@ impl Entrance<'_> {
             }
         };
         self.waits.end();
+        let let_in =
+            let_in.map_err(
+                |answer| match answer.error.message == LOG_IN_ANEW.as_bytes() {
+                    true => Answer::server(denied(claim, self.address).error.clone()),
+                    false => answer,
+                },
+            );
         let hosts = worker.options().hosts;
         let password = Some(&account.password);
         self.caller

@@ -209,7 +209,7 @@ impl Session {
         let Some(counted) = counted else {
             let answer = reading.await;
             self.note_wait(lease, answer)?;
-            self.worker.reached(lease.server, self.required());
+            self.worker.reached_on(lease, self.required());
             return Ok(());
         };
         let limit = match self.worker.options().routing.wait_limit_ms {
@@ -224,7 +224,7 @@ impl Session {
         let answer = answer.unwrap_or_else(|_| late());
         self.note_wait(lease, answer)?;
         let reached = GtidSet::Cluster(counted);
-        self.worker.reached(lease.server, &reached);
+        self.worker.reached_on(lease, &reached);
         self.shown_by = Some(lease.server);
         Ok(())
     }

@@ -16,7 +16,7 @@ use millrace_backend::error::BackendError;
 use millrace_backend::fresh::Version;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::opener::{Logins, Successors};
-use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
+use millrace_backend::pool::{Lease, Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
 use millrace_backend::prepared::{ById, StatementUid};
 use millrace_backend::rooms::Rooms;
 use millrace_backend::state::{SessionState, States, Value};
@@ -26,7 +26,7 @@ use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
 use millrace_sql::{Family, LexMode, Shapes, Statement};
-use millrace_topology::{GtidSet, ServerId, Waits};
+use millrace_topology::{GtidSet, ObservationKind, ServerId, Waits};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
@@ -865,8 +865,22 @@ impl Worker {
         self.reached(server, position);
     }
 
+    /// The server of a connection was seen to have reached `position`.
+    pub(crate) fn reached_on(&self, lease: &Lease, position: &GtidSet) {
+        if lease.is_there() {
+            self.reached(lease.server, position);
+        }
+    }
+
+    /// Something was seen of a connection's server that the monitor should look at.
+    pub(crate) fn observe(&self, lease: &Lease, kind: ObservationKind) {
+        if lease.is_there() {
+            self.shared.monitor.observe(lease.server, kind);
+        }
+    }
+
     /// A server was seen to have reached `position`.
-    pub(crate) fn reached(&self, server: ServerId, position: &GtidSet) {
+    fn reached(&self, server: ServerId, position: &GtidSet) {
         let mut known = self.known.borrow_mut();
         while known.len() <= server.index() {
             known.push(GtidSet::new(position.family()));

@@ -33,6 +33,8 @@ pub(crate) async fn no_secret_gets_out(ground: &Ground) -> anyhow::Result<()> {
     let mut secrets = ground.secrets.borrow().clone();
     secrets.sort();
     secrets.dedup();
+    // Of accounts without a password.
+    secrets.retain(|secret| !secret.is_empty());
     ensure!(!secrets.is_empty(), "no secret was used");
     let mut found = Vec::new();
     for secret in &secrets {

@@ -400,6 +400,11 @@ impl Pool {
 }
 
 impl Lease {
+    /// It leads to the machine that its server's name means now: what is known of the server is known of that.
+    pub fn is_there(&self) -> bool {
+        self.server.is_there(self)
+    }
+
     /// A statement begins on a connection that its session has kept.
     pub fn begin(&mut self) {
         let begin = || self.server.concurrency.begin_kept();
