@@ -562,7 +562,7 @@ async fn asked_after_others(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 /// MariaDB: a column's default draws from a sequence, on the primary's one connection. Nobody is told what another has
-/// drawn: once a session of the account has asked, each keeps the connection on which it writes.
+/// drawn.
 async fn drawn_by_defaults(cluster: &Cluster) -> anyhow::Result<()> {
     if cluster.family() == Family::MySql {
         return Ok(());
@@ -589,14 +589,19 @@ async fn drawn_by_defaults(cluster: &Cluster) -> anyhow::Result<()> {
     ensure!(nothing.is_none(), "a new session: {nothing:?}");
     new.quit().await;
     one.expect(draws).await?;
+    one.expect("SELECT v FROM app.drawing WHERE id = 0 FOR UPDATE")
+        .await?;
     let own = one.expect(asks).await?.scalar();
     ensure!(own.as_deref() == Some("101"), "its own: {own:?}");
+    // It keeps the connection: it may ask again.
     one.quit().await;
-    // One that had drawn before anybody asked, and others since: it is told so.
+    // One that had drawn before others used its connection: it is told so.
     let lost = other.query(asks).await;
     let lost = lost.err().map(|error| error.code);
     ensure!(lost == Some(1105), "what others drew since: {lost:?}");
-    other.expect(draws).await?;
+    for sql in ["BEGIN", draws] {
+        other.expect(sql).await?;
+    }
     let own = other.expect(asks).await?.scalar();
     ensure!(own.as_deref() == Some("102"), "its own: {own:?}");
     Ok(())

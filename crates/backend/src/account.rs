@@ -1,7 +1,6 @@
 //! An account as Millrace knows it: name and password, in memory only.
 
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,8 +20,6 @@ pub struct Account {
     pub user: Box<[u8]>,
     /// The password.
     pub password: Secret,
-    /// Its sessions ask what they drew from sequences.
-    pub asks_for_draws: AtomicBool,
     /// What caching_sha2_password's fast path is checked with: SHA-256 twice. None where the password
     /// itself is not known.
     sha2: Option<[u8; 32]>,
@@ -66,7 +63,6 @@ impl Account {
         Account {
             id,
             user: user.into(),
-            asks_for_draws: AtomicBool::new(false),
             sha2: password.password().map(auth::sha2_double_hash),
             native: password.native_hash(),
             password,

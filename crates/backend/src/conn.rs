@@ -165,35 +165,6 @@ impl Drop for Permit {
     }
 }
 
-/// Sessions that may have drawn from sequences on a connection, for LASTVAL() there.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Drew {
-    #[default]
-    Nobody,
-    One(SessionUid),
-    Several,
-}
-
-impl Drew {
-    /// One more has, or the same again.
-    pub fn add(&mut self, uid: SessionUid) {
-        *self = match *self {
-            Drew::Nobody => Drew::One(uid),
-            Drew::One(one) if one == uid => Drew::One(uid),
-            Drew::One(_) | Drew::Several => Drew::Several,
-        };
-    }
-
-    /// Somebody else has.
-    pub fn is_of_others(self, uid: SessionUid) -> bool {
-        match self {
-            Drew::Nobody => false,
-            Drew::One(one) => one != uid,
-            Drew::Several => true,
-        }
-    }
-}
-
 /// A connection that is logged in and prepared for tracking.
 #[derive(Debug)]
 pub struct Conn {
@@ -233,8 +204,8 @@ pub struct Conn {
     pub saving: Option<Saving>,
     /// What the last user might still ask about.
     pub residue: Residue,
-    /// Who may have drawn from sequences since it was new.
-    pub drew: Drew,
+    /// The last session that may have drawn from sequences since it was new: LASTVAL() is its. 0: none.
+    pub drew: SessionUid,
     /// Prepared statements it holds.
     pub prepared: Prepared,
     /// Session tracking is set as a client wanted it, not as Millrace needs it.
@@ -323,7 +294,7 @@ impl Conn {
             plugin: opened.greeting.auth_plugin,
             permit,
             at: None,
-            drew: Drew::Nobody,
+            drew: 0,
             exchange: Exchange::default(),
         }
     }
@@ -735,7 +706,7 @@ impl Conn {
         self.forget_private();
         self.prepared.clear();
         self.residue = Residue::default();
-        self.drew = Drew::Nobody;
+        self.drew = 0;
         self.last_insert_id = Some(0);
         let mut state = self.finish_set_up(facts).await?;
         // The database stays, but `character_set_database` is no longer its own (observed on both
@@ -811,7 +782,7 @@ impl Conn {
         self.forget_private();
         self.prepared.clear();
         self.residue = Residue::default();
-        self.drew = Drew::Nobody;
+        self.drew = 0;
         self.last_insert_id = Some(0);
         self.last_user = 0;
         self.last_seq = 0;

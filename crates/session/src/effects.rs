@@ -20,7 +20,6 @@ use crate::lease::Request;
 use crate::pins::Cause;
 use crate::prelude::IdBefore;
 use crate::relay::Outcome;
-use crate::sequences::may_draw;
 use crate::session::{Session, Transaction};
 use crate::variables::{self, Named};
 use crate::worker::{COLLATION_DEFAULTS, CollationKey, Worker};
@@ -104,8 +103,9 @@ impl Session {
             }
         }
         if request.expect != Expect::Prepare || failed {
+            let held = self.holds_draws(&lease);
             self.note_results(&mut lease, &outcome, request, text);
-            self.note_draws(&mut lease, class);
+            self.note_draws(&mut lease, class, held);
         }
         self.note_transaction(&outcome, request, began);
         if self.journal.is_some() {
@@ -826,7 +826,7 @@ impl Session {
                 self.pin(PinReason::SessionState);
             }
         }
-        if class.flags.contains(Flags::SEQUENCE) || (may_draw(class) && self.asks_for_draws()) {
+        if class.flags.contains(Flags::SEQUENCE) {
             // LASTVAL() is the connection's.
             self.pin(PinReason::SessionState);
         }

@@ -360,7 +360,7 @@ impl Session {
 
     /// Whether the connection may come to be kept after the statement, and must then be right for
     /// whatever follows.
-    pub(crate) fn may_keep(&self, class: &Statement) -> bool {
+    fn may_keep(&self, class: &Statement) -> bool {
         let keeps = Flags::ACQUIRES_USER_LOCK | Flags::CREATES_TEMP_TABLE | Flags::SEQUENCE;
         !matches!(self.transaction, Transaction::None)
             || self.autocommit_off()

@@ -1,9 +1,6 @@
 //! MariaDB's sequences: LASTVAL() and PREVIOUS VALUE FOR say what their connection drew last. A column's DEFAULT draws
 //! without a word in the statement, so every write may have.
 
-use std::sync::atomic::Ordering;
-
-use millrace_backend::conn::Drew;
 use millrace_backend::pool::Lease;
 use millrace_sql::{Family, Flags, Kind, Statement};
 
@@ -18,7 +15,7 @@ pub(crate) fn asks_drawn(request: &Request<'_>) -> bool {
 }
 
 /// Whether a statement may draw from a sequence.
-pub(crate) fn may_draw(class: &Statement) -> bool {
+fn may_draw(class: &Statement) -> bool {
     class.flags.contains(Flags::SEQUENCE)
         || matches!(
             class.kind,
@@ -34,69 +31,53 @@ pub(crate) fn may_draw(class: &Statement) -> bool {
 }
 
 impl Session {
-    /// Others may have drawn on the connection, and the session asks for what it has drawn itself, or is about to
-    /// draw or to keep the connection and will ask.
+    /// The session is about to draw or to ask, and will keep the connection; another has drawn there last.
     pub(crate) fn sees_foreign_draws(&self, lease: &Lease, request: &Request<'_>) -> bool {
-        if self.family != Family::MariaDb
-            || !lease.drew.is_of_others(self.handle.uid)
-            || !self.handle.pins.is_empty()
-        {
-            return false;
+        self.family == Family::MariaDb
+            && request.class.flags.contains(Flags::SEQUENCE)
+            && ![0, self.handle.uid].contains(&lease.drew)
+            && self.handle.pins.is_empty()
+    }
+
+    /// The session may have drawn last on this connection, and nobody has used it since.
+    pub(crate) fn holds_draws(&self, lease: &Lease) -> bool {
+        lease.last_user == self.handle.uid && self.drew_at == Some((lease.server, lease.last_seq))
+    }
+
+    /// `held`: whether [`Session::holds_draws`] was true before the statement.
+    pub(crate) fn note_draws(&mut self, lease: &mut Lease, class: &Statement, held: bool) {
+        let draws = self.family == Family::MariaDb && may_draw(class);
+        if draws {
+            lease.drew = self.handle.uid;
         }
-        let class = request.class;
-        class.flags.contains(Flags::SEQUENCE)
-            || (self.asks_for_draws() && (may_draw(class) || self.may_keep(class)))
-    }
-
-    /// Sessions of this account ask LASTVAL(): each keeps the connection on which it draws.
-    pub(crate) fn asks_for_draws(&self) -> bool {
-        self.identity.account.asks_for_draws.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn note_draws(&mut self, lease: &mut Lease, class: &Statement) {
-        if self.family == Family::MariaDb && may_draw(class) {
-            lease.drew.add(self.handle.uid);
+        if draws || held {
             self.drew_at = Some((lease.server, self.seq));
         }
     }
 
-    /// Before LASTVAL(): the connection on which the session drew last.
+    /// Before LASTVAL(): the connection on which the session may have drawn last; none where any will do.
     ///
     /// # Errors
-    /// Others have used it since, or before.
+    /// Others have used it since.
     pub(crate) fn drawing_connection(&mut self) -> Result<Option<Lease>, Answer> {
         if self.family != Family::MariaDb || self.rerun.is_some() {
             return Ok(None);
         }
-        let uid = self.handle.uid;
-        self.identity
-            .account
-            .asks_for_draws
-            .store(true, Ordering::Relaxed);
         if let Some(lease) = &self.lease {
-            return match lease.drew {
-                Drew::Several => Err(lost()),
-                drew if drew.is_of_others(uid) && self.drew_at.is_some() => Err(lost()),
-                _ => Ok(None),
+            return match [0, self.handle.uid].contains(&lease.drew) {
+                true => Ok(None),
+                false => Err(lost()),
             };
         }
         let Some((server, seq)) = self.drew_at else {
             return Ok(None);
         };
-        let own = self.take_own(server, seq);
-        match own {
-            Some(own) if !own.drew.is_of_others(uid) => Ok(Some(own)),
-            Some(own) => {
-                own.give_back();
-                Err(lost())
-            }
-            None => Err(lost()),
-        }
+        self.take_own(server, seq).ok_or_else(lost).map(Some)
     }
 }
 
 fn lost() -> Answer {
-    let text = "Millrace: other sessions have used the connection that LASTVAL() asks about; from now on sessions of \
-                this account keep theirs once they write";
+    let text = "Millrace: other sessions have used the connection that LASTVAL() asks about; ask in the transaction \
+                that draws";
     Answer::client(1105, b"HY000", text)
 }
