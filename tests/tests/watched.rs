@@ -644,7 +644,8 @@ async fn code_that_waits(cluster: &Cluster) -> anyhow::Result<()> {
 
 /// The servers' state, as servers come and go; ready as long as one serves.
 async fn servers(cluster: &Cluster) -> anyhow::Result<()> {
-    let mut proxy = proxy(cluster, "").await?;
+    // A login waits for servers, and clients here do not wait for long.
+    let mut proxy = proxy(cluster, "[failover]\nhold_time = \"5s\"\n").await?;
     let series = |name: &str, port: u16| format!("{name}{{server=\"127.0.0.1:{port}\"}}");
     let exposition = Exposition::of(&proxy).await?;
     for server in cluster.servers() {

@@ -854,7 +854,7 @@ impl Session {
         }
         if reads_private {
             // Their types decide the metadata.
-            self.restore_private(lease, &mut prelude);
+            self.restore_private(lease, None, &mut prelude);
         }
         self.replay(lease, &context, &mut prelude);
         let prepared = self.prepare_now(lease, &mut prelude, &text).await;

@@ -516,9 +516,10 @@ impl Entrance<'_> {
         let mut plugin = claim.plugin.clone();
         let mut response = claim.response.clone();
         let is_checked_here = matches!(plugin, Plugin::CachingSha2 | Plugin::NativePassword);
-        if claim.used_up || (!known.is_empty() && !is_checked_here) {
+        let used_up = claim.used_up && !self.proves_at_once(claim, &known).await;
+        if used_up || (!known.is_empty() && !is_checked_here) {
             // Once only: many clients follow no second switch.
-            plugin = match claim.used_up && self.answers_native(claim, !known.is_empty()).await {
+            plugin = match used_up && self.answers_native(claim, !known.is_empty()).await {
                 true => Plugin::NativePassword,
                 false => Plugin::CachingSha2,
             };
@@ -602,6 +603,19 @@ impl Entrance<'_> {
 
     /// Whether a client that is to prove itself anew is asked for mysql_native_password: it has no other plugin,
     /// or prefers this one, and the account's hash is enough.
+    /// MariaDB's COM_CHANGE_USER takes a proof by the nonce of the login again, and its clients answer every switch with
+    /// that (observed on 10.11 with libmariadb).
+    async fn proves_at_once(&self, claim: &Claim, known: &[Arc<Account>]) -> bool {
+        if self.worker.family() != Family::MariaDb || claim.plugin != Plugin::NativePassword {
+            return false;
+        }
+        let (response, nonce) = (&claim.response, &self.nonce);
+        known
+            .iter()
+            .any(|account| account.proves_native(response, nonce))
+            || native_key(self.rows(claim).await.as_ref(), claim, response, nonce).is_some()
+    }
+
     async fn answers_native(&self, claim: &Claim, is_known: bool) -> bool {
         if claim.plugin != Plugin::NativePassword {
             return false;

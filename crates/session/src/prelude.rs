@@ -21,6 +21,7 @@ use tracing::info;
 use crate::failure::{Answer, Failure};
 use crate::lease::Request;
 use crate::session::{Session, Transaction};
+use crate::variables;
 use crate::worker::Handle;
 
 /// A command of Millrace's own ahead of the statement, by how its answer is used.
@@ -29,6 +30,8 @@ pub(crate) enum Step {
     Plain(Expect),
     /// A part of the session's state is set.
     State(Expect),
+    /// A PREPARE of the session's, which may compile no more: that is told to whoever executes it.
+    Named,
     /// SHOW WARNINGS for the session that used the connection before.
     SaveWarnings(Rc<Handle>, u64),
     /// LAST_INSERT_ID() and FOUND_ROWS() for that session.
@@ -111,13 +114,22 @@ impl Session {
             self.save_residue(lease, &mut prelude);
         }
         if self.needs_private(request) {
-            self.restore_private(lease, &mut prelude);
+            let named = self.executed(request);
+            let closes = request.class.kind == Kind::Deallocate;
+            let named = named.as_deref().map(|name| (name, closes));
+            self.restore_private(lease, named, &mut prelude);
         }
         self.adjust_tracking(lease, request.class, &mut prelude);
         if wait {
             self.wait_for_position(lease, &mut prelude);
         }
-        let target = self.state.clone();
+        let mut target = self.state.clone();
+        if request.class.kind == Kind::Use && target.database != lease.state.database {
+            // The one that the session leaves may be gone.
+            let mut other = SessionState::clone(&target);
+            other.database = lease.state.database.clone();
+            target = self.worker.states.share(other);
+        }
         self.replay(lease, &target, &mut prelude);
         if request.class.kind == Kind::Multi && !target.multi_statements {
             // Who did not ask for several statements is protected from them, whatever the connection is
@@ -677,8 +689,23 @@ impl Session {
         Ok(())
     }
 
-    /// Gives the connection the session's user variables and SQL-level prepared statements.
-    pub(crate) fn restore_private(&mut self, lease: &mut Lease, prelude: &mut Prelude) {
+    /// The SQL-level prepared statement that the request executes or closes, by name.
+    fn executed(&self, request: &Request<'_>) -> Option<Box<[u8]>> {
+        if !matches!(request.class.kind, Kind::Execute { .. } | Kind::Deallocate) {
+            return None;
+        }
+        let (name, text) = (request.class.name?, self.text_of(request)?);
+        Some(variables::variable_name(name.name.of(&text)))
+    }
+
+    /// Gives the connection the session's user variables and SQL-level prepared statements. `named`: the one that
+    /// is executed, or closed (true); what has become of the others is told when they are.
+    pub(crate) fn restore_private(
+        &mut self,
+        lease: &mut Lease,
+        named: Option<(&[u8], bool)>,
+        prelude: &mut Prelude,
+    ) {
         let uid = self.handle.uid;
         let current = lease.private_of == uid && lease.private_version == self.private.version;
         if self.private.is_empty() || current {
@@ -691,15 +718,27 @@ impl Session {
             self.replay(lease, &target, prelude);
             prelude.query(lease, &text);
         }
-        let named: Vec<_> = self
+        let all: Vec<_> = self
             .private
             .statements
             .iter()
-            .map(|named| (named.text.clone(), named.context.clone()))
+            .map(|statement| {
+                let wanted = named.filter(|(name, _)| **name == *statement.name);
+                let text = match wanted {
+                    // It may compile no more, and only its name is needed.
+                    Some((name, true)) => anything_named(name).into(),
+                    _ => statement.text.clone(),
+                };
+                (text, statement.context.clone(), wanted.is_some())
+            })
             .collect();
-        for (text, context) in named {
+        for (text, context, wanted) in all {
             self.replay(lease, &context, prelude);
-            prelude.query(lease, &text);
+            lease.frame_query(&mut prelude.bytes, &text);
+            prelude.steps.push(match wanted {
+                true => Step::Plain(Expect::Query),
+                false => Step::Named,
+            });
         }
         lease.private_of = uid;
         lease.private_version = self.private.version;
@@ -832,6 +871,11 @@ impl Session {
                 self.route.state_refused |= matches!(answer, Err(BackendError::Server(_)));
                 answer?;
             }
+            Step::Named => match lease.read_answer(Expect::Query).await {
+                // It is tried again before anything else that could need it.
+                Err(BackendError::Server(_)) => lease.private_version = u64::MAX,
+                answer => drop(answer?),
+            },
             Step::SaveWarnings(owner, seq) => {
                 let rows = Box::pin(lease.read_rows()).await?;
                 owner.saved.keep(seq).warnings = Some(warnings(rows));
@@ -852,6 +896,16 @@ impl Session {
 /// Leaves nothing for SHOW WARNINGS on either family: MariaDB keeps the old messages over
 /// statements that read no table (observed).
 pub(crate) const CLEAR_DIAGNOSTICS: &str = "DO (SELECT 1 FROM (SELECT 1) x)";
+
+/// A PREPARE of a statement of that name that always compiles.
+fn anything_named(name: &[u8]) -> Vec<u8> {
+    let mut text = b"PREPARE `".to_vec();
+    for byte in name {
+        text.extend(std::iter::repeat_n(*byte, 1 + usize::from(*byte == b'`')));
+    }
+    text.extend_from_slice(b"` FROM 'DO 1'");
+    text
+}
 
 /// Of what was set on a connection, as far as it proves that it can be set on another.
 fn hash(lease: &Lease, bytes: &[u8]) -> u64 {

@@ -449,7 +449,7 @@ impl Session {
             self.clear_foreign(lease).await?;
         }
         let mut prelude = Prelude::default();
-        self.restore_private(lease, &mut prelude);
+        self.restore_private(lease, None, &mut prelude);
         self.track_again(lease, &mut prelude);
         if wait {
             self.wait_for_position(lease, &mut prelude);

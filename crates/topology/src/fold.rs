@@ -145,6 +145,9 @@ impl Topology {
     /// How many transactions that the last primary had executed this server lacks, as far as is known:
     /// acknowledged writes that a failover has lost.
     pub fn lacks(&self, server: ServerId) -> u64 {
+        if self.memory.last == Some(server) {
+            return self.memory.missing;
+        }
         let state = self.states.get(server.index());
         match (&self.memory.history, state.and_then(State::executed)) {
             (Some(history), Some(executed)) => executed.lacks(history),
@@ -368,7 +371,8 @@ impl Topology {
     fn remember(&mut self, verdict: &Verdict, at: Millis) {
         let memory = &mut self.memory;
         if let Some(leader) = verdict.leader {
-            if memory.last != Some(leader) || memory.incumbent.is_none() {
+            let is_other = memory.last != Some(leader);
+            if is_other || memory.incumbent.is_none() {
                 memory.since = at;
             }
             memory.last = Some(leader);
@@ -377,6 +381,10 @@ impl Topology {
             }
             let report = self.states[leader.index()].current();
             if let Some(report) = report.filter(|report| report.gtid) {
+                if is_other {
+                    let lacks = |history| report.executed.lacks(history);
+                    memory.missing = memory.history.as_ref().map_or(0, lacks);
+                }
                 memory.history = Some(report.executed.clone());
             }
         }

@@ -20,6 +20,8 @@ pub(crate) struct Memory {
     pub(crate) since: Millis,
     /// What it had executed when it was last asked as the primary.
     pub(crate) history: Option<GtidSet>,
+    /// How many of the transactions before it the last primary lacked when it became that.
+    pub(crate) missing: u64,
     /// The incumbent is set to receive from another server, see [`head`].
     pub(crate) receives: bool,
 }
