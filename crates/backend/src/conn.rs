@@ -186,6 +186,8 @@ pub struct Conn {
     pub family: Family,
     /// Status flags of the last answer.
     pub status: Status,
+    /// Which of the machines that the server's name has meant it leads to, by its pool's count.
+    pub place: u32,
     /// What is set on it.
     pub state: Rc<SessionState>,
     /// Whose user variables (and SQL-level prepared statements) it holds; 0 for none.
@@ -294,6 +296,7 @@ impl Conn {
             plugin: opened.greeting.auth_plugin,
             permit,
             at: None,
+            place: 0,
             drew: 0,
             exchange: Exchange::default(),
         }

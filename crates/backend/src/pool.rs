@@ -138,6 +138,8 @@ pub type Nudge = Arc<dyn Fn(u64, ServerId) + Send + Sync>;
 /// One worker's connections to one server.
 pub struct ServerPool {
     facts: RefCell<Arc<ServerFacts>>,
+    /// Counts the machines that its name has meant.
+    place: Cell<u32>,
     options: Arc<PoolOptions>,
     opener: Rc<dyn Opener>,
     count: Arc<ServerCount>,
@@ -217,6 +219,7 @@ impl ServerPool {
             Concurrency::new(options.concurrency, worker, workers, || found().clone());
         let pool = Rc::new_cyclic(|me| ServerPool {
             facts: RefCell::new(facts),
+            place: Cell::new(0),
             options,
             opener,
             count,
@@ -263,12 +266,13 @@ impl ServerPool {
     pub fn set_facts(&self, facts: Arc<ServerFacts>) -> bool {
         let at = facts.address.at;
         let before = self.facts.replace(facts).address.at;
+        self.place.set(self.place.get() + u32::from(before != at));
         before.is_some() && before != at
     }
 
     /// The connection was opened to the machine that the server is now.
     pub(crate) fn is_there(&self, conn: &Conn) -> bool {
-        conn.at == self.facts.borrow().address.at
+        conn.place == self.place.get()
     }
 
     /// The server's facts.

@@ -97,7 +97,7 @@ impl ServerPool {
         pool: &Pool,
         permit: Option<Permit>,
     ) -> Result<Box<Conn>, BackendError> {
-        let facts = self.facts();
+        let (facts, place) = (self.facts(), self.place.get());
         // Before the login: what changes from here on may or may not be in it.
         let version = facts.fresh.version();
         let renewed = match permit.is_some() {
@@ -106,7 +106,11 @@ impl ServerPool {
         };
         let mut conn = match renewed {
             Some(conn) => conn,
-            None => self.opener.open(&facts, &pool.key, permit).await?,
+            None => {
+                let mut conn = self.opener.open(&facts, &pool.key, permit).await?;
+                conn.place = place;
+                conn
+            }
         };
         if !self.is_there(&conn) {
             let text = "the server's name means another machine now";
