@@ -721,9 +721,9 @@ impl Session {
         }
         let stake = match self.is_undone_with_connection(request) {
             true => Stake::Session,
-            false => Stake::Read(self.statement_begun.elapsed()),
+            false => Stake::Read(self.connected_at.elapsed()),
         };
-        let alive = self.statement_begun;
+        let alive = self.connected_at;
         let ended = self.was_ended(lease, request, stake, &why, alive);
         if let Some(told) = ended.await {
             // As without Millrace.

@@ -573,6 +573,7 @@ impl Session {
     ) -> Result<(), Failure> {
         // Not in the future, which is to be small.
         self.statement_begun = Instant::now();
+        self.connected_at = self.statement_begun;
         let lease = self.run_somewhere(request).await?;
         let server = lease.server;
         self.conclude(lease, request, text).await?;
@@ -664,7 +665,10 @@ impl Session {
                     )
                     .await
                 {
-                    Ok(lease) => lease,
+                    Ok(lease) => {
+                        self.connected_at = Instant::now();
+                        lease
+                    }
                     // A server's word on the account's limit; who has waited for a place has waited.
                     Err(Failure::Answer(why))
                         if why.side == millrace_metrics::Side::Server

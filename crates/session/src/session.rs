@@ -311,6 +311,8 @@ pub(crate) struct Session {
     pub(crate) ends: Ends,
     /// When the statement under way was begun.
     pub(crate) statement_begun: Instant,
+    /// When the statement got its connection, as far as it has waited for that.
+    pub(crate) connected_at: Instant,
     /// Variables that the last statement set to something that the server did not report.
     pub(crate) unreported: Vec<Box<str>>,
     /// User variables that stored code may have set in the statement under way.
@@ -434,6 +436,7 @@ impl Session {
             position_stale: false,
             ends: Ends::default(),
             statement_begun: Instant::now(),
+            connected_at: Instant::now(),
             unreported: Vec::new(),
             left_variables: Vec::new(),
             owns_gtid: false,
