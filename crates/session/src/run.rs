@@ -16,7 +16,7 @@ use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::rules::Directions;
-use millrace_routing::{Catalogue, Reason};
+use millrace_routing::{Catalogue, Reason, Target};
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify, parts};
 
 use crate::directions::refusal;
@@ -647,6 +647,8 @@ impl Session {
             Err(why) => return Ok(Tried::NotYet(why)),
         };
         let mut refusal = None;
+        // A late replica may lack the session's database.
+        let mut by_replica = false;
         let mut at = 0;
         while let Some(candidate) = candidates.get(at).copied() {
             let pool = self.pool_for(candidate.server, request.class);
@@ -715,6 +717,10 @@ impl Session {
                     // The server has taken a KILL for what went ahead of the statement.
                     let killed = self.handle.tainted.get() && answer.error.code == 1317;
                     self.route.refused = self.route.refused.saturating_add(1);
+                    if answer.side == millrace_metrics::Side::Server {
+                        let primary = self.worker.with_world(|world| world.snapshot.primary);
+                        by_replica = primary != Some(candidate.server);
+                    }
                     refusal = Some(answer);
                     self.put_back(lease);
                     if killed || self.handle.interrupted.get() {
@@ -733,6 +739,9 @@ impl Session {
             }
         }
         match refusal {
+            Some(why) if by_replica && self.rerun.is_none() && self.target == Target::Auto => {
+                Box::pin(self.ask_primary(request, why)).await
+            }
             Some(why) if why.passing => Ok(Tried::NotYet(why)),
             Some(_) if self.rerun.is_some() => Err(self.lose_transaction(Spoilt::NoServer)),
             Some(why) => Err(why.into()),
