@@ -719,7 +719,8 @@ impl Session {
                     self.route.refused = self.route.refused.saturating_add(1);
                     if answer.side == millrace_metrics::Side::Server {
                         let primary = self.worker.with_world(|world| world.snapshot.primary);
-                        by_replica = primary != Some(candidate.server);
+                        let reads = request.access == Access::Read;
+                        by_replica = reads && primary != Some(candidate.server);
                     }
                     refusal = Some(answer);
                     self.put_back(lease);
@@ -739,10 +740,10 @@ impl Session {
             }
         }
         match refusal {
+            Some(why) if why.passing => Ok(Tried::NotYet(why)),
             Some(why) if by_replica && self.rerun.is_none() && self.target == Target::Auto => {
                 Box::pin(self.ask_primary(request, why)).await
             }
-            Some(why) if why.passing => Ok(Tried::NotYet(why)),
             Some(_) if self.rerun.is_some() => Err(self.lose_transaction(Spoilt::NoServer)),
             Some(why) => Err(why.into()),
             None => Err(Failure::Ended),
