@@ -104,7 +104,7 @@ async fn reads_from(proxy: &Proxy, cluster: &Cluster, at: usize) -> anyhow::Resu
     let mut client = Connection::open(&app(proxy)).await?;
     loop {
         let seen = client
-            .expect("/* millrace:replica */ SELECT port FROM app.place")
+            .expect("SELECT /* millrace: replica */ port FROM app.place")
             .await?
             .scalar();
         if seen.as_deref() == Some(&port) {

@@ -153,6 +153,12 @@ impl Accounts {
         shows.insert(asked.clone(), (shown, Instant::now()));
     }
 
+    /// A login of the address failed: its refusal is held back.
+    pub(crate) async fn hold_back(&self, address: Option<IpAddr>, options: &Options) {
+        let delay = self.failed(address, options);
+        tokio::time::sleep(delay).await;
+    }
+
     /// A login of the address failed; answers how long the refusal is to be held back.
     pub fn failed(&self, address: Option<IpAddr>, options: &Options) -> Duration {
         let Some(address) = address else {

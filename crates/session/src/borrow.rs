@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{Lease, Pool, Wish};
@@ -111,7 +111,10 @@ impl Session {
                 lease.give_back();
                 Err(Answer::no_server(NoServer::NoPrimary).into())
             }
-            Ok(lease) => Ok(lease),
+            Ok(lease) => {
+                self.runs_since.set(Instant::now());
+                Ok(lease)
+            }
             Err(_) if self.was_killed() => Err(self.interrupted().await),
             Err(error) => Err(self.unavailable(server, error).into()),
         }

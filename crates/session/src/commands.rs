@@ -699,6 +699,11 @@ impl Session {
                 self.send(&out).await
             }
             Proof::Denied(answer) => {
+                if answer.error.code == 1045 {
+                    // Passwords are no faster to guess on a session than by logins.
+                    let accounts = &worker.shared.accounts;
+                    accounts.hold_back(address, worker.options()).await;
+                }
                 out.clear();
                 crate::login::error_packet(&answer).encode(&mut out, sequence);
                 self.send(&out).await?;

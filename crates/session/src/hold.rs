@@ -92,6 +92,7 @@ impl Session {
             let ready = |session: &mut Session| session.candidates(request).is_ok();
             self.turn(&place, begun, limit, &why, ready).await?;
             place.go();
+            self.runs_since.set(Instant::now());
             match self.try_servers(request, Some(&place)).await? {
                 Tried::Answered(lease) => {
                     let monitor = &self.worker.shared.monitor;

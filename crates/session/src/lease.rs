@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU32;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_backend::failovers::FailoverCount;
@@ -721,15 +721,17 @@ impl Session {
         }
         let stake = match self.is_undone_with_connection(request) {
             true => Stake::Session,
-            false => Stake::Read(self.connected_at.elapsed()),
+            false => Stake::Read(self.runs_since.get().elapsed()),
         };
-        let alive = self.connected_at;
+        let alive = self.runs_since.get();
         let ended = self.was_ended(lease, request, stake, &why, alive);
         if let Some(told) = ended.await {
             // As without Millrace.
             return Err(Failure::Fatal(told));
         }
         self.route.lost += 1;
+        // The next attempt is a run of its own.
+        self.runs_since.set(Instant::now());
         // Who only prepares a write has written nothing.
         let writes = request.access == Access::Write && request.expect != Expect::Prepare;
         if writes {

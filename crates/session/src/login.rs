@@ -345,8 +345,8 @@ async fn log_in(
             worker.metrics().error(answer.side, answer.class);
             // A server that could not be had says nothing against the client.
             if answer.error.code == 1045 || answer.side != Side::Proxy {
-                let delay = worker.shared.accounts.failed(address, worker.options());
-                tokio::time::sleep(delay).await;
+                let accounts = &worker.shared.accounts;
+                accounts.hold_back(address, worker.options()).await;
             }
             let mut out = Vec::new();
             error_packet(&answer).encode(&mut out, entrance.sequence);
@@ -601,10 +601,8 @@ impl Entrance<'_> {
         }
     }
 
-    /// Whether a client that is to prove itself anew is asked for mysql_native_password: it has no other plugin,
-    /// or prefers this one, and the account's hash is enough.
-    /// MariaDB's COM_CHANGE_USER takes a proof by the nonce of the login again, and its clients answer every switch with
-    /// that (observed on 10.11 with libmariadb).
+    /// Whether a proof by the nonce of the login is right. MariaDB's COM_CHANGE_USER takes it again, and its clients
+    /// answer every switch with it (observed on 10.11 with libmariadb).
     async fn proves_at_once(&self, claim: &Claim, known: &[Arc<Account>]) -> bool {
         if self.worker.family() != Family::MariaDb || claim.plugin != Plugin::NativePassword {
             return false;
@@ -616,6 +614,8 @@ impl Entrance<'_> {
             || native_key(self.rows(claim).await.as_ref(), claim, response, nonce).is_some()
     }
 
+    /// Whether a client that is to prove itself anew is asked for mysql_native_password: it has no other plugin,
+    /// or prefers this one, and the account's hash is enough.
     async fn answers_native(&self, claim: &Claim, is_known: bool) -> bool {
         if claim.plugin != Plugin::NativePassword {
             return false;

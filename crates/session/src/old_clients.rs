@@ -86,8 +86,7 @@ pub(crate) async fn serve(mut entrance: Entrance<'_>) -> std::io::Result<()> {
         Proof::Account(_) => None,
         Proof::Denied(answer) => {
             let (address, options) = (entrance.address, worker.options());
-            let delay = worker.shared.accounts.failed(address, options);
-            tokio::time::sleep(delay).await;
+            worker.shared.accounts.hold_back(address, options).await;
             Some(refusal(&error_packet(&answer)))
         }
         Proof::Relay | Proof::Own(_) => {

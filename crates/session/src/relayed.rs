@@ -73,8 +73,8 @@ pub(crate) async fn log_in(mut entrance: Entrance<'_>, claim: &Claim) -> Option<
             });
             if denied {
                 let (worker, address) = (entrance.worker, entrance.address);
-                let delay = worker.shared.accounts.failed(address, worker.options());
-                tokio::time::sleep(delay).await;
+                let accounts = &worker.shared.accounts;
+                accounts.hold_back(address, worker.options()).await;
             }
             entrance.worker.metrics().error(answer.side, answer.class);
             let mut out = Vec::new();

@@ -97,7 +97,7 @@ impl Session {
             return Err(self.unknown_outcome());
         }
         let alive = match sent {
-            true => self.connected_at,
+            true => self.runs_since.get(),
             false => self.last_alive(&lease),
         };
         let ended = self.was_ended(&lease, request, Stake::Session, &why, alive);

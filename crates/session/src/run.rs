@@ -573,7 +573,7 @@ impl Session {
     ) -> Result<(), Failure> {
         // Not in the future, which is to be small.
         self.statement_begun = Instant::now();
-        self.connected_at = self.statement_begun;
+        self.runs_since.set(self.statement_begun);
         let lease = self.run_somewhere(request).await?;
         let server = lease.server;
         self.conclude(lease, request, text).await?;
@@ -667,10 +667,7 @@ impl Session {
                     )
                     .await
                 {
-                    Ok(lease) => {
-                        self.connected_at = Instant::now();
-                        lease
-                    }
+                    Ok(lease) => lease,
                     // A server's word on the account's limit; who has waited for a place has waited.
                     Err(Failure::Answer(why))
                         if why.side == millrace_metrics::Side::Server
@@ -680,6 +677,7 @@ impl Session {
                     }
                     Err(Failure::Answer(why)) if !self.was_killed() => {
                         refusal = Some(why);
+                        by_replica = false;
                         at += 1;
                         continue;
                     }

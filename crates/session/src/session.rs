@@ -1,6 +1,7 @@
 //! What a session is: the client's stream, what it has set, what it holds. No behaviour beyond
 //! keeping these consistent; [`crate::run`] uses them.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
@@ -311,8 +312,8 @@ pub(crate) struct Session {
     pub(crate) ends: Ends,
     /// When the statement under way was begun.
     pub(crate) statement_begun: Instant,
-    /// When the statement got its connection, as far as it has waited for that.
-    pub(crate) connected_at: Instant,
+    /// Since when the statement has waited for nothing but its server.
+    pub(crate) runs_since: Cell<Instant>,
     /// Variables that the last statement set to something that the server did not report.
     pub(crate) unreported: Vec<Box<str>>,
     /// User variables that stored code may have set in the statement under way.
@@ -436,7 +437,7 @@ impl Session {
             position_stale: false,
             ends: Ends::default(),
             statement_begun: Instant::now(),
-            connected_at: Instant::now(),
+            runs_since: Cell::new(Instant::now()),
             unreported: Vec::new(),
             left_variables: Vec::new(),
             owns_gtid: false,

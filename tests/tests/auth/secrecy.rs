@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use millrace_sandbox::Family;
 use millrace_tests::harness::Launch;
 use millrace_tests::wire::{Connection, Login, Target};
 
@@ -124,5 +125,22 @@ pub(crate) async fn slowed_down(ground: &Ground) -> anyhow::Result<()> {
     );
     let after = time(&bad).await?;
     ensure!(after < DELAY, "a failure after a good login took {after:?}");
+    if ground.family == Family::MariaDb {
+        // Its sessions outlive a COM_CHANGE_USER that fails, and could go on guessing.
+        let session = login([127, 0, 0, 4], "guessed-right-5b");
+        let mut session = Connection::open(&session).await?;
+        let mut last = Duration::ZERO;
+        for _ in 0..3 {
+            let started = Instant::now();
+            let reply = session.change_user("guessed", &wrong, "", 45).await;
+            ensure!(
+                reply.err().is_some_and(|e| e.code == 1045),
+                "{:?}",
+                reply.render()
+            );
+            last = started.elapsed();
+        }
+        ensure!(last >= DELAY, "the third guess took {last:?}");
+    }
     Ok(())
 }

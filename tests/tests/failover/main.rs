@@ -64,6 +64,7 @@ async fn failover(family: Family) -> anyhow::Result<()> {
     check!("killed under way", ended::killed_under_way);
     check!("query killed under way", ended::query_killed_under_way);
     check!("read killed", ended::read_killed);
+    check!("killed after a wait", ended::killed_after_a_wait);
     check!("write killed", ended::write_killed);
     check!("idle for too long", ended::idle_for_too_long);
     check!("lost after all", ended::lost_after_all);
