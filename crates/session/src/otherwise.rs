@@ -7,6 +7,7 @@ use std::time::Duration;
 use millrace_protocol::command::Command;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
+use millrace_routing::Wanted;
 use millrace_sql::{Access, Flags, Kind, Scope, Show, Statement, Target, TextSource, XaOp};
 
 use crate::effects::KEEPS_CONNECTION;
@@ -39,6 +40,11 @@ impl Session {
     /// what would keep its connection does not yet go there.
     pub(crate) fn elsewhere(&self, request: &Request<'_>, patient: bool) -> Option<Access> {
         if request.access == Access::Write || self.rerun.is_some() {
+            return None;
+        }
+        let directions = request.directions.as_deref();
+        if patient && directions.is_some_and(|it| it.wanted == Some(Wanted::Primary)) {
+            // A rule or hint says so: it waits for its place there.
             return None;
         }
         let (class, text) = match request.inner {

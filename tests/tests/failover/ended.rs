@@ -9,8 +9,8 @@ use millrace_sandbox::{Cluster, Family, ServerInfo};
 use millrace_tests::wire::{Connection, Reply, Target};
 
 use crate::ground::{
-    app, ask, both, client, ensure_error, error_of, fail_over, metric, next, proxy,
-    proxy_of_primary, run, scalar, soon, table,
+    app, ask, both, client, ensure_error, error_of, fail_over, metric, next, proxy, run, scalar,
+    soon, table,
 };
 
 /// How long a statement is given to show up on a server.
@@ -239,14 +239,18 @@ pub(crate) async fn read_killed(cluster: &Cluster) -> anyhow::Result<()> {
 /// A read that has waited for a place for long and has run for a moment is short: it is run again.
 pub(crate) async fn killed_after_a_wait(cluster: &Cluster) -> anyhow::Result<()> {
     const MARK: &str = "SLEEP(0.45)";
-    let proxy = proxy_of_primary(cluster, "[pool]\nmax_connections = 1\n").await?;
+    let proxy = proxy(cluster, "[pool]\nmax_connections = 1\n").await?;
     let (mut holder, mut waiter) = (client(&proxy).await?, client(&proxy).await?);
     let retries = "millrace_retries_total{kind=\"read\"}";
     let before = metric(&proxy, retries).await?;
-    let holding = async { holder.expect("SELECT SLEEP(1)").await };
+    let holding = async {
+        holder
+            .expect("SELECT /* millrace: primary */ SLEEP(1)")
+            .await
+    };
     let waiting = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let sql = format!("SELECT {MARK}");
+        let sql = format!("SELECT /* millrace: primary */ {MARK}");
         waiter.expect(&sql).await
     };
     let killing = async {
@@ -256,7 +260,7 @@ pub(crate) async fn killed_after_a_wait(cluster: &Cluster) -> anyhow::Result<()>
                 let mut control = cluster.control(&server.name).await?;
                 control.run(&format!("KILL {id}")).await?;
                 control.close().await;
-                return Ok(());
+                return Ok(server.port);
             }
             ensure!(Instant::now() < deadline, "it never runs");
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -265,7 +269,9 @@ pub(crate) async fn killed_after_a_wait(cluster: &Cluster) -> anyhow::Result<()>
     let (held, waited, killed) = tokio::join!(holding, waiting, killing);
     held?;
     let slept = waited?.scalar();
-    killed.with_context(|| format!("{slept:?}"))?;
+    let on = killed.with_context(|| format!("{slept:?}"))?;
+    // Where a hint says, although others had a place at once.
+    ensure!(on == cluster.primary().port, "it ran on {on}");
     ensure!(slept.as_deref() == Some("0"), "{slept:?}");
     let again = metric(&proxy, retries).await? - before;
     ensure!(again == 1.0, "it was run again {again} times");

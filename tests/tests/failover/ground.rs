@@ -50,11 +50,6 @@ pub(crate) async fn proxy_of_one(cluster: &Cluster, more: &str) -> anyhow::Resul
     proxy_for(&servers, 1, more).await
 }
 
-/// The same before the primary alone.
-pub(crate) async fn proxy_of_primary(cluster: &Cluster, more: &str) -> anyhow::Result<Proxy> {
-    proxy_for(&[cluster.primary().port], 2, more).await
-}
-
 /// A proxy with an operator's connection to it.
 pub(crate) async fn proxy_with_operator(
     cluster: &Cluster,
