@@ -823,6 +823,8 @@ impl Session {
                     _ if self.lease_is_kept() => Err(Failure::Fatal(answer)),
                     // Another connection may do, or the session is without it from now on.
                     _ if self.route.state_refused => Ok(Err(answer)),
+                    // The primary's word may be another.
+                    _ if self.may_be_late(lease.server, &answer) => Ok(Err(answer)),
                     // No other server would take a write: the client gets the server's word.
                     Side::Server => Err(Failure::Answer(answer)),
                     _ => Ok(Err(answer)),

@@ -2,6 +2,9 @@
 
 use bitflags::bitflags;
 use millrace_backend::error::ServerError;
+use millrace_metrics::Side;
+
+use crate::failure::Answer;
 
 /// What an error tells of its statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,8 +104,19 @@ pub(crate) fn is_of_account(error: &ServerError) -> bool {
 }
 
 /// Of what 1226 names, the connections at one time: one may come free soon.
-pub(crate) fn is_of_connections(error: &ServerError) -> bool {
+fn is_of_connections(error: &ServerError) -> bool {
     says(error, b"max_user_connections")
+}
+
+/// The server, or the account on it, has as many connections as it may.
+pub(crate) fn is_full(why: &Answer) -> bool {
+    why.side == Side::Server
+        && match why.error.code {
+            1040 | 1203 => true,
+            // Not what may be done in an hour: that is no wait's length.
+            1226 => is_of_connections(&why.error),
+            _ => false,
+        }
 }
 
 bitflags! {

@@ -18,6 +18,7 @@ use millrace_protocol::response::Expect;
 use millrace_routing::rules::Directions;
 use millrace_routing::{Catalogue, Reason, Target};
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify, parts};
+use millrace_topology::ServerId;
 
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
@@ -29,6 +30,7 @@ use crate::messages::error_row;
 use crate::obey::{demands, too_slow};
 use crate::prelude::IdBefore;
 use crate::questions::{asks_connection, asks_own_number, with_connection_id};
+use crate::refusals::is_full;
 use crate::route;
 use crate::sequences::asks_drawn;
 use crate::session::{Session, Transaction};
@@ -647,7 +649,6 @@ impl Session {
             Err(why) => return Ok(Tried::NotYet(why)),
         };
         let mut refusal = None;
-        // A late replica may lack the session's database.
         let mut by_replica = false;
         let mut at = 0;
         while let Some(candidate) = candidates.get(at).copied() {
@@ -676,8 +677,8 @@ impl Session {
                         continue;
                     }
                     Err(Failure::Answer(why)) if !self.was_killed() => {
+                        by_replica = self.may_be_late(candidate.server, &why);
                         refusal = Some(why);
-                        by_replica = false;
                         at += 1;
                         continue;
                     }
@@ -715,11 +716,7 @@ impl Session {
                     // The server has taken a KILL for what went ahead of the statement.
                     let killed = self.handle.tainted.get() && answer.error.code == 1317;
                     self.route.refused = self.route.refused.saturating_add(1);
-                    if answer.side == millrace_metrics::Side::Server {
-                        let primary = self.worker.with_world(|world| world.snapshot.primary);
-                        let reads = request.access == Access::Read;
-                        by_replica = reads && primary != Some(candidate.server);
-                    }
+                    by_replica = self.may_be_late(candidate.server, &answer);
                     refusal = Some(answer);
                     self.put_back(lease);
                     if killed || self.handle.interrupted.get() {
@@ -748,8 +745,17 @@ impl Session {
         }
     }
 
-    /// A replica may lack what the statement names: the primary's answer is the one that counts. Where it
-    /// cannot be had now, the replica's is all there is.
+    /// Whether a refusal is the word of a replica, which may lack the session's database, its account or a
+    /// setting of it because it is late.
+    pub(crate) fn may_be_late(&self, server: ServerId, why: &Answer) -> bool {
+        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        why.side == millrace_metrics::Side::Server
+            && !is_full(why)
+            && primary.is_some_and(|primary| primary != server)
+    }
+
+    /// A replica may lack what the statement names: the primary's answer is the one that counts, also where it
+    /// has to be waited for. Where there is no primary, the replica's is all there is.
     async fn ask_primary(
         &mut self,
         request: &Request<'_>,
@@ -776,7 +782,9 @@ impl Session {
                     self.part_with_deaf(lease).await;
                 }
                 Ok(lease) => break lease,
-                Err(Failure::Answer(_)) if !self.was_killed() => return Err(answer.into()),
+                Err(Failure::Answer(why)) if why.passing && !self.was_killed() => {
+                    return Ok(Tried::NotYet(why));
+                }
                 Err(failure) => return Err(failure),
             }
         };
@@ -796,9 +804,11 @@ impl Session {
             }
             Ok(Attempt::Elsewhere(told) | Attempt::Lacks(told)) => {
                 self.put_back(lease);
-                // An error that the primary gave before the statement, while it was being prepared, counts.
-                let answer = if told.passing { answer } else { told };
-                Err(answer.into())
+                match told.passing {
+                    true => Ok(Tried::NotYet(told)),
+                    // An error that the primary gave before the statement, while it was being prepared, counts.
+                    false => Err(told.into()),
+                }
             }
             Err(failure) => {
                 self.part_after(lease);

@@ -17,7 +17,6 @@ use millrace_backend::secret::Secret;
 use millrace_backend::state::SessionState;
 use millrace_backend::tls::For;
 use millrace_backend::user_rows::UserRows;
-use millrace_metrics::Side;
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
@@ -27,7 +26,7 @@ use tracing::warn;
 use crate::caller::LetIn;
 use crate::failure::{Answer, observed};
 use crate::login::random_nonce;
-use crate::refusals::{is_of_account, is_of_connections};
+use crate::refusals::{is_full, is_of_account};
 use crate::worker::{Base, Worker};
 
 /// One worker's questions under way.
@@ -203,17 +202,6 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
     }
 }
 
-/// The server, or the account on it, has as many connections as it may.
-fn is_full(why: &Answer) -> bool {
-    why.side == Side::Server
-        && match why.error.code {
-            1040 | 1203 => true,
-            // Not what may be done in an hour: that is no wait's length.
-            1226 => is_of_connections(&why.error),
-            _ => false,
-        }
-}
-
 /// Asks one server after the other until one can say.
 async fn ask_servers(
     worker: &Rc<Worker>,
@@ -221,7 +209,12 @@ async fn ask_servers(
     account: &Account,
     key: &Key,
 ) -> Result<Rc<LetIn>, Answer> {
-    let judges: Vec<ServerId> = worker.with_world(|world| world.snapshot.judges().collect());
+    let (primary, judges) = worker.with_world(|world| {
+        let judges: Vec<ServerId> = world.snapshot.judges().collect();
+        (world.snapshot.primary, judges)
+    });
+    // In the primary's place, which is the first, a replica may let in, but refuse nobody: it may be late.
+    let counts = |at| at == 0 || primary.is_none();
     if let Some(mut asking) = slot.take() {
         let first = judges.first() == Some(&asking.conn.server);
         let instead = asking.instead.is_some_and(|until| Instant::now() < until);
@@ -230,6 +223,7 @@ async fn ask_servers(
             && asking.conn.at == server.facts().address.at
             && is_current(worker, account, key, &asking.conn)
             && let Some(answer) = ask_again(worker, &mut asking.conn, account, key).await
+            && (answer.is_ok() || first || primary.is_none())
         {
             answer?;
             let let_in = asking.let_in.clone();
@@ -274,7 +268,7 @@ async fn ask_servers(
                     worker.shared.monitor.observe(*judge, kind);
                 }
                 let answer = Answer::backend(error);
-                if !answer.passing && !is_full(&answer) {
+                if counts(at) && !answer.passing && !is_full(&answer) {
                     return Err(answer);
                 }
                 // The first is the one that matters.

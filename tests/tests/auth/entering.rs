@@ -1,8 +1,9 @@
 //! Good logins: every plugin, kind of connection, password, character set and database.
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::Family;
-use millrace_tests::wire::{Connection, cap};
+use millrace_sandbox::{APP, Family};
+use millrace_tests::wire::{Connection, Login, Target, cap};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -328,6 +329,45 @@ pub(crate) async fn late_replicas(ground: &Ground) -> anyhow::Result<()> {
         Ok(())
     })
     .await
+}
+
+/// A new account's login while the primary lets nobody in and late replicas do not know it yet.
+pub(crate) async fn late_and_full(ground: &Ground) -> anyhow::Result<()> {
+    let plugin = ground.plugins()[0];
+    let cluster = &ground.cluster;
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    let before = control.value("SELECT @@max_connections").await?;
+    let before = before.context("max_connections")?;
+    let outcome = delayed(ground, 20, async {
+        ground
+            .account_somewhere("late_full", plugin, "late-full-3c1")
+            .await?;
+        // MariaDB's least.
+        control.run("SET GLOBAL max_connections=10").await?;
+        let direct = Login::new(
+            Target::Tcp(format!("127.0.0.1:{}", cluster.primary().port)),
+            APP.user,
+            APP.password,
+        );
+        let mut all = Vec::new();
+        while let Ok(one) = Connection::open(&direct).await {
+            all.push(one);
+        }
+        let login = ground
+            .through("late_full", "late-full-3c1", Way::Tls)
+            .database("app");
+        let freeing = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            drop(all);
+        };
+        let (logged_in, ()) = tokio::join!(ground.good("new account, full", &login), freeing);
+        logged_in?.quit().await;
+        Ok(())
+    })
+    .await;
+    let sql = format!("SET GLOBAL max_connections={before}");
+    control.run(&sql).await?;
+    outcome
 }
 
 /// A payload as a packet.

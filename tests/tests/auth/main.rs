@@ -14,8 +14,9 @@ use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
 use millrace_tests::checks::Checks;
 
 use crate::entering::{
-    auth_switch, character_sets, database_at_login, empty_passwords, every_plugin, late_replicas,
-    no_plugin_support, probes_from_before_4_1, strange_passwords, tls_at_once, warm_server,
+    auth_switch, character_sets, database_at_login, empty_passwords, every_plugin, late_and_full,
+    late_replicas, no_plugin_support, probes_from_before_4_1, strange_passwords, tls_at_once,
+    warm_server,
 };
 use crate::ground::Ground;
 use crate::other_user::{change_user, change_user_natively};
@@ -52,6 +53,7 @@ async fn accounts(family: Family) -> anyhow::Result<()> {
         .run("database at login", database_at_login(&ground))
         .await;
     checks.run("late replicas", late_replicas(&ground)).await;
+    checks.run("late and full", late_and_full(&ground)).await;
     checks.run("refusals", refusals(&ground)).await;
     checks.run("require ssl", require_ssl(&ground)).await;
     checks

@@ -250,3 +250,66 @@ pub(crate) async fn queue_full(cluster: &Cluster) -> anyhow::Result<()> {
     ensure!(reply.ok().is_some(), "{:?}", reply.render());
     Ok(())
 }
+
+/// A database that late replicas do not have, while the primary has no place free: its place is waited for,
+/// whatever a replica says.
+pub(crate) async fn late_while_full(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[pool]\nmax_connections = 1\nwait_timeout = \"20s\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let login = app(proxy.address());
+    cluster.wait_replicas_caught_up(FOLLOWED).await?;
+    let late = |seconds| async move {
+        for replica in cluster.replicas() {
+            cluster.delay_applier(&replica.name, seconds).await?;
+        }
+        anyhow::Ok(())
+    };
+    late(20).await?;
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    for sql in [
+        "CREATE DATABASE late_while_full",
+        "CREATE TABLE late_while_full.t (n INT)",
+        "GRANT ALL ON late_while_full.* TO 'app'@'%'",
+    ] {
+        control.run(sql).await?;
+    }
+    let mut holder = Connection::open(&login).await?;
+    let mut outcome = Ok(());
+    for sql in [
+        "SET @me = 1, time_zone = '+01:00'",
+        "SELECT @@time_zone, DATABASE()",
+        "SELECT COUNT(*) FROM t",
+        "SET autocommit = 0",
+        "BEGIN",
+        "USE late_while_full",
+    ] {
+        let mut client = Connection::open(&login.clone().database("late_while_full")).await?;
+        for begin in ["BEGIN", "SELECT 1 FOR UPDATE"] {
+            holder.expect(begin).await?;
+        }
+        client.send(com::QUERY, sql.as_bytes()).await?;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        // A login asks the servers itself.
+        let opening = Connection::try_open(&login.clone().database("late_while_full")).await;
+        holder.expect("COMMIT").await?;
+        let reply = client.read_reply(Expect::Results { binary: false }).await;
+        if let Some(err) = reply.err() {
+            outcome = Err(anyhow::anyhow!("{sql}: {err}"));
+            break;
+        }
+        if let Some(err) = opening?.1.err() {
+            outcome = Err(anyhow::anyhow!("login beside {sql}: {err}"));
+            break;
+        }
+        client.quit().await;
+    }
+    late(0).await?;
+    for sql in [
+        "REVOKE ALL ON late_while_full.* FROM 'app'@'%'",
+        "DROP DATABASE late_while_full",
+    ] {
+        control.run(sql).await?;
+    }
+    cluster.wait_replicas_caught_up(FOLLOWED).await?;
+    outcome
+}

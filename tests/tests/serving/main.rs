@@ -23,8 +23,8 @@ use crate::faults::{
 };
 use crate::ground::{QUICK, SLOW, mark};
 use crate::limits::{
-    between_workers, clients_per_address, each_in_his_time, most_clients, pool_exhausted,
-    queue_full, served_in_order,
+    between_workers, clients_per_address, each_in_his_time, late_while_full, most_clients,
+    pool_exhausted, queue_full, served_in_order,
 };
 use crate::placing::{listener_tls, reads_on_all, targets, writes_nothing};
 use crate::resting::{rests, rests_throttled};
@@ -79,6 +79,9 @@ async fn serving(family: Family) -> anyhow::Result<()> {
         .await;
     checks
         .run("between workers", between_workers(cluster))
+        .await;
+    checks
+        .run("late while full", late_while_full(cluster))
         .await;
     checks.run("queue full", queue_full(cluster)).await;
     checks.run("few at once", few_at_once(cluster)).await;
