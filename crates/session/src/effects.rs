@@ -8,7 +8,7 @@ use millrace_metrics::PinReason;
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{
-    Access, Family, Flags, HandlerOp, Kind, Scope, Statement, TableUse, Target, TextSource,
+    Access, Family, Flags, HandlerOp, Kind, Scope, Show, Statement, TableUse, Target, TextSource,
     ValueKind, XaOp, classify, lock_names, parts,
 };
 
@@ -17,6 +17,7 @@ use millrace_topology::{GtidSet, ServerId, Waits};
 use crate::failure::Failure;
 use crate::found_rows::{Found, found_rows};
 use crate::lease::Request;
+use crate::local::words;
 use crate::pins::Cause;
 use crate::prelude::IdBefore;
 use crate::relay::Outcome;
@@ -344,7 +345,7 @@ impl Session {
         }
         let leaves_messages = !failed
             && outcome.warnings == 0
-            && match self.keeps_messages(class) {
+            && match self.keeps_messages(class, text) {
                 Messages::Cleared => false,
                 Messages::Kept => true,
                 Messages::Unknown => held_diagnostics,
@@ -426,7 +427,7 @@ impl Session {
 
     /// What becomes of the messages of the statement before, where this one has none. On MariaDB
     /// (observed) a statement that reads no table leaves them.
-    fn keeps_messages(&self, class: &Statement) -> Messages {
+    fn keeps_messages(&self, class: &Statement, text: &[u8]) -> Messages {
         if self.family == Family::MySql {
             return Messages::Cleared;
         }
@@ -461,6 +462,15 @@ impl Session {
             | Kind::Call
             | Kind::Prepare
             | Kind::Execute { .. } => Messages::Unknown,
+            Kind::Ddl | Kind::Account | Kind::Flush { .. } if opens_unseen(text) => {
+                Messages::Cleared
+            }
+            Kind::Flush { .. }
+            | Kind::Help
+            | Kind::Explain { .. }
+            | Kind::SetPassword
+            | Kind::Show(Show::Grants | Show::Create) => Messages::Kept,
+            Kind::Ddl | Kind::Account => Messages::Kept,
             _ => Messages::Cleared,
         }
     }
@@ -1088,4 +1098,25 @@ fn sets_insert_id(class: &Statement, text: &[u8]) -> bool {
             }
             _ => false,
         })
+}
+
+/// GRANT, REVOKE, CREATE and ALTER EVENT and TRIGGER, and FLUSH TABLES with names: of what names no table that is looked
+/// at, these open some (observed).
+fn opens_unseen(text: &[u8]) -> bool {
+    // A definer may stand before the word.
+    const HEAD: usize = 128;
+    let words = words(&text[..text.len().min(HEAD)]);
+    let (first, rest) = words.split_once(' ').unwrap_or_default();
+    match first {
+        "grant" | "revoke" => true,
+        "flush" => {
+            let mut rest = rest.split(' ');
+            matches!(rest.next(), Some("table" | "tables"))
+                && rest.next().is_some_and(|it| it != "with")
+        }
+        "create" | "alter" => rest
+            .split(' ')
+            .any(|word| matches!(word, "event" | "trigger")),
+        _ => false,
+    }
 }

@@ -34,6 +34,7 @@ pub(crate) fn found_rows(family: Family, class: &Statement, outcome: &Outcome) -
         .tables
         .iter()
         .any(|table| table.usage == TableUse::Read);
+    let several = class.tables.len() > 1;
     let runs_queries = reads || !class.functions.is_empty();
     match class.kind {
         Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } => match has_result {
@@ -58,6 +59,9 @@ pub(crate) fn found_rows(family: Family, class: &Statement, outcome: &Outcome) -
         {
             Found::Rows(outcome.rows)
         }
+        // Of several tables.
+        Kind::Delete if several && !failed => Found::Unknown,
+        Kind::Update if several && !failed && family == Family::MariaDb => Found::Unknown,
         Kind::Update if family == Family::MySql && !failed => {
             Found::Rows(outcome.matched.unwrap_or(outcome.affected_rows))
         }
@@ -93,6 +97,11 @@ mod tests {
             ("UPDATE t SET a=1", 0, Rows(5), Kept),
             ("INSERT INTO t VALUES (1)", 0, Kept, Kept),
             ("INSERT INTO t SELECT 1 FROM u", 0, Unknown, Unknown),
+            ("UPDATE t, u SET t.a=1 WHERE t.b=u.b", 0, Rows(5), Unknown),
+            ("DELETE FROM t WHERE a=1", 0, Kept, Kept),
+            ("DELETE t FROM t JOIN u", 0, Unknown, Unknown),
+            ("DELETE t FROM t", 0, Unknown, Unknown),
+            ("DELETE FROM t USING t", 0, Unknown, Unknown),
             ("DO 1", 0, Rows(1), Kept),
             ("SET @a=1", 0, Kept, Kept),
             ("SET @a=(SELECT a FROM t)", 0, Perhaps, Perhaps),

@@ -21,6 +21,7 @@ use millrace_sql::{Access, Family, Flags, Kind, Statement};
 
 use crate::ended::Stake;
 use crate::failure::{Answer, Failure};
+use crate::gone_database::depends_on_database;
 use crate::obey::tell_server;
 use crate::prelude::Prelude;
 use crate::prepared::ClientStatement;
@@ -858,6 +859,10 @@ impl Session {
             // Their types decide the metadata.
             self.restore_private(lease, None, &mut prelude);
         }
+        let context = self.placed(lease, &context, |session| {
+            let statement = session.statements.get(id);
+            statement.is_none_or(|it| depends_on_database(&it.class, &it.text))
+        });
         self.replay(lease, &context, &mut prelude);
         let prepared = self.prepare_now(lease, &mut prelude, &text).await;
         match prepared {

@@ -18,6 +18,7 @@ mod ended;
 mod epilogue;
 mod failure;
 mod found_rows;
+mod gone_database;
 mod ground;
 mod held;
 mod hold;

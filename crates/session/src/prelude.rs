@@ -30,6 +30,8 @@ pub(crate) enum Step {
     Plain(Expect),
     /// A part of the session's state is set.
     State(Expect),
+    /// The database of a state is chosen.
+    Database(Rc<SessionState>),
     /// A PREPARE of the session's, which may compile no more: that is told to whoever executes it.
     Named,
     /// SHOW WARNINGS for the session that used the connection before.
@@ -129,6 +131,9 @@ impl Session {
             let mut other = SessionState::clone(&target);
             other.database = lease.state.database.clone();
             target = self.worker.states.share(other);
+        }
+        if self.gone_database.is_some() {
+            target = self.placed(lease, &target, |session| session.needs_database(request));
         }
         self.replay(lease, &target, &mut prelude);
         if request.class.kind == Kind::Multi && !target.multi_statements {
@@ -299,7 +304,7 @@ impl Session {
             };
             prelude.steps.push(match step {
                 state::Step::Set => Step::State(Expect::Query),
-                state::Step::Database => Step::Plain(Expect::Simple),
+                state::Step::Database => Step::Database(target.clone()),
                 state::Step::Option => Step::Plain(Expect::SetOption),
             });
         }
@@ -714,7 +719,7 @@ impl Session {
         // EXECUTE … needs the variables as well, so they come first.
         if let Some(text) = self.private.assignment() {
             // Their names and values were read in the session's own character set.
-            let target = self.state.clone();
+            let target = self.placed(lease, &self.state.clone(), |_| false);
             self.replay(lease, &target, prelude);
             prelude.query(lease, &text);
         }
@@ -733,6 +738,9 @@ impl Session {
             })
             .collect();
         for (text, context, wanted) in all {
+            // It may compile no more, which is told to whoever executes it.
+            let closes = named.is_some_and(|(_, closes)| closes);
+            let context = self.placed(lease, &context, |_| wanted && !closes);
             self.replay(lease, &context, prelude);
             lease.frame_query(&mut prelude.bytes, &text);
             prelude.steps.push(match wanted {
@@ -823,6 +831,7 @@ impl Session {
                     _ if self.lease_is_kept() => Err(Failure::Fatal(answer)),
                     // Another connection may do, or the session is without it from now on.
                     _ if self.route.state_refused => Ok(Err(answer)),
+                    _ if self.route.database_refused.is_some() => Ok(Err(answer)),
                     // The primary's word may be another.
                     _ if self.may_be_late(lease.server, &answer) => Ok(Err(answer)),
                     // No other server would take a write: the client gets the server's word.
@@ -871,6 +880,13 @@ impl Session {
             Step::State(expect) => {
                 let answer = lease.read_answer(expect).await;
                 self.route.state_refused |= matches!(answer, Err(BackendError::Server(_)));
+                answer?;
+            }
+            Step::Database(state) => {
+                let answer = lease.read_answer(Expect::Simple).await;
+                if let Err(BackendError::Server(_)) = answer {
+                    self.route.database_refused = Some(state);
+                }
                 answer?;
             }
             Step::Named => match lease.read_answer(Expect::Query).await {

@@ -113,6 +113,8 @@ impl Session {
         let (kept, beside_id) = (self.lease.is_some(), counts_beside_id(class));
         let has_rows = has_rows || (kept && !beside_id);
         let has_found = has_found || (kept && !(beside_id && self.found_rows_known));
+        // To give the connection the one would change the other there.
+        let has_rows = has_rows && (has_found || !class.flags.contains(Flags::USES_FOUND_ROWS));
         self.collect_saved();
         // MariaDB forgets the messages as soon as a table is opened (observed).
         let forgets = self.family == Family::MariaDb && !class.tables.is_empty();

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use millrace_backend::state::SessionState;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult};
 use millrace_routing::explain::{Line, Question, explain};
@@ -37,6 +38,8 @@ pub(crate) struct Route {
     pub(crate) ended: Option<Answer>,
     /// A server has just refused the session's state.
     pub(crate) state_refused: bool,
+    /// The state whose database a server has just refused.
+    pub(crate) database_refused: Option<Rc<SessionState>>,
     /// What it refuses was found out.
     pub(crate) forgone: bool,
     pub(crate) directions: Option<Rc<Directions>>,
@@ -62,6 +65,9 @@ impl Route {
         (self.state_refused, self.forgone) = (false, false);
         if self.ended.is_some() {
             self.ended = None;
+        }
+        if self.database_refused.is_some() {
+            self.database_refused = None;
         }
         self.level = level;
         if self.directions.is_some() || directions.is_some() {

@@ -736,6 +736,9 @@ impl Session {
         }
         match refusal {
             Some(why) if why.passing => Ok(Tried::NotYet(why)),
+            Some(why) if !by_replica && self.does_without_database(request, &why) => {
+                Box::pin(self.try_servers(request, place)).await
+            }
             Some(why) if by_replica && self.rerun.is_none() && self.target == Target::Auto => {
                 Box::pin(self.ask_primary(request, why)).await
             }
@@ -806,6 +809,9 @@ impl Session {
                 self.put_back(lease);
                 match told.passing {
                     true => Ok(Tried::NotYet(told)),
+                    false if self.does_without_database(request, &told) => {
+                        Box::pin(self.try_servers(request, None)).await
+                    }
                     // An error that the primary gave before the statement, while it was being prepared, counts.
                     false => Err(told.into()),
                 }

@@ -254,6 +254,8 @@ pub(crate) struct Session {
     pub(crate) found_rows_known: bool,
     /// The connection that has it: only statements with rows change it.
     pub(crate) found_rows_at: Option<(ServerId, u64)>,
+    /// A database that others have dropped while the session was in it.
+    pub(crate) gone_database: Option<Box<[u8]>>,
     /// The statement that may have drawn from a sequence last.
     pub(crate) drew_at: Option<(ServerId, u64)>,
     /// Where warnings or an error can be asked for: the server, and the statement that has them.
@@ -405,6 +407,7 @@ impl Session {
             last_insert_id: 0,
             row_count: 0,
             found_rows: first_found_rows(family),
+            gone_database: None,
             found_rows_known: true,
             found_rows_at: None,
             drew_at: None,

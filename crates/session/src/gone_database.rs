@@ -1,0 +1,155 @@
+//! A session whose database was dropped by another: directly it stays in it by name, and goes on with all that does
+//! not depend on it. A connection that is lent cannot be put there, so that such statements run in whatever database
+//! theirs is in.
+
+use std::rc::Rc;
+
+use millrace_backend::pool::Lease;
+use millrace_backend::state::SessionState;
+use millrace_metrics::Side;
+use millrace_sql::{Flags, Kind, Show, Statement};
+
+use crate::failure::Answer;
+use crate::lease::Request;
+use crate::local::words;
+use crate::session::Session;
+
+/// ER_BAD_DB_ERROR.
+const UNKNOWN_DATABASE: u16 = 1049;
+
+impl Session {
+    /// The primary has just said that a database is unknown which the connection was to be put in: true where the
+    /// statement may be tried again without it.
+    pub(crate) fn does_without_database(&mut self, request: &Request<'_>, why: &Answer) -> bool {
+        let Some(refused) = self.route.database_refused.take() else {
+            return false;
+        };
+        let unknown = why.side == Side::Server && why.error.code == UNKNOWN_DATABASE;
+        if !unknown || self.gone_database.as_ref() == Some(&refused.database) {
+            return false;
+        }
+        self.gone_database = Some(refused.database.clone());
+        refused.database != self.state.database || !self.needs_database(request)
+    }
+
+    /// The state that a connection is given for a statement, which runs where the connection is if it does not
+    /// depend on a database that is gone.
+    pub(crate) fn placed(
+        &self,
+        lease: &Lease,
+        target: &Rc<SessionState>,
+        depends: impl FnOnce(&Session) -> bool,
+    ) -> Rc<SessionState> {
+        if self.gone_database.as_ref() != Some(&target.database)
+            || target.database == lease.state.database
+            || depends(self)
+        {
+            return target.clone();
+        }
+        let mut other = SessionState::clone(target);
+        other.database = lease.state.database.clone();
+        self.worker.states.share(other)
+    }
+
+    /// Whether what the request means depends on the database that it runs in.
+    pub(crate) fn needs_database(&self, request: &Request<'_>) -> bool {
+        let text = match request.inner {
+            Some((_, text)) => Some(text.into()),
+            None => self.text_of(request),
+        };
+        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        text.is_none_or(|text| depends_on_database(class, &text))
+    }
+}
+
+/// Whether what a statement means depends on the database that it runs in. What is not certain does.
+pub(crate) fn depends_on_database(class: &Statement, text: &[u8]) -> bool {
+    let unqualified = class.tables.iter().any(|table| table.schema.is_none())
+        || class.functions.iter().any(|name| name.schema.is_none());
+    if unqualified
+        || class
+            .flags
+            .intersects(Flags::TRUNCATED | Flags::STORED_CODE)
+    {
+        return true;
+    }
+    let words = words(text);
+    match class.kind {
+        Kind::Select
+        | Kind::Insert
+        | Kind::Replace
+        | Kind::Update
+        | Kind::Delete
+        | Kind::Do
+        | Kind::Set
+        | Kind::SetTransaction
+        | Kind::Kill
+        | Kind::Diagnostics
+        | Kind::Show(
+            Show::Variables | Show::Status | Show::Processlist | Show::Grants | Show::Replica,
+        ) => ["database", "schema"]
+            .iter()
+            .any(|word| words.contains(word)),
+        Kind::Begin
+        | Kind::Commit
+        | Kind::Rollback
+        | Kind::Savepoint
+        | Kind::ReleaseSavepoint
+        | Kind::RollbackTo
+        | Kind::UnlockTables
+        | Kind::Deallocate => false,
+        Kind::Show(Show::Metadata) => words != "show databases",
+        Kind::Ddl => {
+            let mut first = words.split(' ').skip(1);
+            class.tables.is_empty() && !matches!(first.next(), Some("database" | "schema"))
+        }
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_sql::{Family, LexMode, classify};
+
+    use super::*;
+
+    #[test]
+    fn what_depends_on_the_database() {
+        let cases = [
+            ("SELECT 1", false),
+            ("SELECT a FROM other.t", false),
+            ("SELECT a FROM t", true),
+            ("SELECT a FROM other.t JOIN u", true),
+            ("SELECT DATABASE()", true),
+            ("SELECT schema()", true),
+            ("SELECT f()", true),
+            ("SELECT other.f()", false),
+            ("INSERT INTO other.t VALUES (1)", false),
+            ("SET @a = 1", false),
+            ("SET @a = (SELECT 1 FROM t)", true),
+            ("COMMIT", false),
+            ("CREATE DATABASE again", false),
+            ("DROP SCHEMA IF EXISTS other", false),
+            ("CREATE TABLE other.t (a INT)", false),
+            ("CREATE TABLE t (a INT)", true),
+            ("CREATE PROCEDURE other.p() SELECT 1", true),
+            ("CREATE USER u", true),
+            ("SHOW TABLES", true),
+            ("SHOW DATABASES", false),
+            ("SHOW VARIABLES", false),
+            ("CALL other.p()", true),
+            ("LOCK TABLES other.t READ", true),
+            ("whatever this is", true),
+        ];
+        for (text, depends) in cases {
+            let mut class = Statement::default();
+            let lex = LexMode::new(Family::MySql, 90_704);
+            classify(text.as_bytes(), &lex, &mut class);
+            assert_eq!(
+                depends_on_database(&class, text.as_bytes()),
+                depends,
+                "{text}: {class:?}"
+            );
+        }
+    }
+}
