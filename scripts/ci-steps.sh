@@ -38,6 +38,7 @@ steps_before=(
 steps_after=(
     "deny|900|licences, bans, sources and advisories of the dependencies"
     "build|1200|the release binary"
+    "tests|1200|the suites are built"
     "instructions|600|no inner part takes over 5 % more instructions than is written down"
     "readme|60|the documents' configurations are valid and their links lead somewhere"
     "demo|180|the demo: a cluster, Millrace and a checked workload"
@@ -68,6 +69,7 @@ run_purity() { scripts/check-purity.sh; }
 run_unit() { cargo test --workspace --exclude millrace-tests --locked; }
 run_deny() { scripts/check-deny.sh; }
 run_build() { cargo build --release --locked; }
+run_tests() { cargo test --package millrace-tests --locked --no-run; }
 run_instructions() { scripts/check-instructions.sh; }
 run_demo() { "$MILLRACE_BIN" demo --for 15 --json; }
 run_demo-failover() { "$MILLRACE_BIN" demo --failover --json; }
@@ -77,18 +79,32 @@ run_foreign() { tests/foreign/run.sh --selection; }
 run_fuzz() { scripts/check-fuzz.sh 20; }
 
 # Every file and folder in tests/tests is a suite on real servers and a step of its own, so
-# none can be forgotten. Within a suite tests run one at a time unless it says
-# otherwise: they share two cores with the servers they start.
+# none can be forgotten. `suites alone`, `suites together`: those of that kind.
 suites() {
-    local file name
+    local file name kind
     for file in tests/tests/*.rs tests/tests/*/main.rs; do
         [ -e "$file" ] || continue
         name=${file%/main.rs}
         name=${name##*/}
-        printf 'suite-%s|900|%s\n' "${name%.rs}" \
+        name=${name%.rs}
+        kind=together
+        ! runs_alone "suite-$name" || kind=alone
+        [ "$kind" = "$1" ] || continue
+        printf 'suite-%s|1200|%s\n' "$name" \
             "$(awk '/^\/\/! / { print substr($0, 5); exit }' "$file")"
     done
 }
+
+# Suites mostly wait for servers, so that several run side by side, but for those that keep the
+# cores busy or look at times.
+runs_alone() {
+    case $1 in
+        suite-differential | suite-torture | suite-serving | suite-watched | suite-needless) return 0 ;;
+        suite-*) return 1 ;;
+        *) return 0 ;;
+    esac
+}
+lanes=${MILLRACE_TEST_LANES:-2}
 
 run_suite() {
     local threads=1
@@ -108,7 +124,8 @@ plan_of() {
         check) printf '%s\n' "${steps_check[@]}" ;;
         test)
             printf '%s\n' "${steps_before[@]}" "${steps_check[@]}" "${steps_after[@]}"
-            suites
+            suites together
+            suites alone
             printf '%s\n' "${steps_last[@]}"
             ;;
     esac
@@ -231,6 +248,36 @@ run_row() {
     [ "$status" -eq 0 ] || [ "$status" -eq 3 ]
 }
 
+# Steps side by side, as many as there are lanes. Each one's output comes when it has ended.
+run_together() {
+    local queue=("$@") row name limit what pid status good=yes
+    local -A name_of=() began_of=()
+    trap 'good=no; kill -TERM "${!name_of[@]}" 2>/dev/null' INT TERM
+    while :; do
+        while [ "$good" = yes ] && [ ${#queue[@]} -gt 0 ] && [ ${#name_of[@]} -lt "$lanes" ]; do
+            IFS='|' read -r name limit what <<<"${queue[0]}"
+            queue=("${queue[@]:1}")
+            printf '\n=== %s: %s   [%s so far]\n' "$name" "$what" "$(clock $((SECONDS - run_began)))"
+            with_limit "$limit" "$name" >"$logs/$name.log" 2>&1 &
+            name_of[$!]=$name began_of[$!]=$SECONDS
+        done
+        [ ${#name_of[@]} -gt 0 ] || break
+        pid=
+        wait -n -p pid "${!name_of[@]}"
+        status=$?
+        [ -n "$pid" ] || continue
+        name=${name_of[$pid]}
+        printf '\n=== %s said:\n' "$name"
+        cat "$logs/$name.log"
+        finish_step "$name" "$status" $((SECONDS - began_of[$pid])) "$logs/$name.log"
+        unset "name_of[$pid]"
+        case $status in 0 | 3) ;; *) good=no ;; esac
+    done
+    trap - INT TERM
+    for row in "${queue[@]}"; do summary+=("$(printf '%-24s not reached' "${row%%|*}")"); done
+    [ "$good" = yes ]
+}
+
 print_summary() {
     local line
     printf '\n=== Summary   [%s in all]\n' "$(clock $((SECONDS - run_began)))"
@@ -243,15 +290,27 @@ print_summary() {
 }
 
 run_all() {
-    local row broken=no
+    local row together broken=no
     mkdir -p "$logs"
     run_began=$SECONDS
-    for row in "$@"; do
+    while [ $# -gt 0 ]; do
+        together=()
+        while [ $# -gt 0 ] && [ "$lanes" -gt 1 ] && ! runs_alone "${1%%|*}"; do
+            together+=("$1")
+            shift
+        done
+        row=${1:-}
         if [ "$broken" = yes ]; then
-            summary+=("$(printf '%-24s not reached' "${row%%|*}")")
-        elif ! run_row "$row"; then
+            for row in "${together[@]}" ${1:+"$1"}; do
+                summary+=("$(printf '%-24s not reached' "${row%%|*}")")
+            done
+        elif [ ${#together[@]} -gt 0 ] && ! run_together "${together[@]}"; then
+            broken=yes
+            continue
+        elif [ -n "$row" ] && ! run_row "$row"; then
             broken=yes
         fi
+        [ $# -eq 0 ] || shift
     done
     print_summary
     [ "$broken" = no ]
