@@ -1,5 +1,5 @@
-//! A session whose database was dropped by another: directly it stays in it by name, and goes on with all that does
-//! not depend on it. A connection that is lent cannot be put there, so that such statements run in whatever database
+//! A session whose database was dropped by another, or whose account has lost its last right in it: directly it stays
+//! there, and goes on with all that does not depend on it. A connection that is lent cannot be put there, so that such statements run in whatever database
 //! theirs is in.
 
 use std::rc::Rc;
@@ -14,18 +14,18 @@ use crate::lease::Request;
 use crate::local::words;
 use crate::session::Session;
 
-/// ER_BAD_DB_ERROR.
-const UNKNOWN_DATABASE: u16 = 1049;
+/// ER_BAD_DB_ERROR; ER_DBACCESS_DENIED_ERROR, where the account has lost its last right there.
+const REFUSED: [u16; 2] = [1049, 1044];
 
 impl Session {
-    /// The primary has just said that a database is unknown which the connection was to be put in: true where the
-    /// statement may be tried again without it.
+    /// The primary has just refused a database that the connection was to be put in: true where the statement may be
+    /// tried again without it.
     pub(crate) fn does_without_database(&mut self, request: &Request<'_>, why: &Answer) -> bool {
         let Some(refused) = self.route.database_refused.take() else {
             return false;
         };
-        let unknown = why.side == Side::Server && why.error.code == UNKNOWN_DATABASE;
-        if !unknown || self.gone_database.as_ref() == Some(&refused.database) {
+        let refusal = why.side == Side::Server && REFUSED.contains(&why.error.code);
+        if !refusal || self.gone_database.as_ref() == Some(&refused.database) {
             return false;
         }
         self.gone_database = Some(refused.database.clone());

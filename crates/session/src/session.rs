@@ -254,7 +254,7 @@ pub(crate) struct Session {
     pub(crate) found_rows_known: bool,
     /// The connection that has it: only statements with rows change it.
     pub(crate) found_rows_at: Option<(ServerId, u64)>,
-    /// A database that others have dropped while the session was in it.
+    /// A database that others have dropped while the session was in it, or where it may do nothing any more.
     pub(crate) gone_database: Option<Box<[u8]>>,
     /// The statement that may have drawn from a sequence last.
     pub(crate) drew_at: Option<(ServerId, u64)>,
