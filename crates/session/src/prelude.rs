@@ -151,17 +151,18 @@ impl Session {
             }
             Box::pin(self.restore_insert_id(lease, &mut prelude)).await?;
         }
-        let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
-        if request.class.flags.intersects(counts) {
-            let asked = held_insert_id && self.insert_id_at.is_none();
-            self.restore_counts(lease, request.class, asked, &mut prelude);
-        }
         if self.sees_old_messages(lease, request) {
             if lease.last_user == uid && lease.residue.found_rows {
                 // What clears them counts a row.
                 Box::pin(self.save_own_diagnostics(lease)).await;
             }
             prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
+        }
+        // After what clears messages, which counts too.
+        let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
+        if request.class.flags.intersects(counts) {
+            let asked = held_insert_id && self.insert_id_at.is_none();
+            self.restore_counts(lease, request.class, asked, &mut prelude);
         }
         if request.expect != Expect::Prepare {
             self.open_transaction(lease, request.class, &mut prelude);
