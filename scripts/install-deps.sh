@@ -28,7 +28,7 @@ apt_servers=(mariadb-server mariadb-client openssl)
 apt_servers_optional=(galera-4 rsync)
 apt_test=(ca-certificates python3)
 # Without these a check is skipped, and no suite is.
-apt_test_optional=(valgrind iproute2 nftables)
+apt_test_optional=(valgrind iproute2 nftables dnsmasq-base)
 apt_bench=(sysbench haproxy)
 sid_servers=(mysql-server-core mysql-client-core)
 sid_bench=(mysql-router haproxy)

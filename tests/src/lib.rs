@@ -6,6 +6,7 @@
 pub mod checks;
 pub mod cutter;
 pub mod differential;
+pub mod dns;
 pub mod harness;
 pub mod histories;
 pub mod ledger;

@@ -94,13 +94,7 @@ impl Hosts {
         let file = std::env::temp_dir().join(format!("millrace-hosts-{}", std::process::id()));
         let hosts = Hosts { file };
         hosts.set(names)?;
-        let status = Command::new("mount")
-            .arg("--bind")
-            .arg(&hosts.file)
-            .arg("/etc/hosts")
-            .status()
-            .context("mount")?;
-        ensure!(status.success(), "/etc/hosts cannot be replaced");
+        replace("/etc/hosts", &hosts.file)?;
         Ok(hosts)
     }
 
@@ -123,6 +117,20 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.file);
     }
+}
+
+/// Puts a file in the place of another, in this namespace.
+///
+/// # Errors
+/// Where that is not allowed.
+pub fn replace(path: &str, by: &std::path::Path) -> anyhow::Result<()> {
+    let status = Command::new("mount")
+        .arg("--bind")
+        .args([by, std::path::Path::new(path)])
+        .status()
+        .context("mount")?;
+    ensure!(status.success(), "{path} cannot be replaced");
+    Ok(())
 }
 
 /// Drops every packet between a port and these ports, in both directions.

@@ -297,5 +297,6 @@ pub(crate) fn plain_network() -> anyhow::Result<SharedNetwork> {
     Ok(Arc::new(Network {
         tls: tls.context("no TLS")?,
         tcp: TcpOptions::default(),
+        resolver: millrace_backend::names::Resolver::default(),
     }))
 }

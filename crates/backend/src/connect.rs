@@ -1,6 +1,7 @@
 //! Opening a connection to a server and logging in: every authentication method that servers
 //! ask for, TLS as configured. Knows nothing of pools.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use zeroize::Zeroizing;
 
 use crate::conn::closed;
 use crate::error::{BackendError, ServerError};
+use crate::names::Resolver;
 use crate::packet_io::{read_packet, write_packet};
 use crate::secret::Secret;
 use crate::stream::Stream;
@@ -133,19 +135,16 @@ pub struct Opened {
 /// Connects without logging in: socket, greeting, nothing else.
 pub async fn dial(
     address: &Address,
-    tcp: &TcpOptions,
+    network: &Network,
     timeout: Duration,
 ) -> Result<(Stream, Greeting, Vec<u8>), BackendError> {
     let dialing = async {
         let mut stream = Stream::Plain(if address.is_socket() {
             UnixStream::connect(&address.host).await?.into()
         } else {
-            let socket = match address.at {
-                Some(at) => TcpStream::connect((at, address.port)).await?,
-                None => TcpStream::connect((address.host.as_str(), address.port)).await?,
-            };
+            let socket = reach(address, &network.resolver, timeout).await?;
             socket.set_nodelay(true)?;
-            tcp.apply(&socket)?;
+            network.tcp.apply(&socket)?;
             socket.into()
         });
         let mut buffer = Vec::new();
@@ -161,6 +160,26 @@ pub async fn dial(
     }
 }
 
+/// Connects to the machine that is meant; as long as none is, to the first that its name means and that answers.
+async fn reach(address: &Address, resolver: &Resolver, timeout: Duration) -> io::Result<TcpStream> {
+    let port = address.port;
+    let machines = match (address.at, address.host.parse()) {
+        (Some(at), _) | (None, Ok(at)) => vec![at],
+        (None, Err(_)) => resolver.look_up(&address.host, timeout).await,
+    };
+    let mut failed = io::Error::other(format!("{UNRESOLVED} {}", address.host));
+    for machine in machines {
+        match TcpStream::connect((machine, port)).await {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// What an error begins with where a name does not resolve.
+pub(crate) const UNRESOLVED: &str = "failed to look up";
+
 /// Connects and logs in, within `timeout`.
 pub async fn open(
     address: &Address,
@@ -169,7 +188,7 @@ pub async fn open(
     timeout: Duration,
 ) -> Result<Opened, BackendError> {
     let opening = async {
-        let (stream, greeting, buffer) = dial(address, &network.tcp, timeout).await?;
+        let (stream, greeting, buffer) = dial(address, network, timeout).await?;
         log_in(stream, greeting, buffer, address, login, &network.tls).await
     };
     match tokio::time::timeout(timeout, opening).await {
@@ -492,6 +511,8 @@ pub struct Network {
     pub tls: ServerTls,
     /// When a connection of which nothing is heard is given up.
     pub tcp: TcpOptions,
+    /// What looks their names up.
+    pub resolver: Resolver,
 }
 
 /// Shared by everything that opens server connections.

@@ -14,7 +14,7 @@ pub mod failovers;
 pub mod fresh;
 mod idle;
 pub mod monitor;
-mod names;
+pub mod names;
 pub mod opener;
 pub mod packet_io;
 pub mod pool;

@@ -10,8 +10,8 @@ use millrace_metrics::PerServer;
 use millrace_protocol::Capabilities;
 use millrace_protocol::handshake::Greeting;
 use millrace_topology::{
-    ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, ServerId,
-    ServerSpec, Snapshot, Topology, Unfit, Waits,
+    ChangeEvent, Family, Health, Millis, Observation, ObservationKind, Options, ProbeReport,
+    ServerId, ServerSpec, Snapshot, Topology, Unfit, Waits,
 };
 use tokio::sync::{Notify, watch};
 use tracing::{error, warn};
@@ -242,6 +242,12 @@ impl Monitor {
         let world = self.world.borrow();
         let view = world.snapshot.server(server);
         view.is_some_and(|view| !view.gone)
+    }
+
+    /// Whether an answer is of a machine that has to do with the servers that are known.
+    fn is_kin(&self, server: ServerId, report: &ProbeReport) -> bool {
+        let topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner);
+        topology.is_kin(server, report)
     }
 
     /// Stored code that was touched since it was read.

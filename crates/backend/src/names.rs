@@ -1,11 +1,16 @@
-//! Names of servers, looked up again and again: a name may come to mean another machine.
+//! Names, looked up with the system's resolver, which blocks for as long as it likes: so each look-up has a thread
+//! of its own, and there are few. What a server's name means is followed here as well, as it may come to mean
+//! another machine.
 
-use std::net::IpAddr;
+use std::collections::HashMap;
+use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Between two look-ups of a name.
-const PAUSE: Duration = Duration::from_secs(1);
+use tokio::sync::watch;
+
+/// Between two look-ups of a server's name.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// A look-up that takes longer tells nothing.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -14,10 +19,100 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// heard of a change yet take turns with those that have.
 const ANSWERS: u32 = 2;
 
-/// Follows what one name means.
+/// A look-up that has not ended after this is taken to hang: another is begun beside it. A resolver's second
+/// try comes after this time (resolv.conf(5)).
+const HANGS: Duration = Duration::from_secs(5);
+
+/// At most so many look-ups of one name at once.
+const OF_ONE: usize = 3;
+
+/// At most so many look-ups at once; further names do not resolve meanwhile.
+const OF_ALL: usize = 64;
+
+/// Looks names up. Who asks for a name that is being looked up shares the answer.
+#[derive(Debug, Clone, Default)]
+pub struct Resolver {
+    under_way: Arc<Mutex<HashMap<Box<str>, LookUp>>>,
+}
+
+/// Of one name.
+#[derive(Debug)]
+struct LookUp {
+    threads: usize,
+    /// When the last of them began.
+    begun: Instant,
+    answer: watch::Sender<Vec<IpAddr>>,
+}
+
+impl Resolver {
+    /// The machines that a name means now; none where it does not resolve in time.
+    pub async fn look_up(&self, host: &str, timeout: Duration) -> Vec<IpAddr> {
+        let Some(mut answer) = self.begin(host, Instant::now()) else {
+            return Vec::new();
+        };
+        match tokio::time::timeout(timeout, answer.changed()).await {
+            Ok(Ok(())) => answer.borrow().clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Where the next answer will be; none where nobody can be asked.
+    fn begin(&self, host: &str, now: Instant) -> Option<watch::Receiver<Vec<IpAddr>>> {
+        let mut under_way = self
+            .under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let threads: usize = under_way.values().map(|one| one.threads).sum();
+        let of_one = under_way.get(host);
+        let due = of_one.is_none_or(|one| one.threads < OF_ONE && now >= one.begun + HANGS);
+        if due && threads < OF_ALL && self.spawn(host) {
+            let one = under_way.entry(host.into()).or_insert_with(|| LookUp {
+                threads: 0,
+                begun: now,
+                answer: watch::channel(Vec::new()).0,
+            });
+            one.threads += 1;
+            one.begun = now;
+        }
+        Some(under_way.get(host)?.answer.subscribe())
+    }
+
+    /// False where there is no thread to be had.
+    fn spawn(&self, host: &str) -> bool {
+        let (host, resolver) = (host.to_owned(), self.clone());
+        let look_up = move || {
+            let found = (&*host, 0).to_socket_addrs();
+            let found =
+                found.map_or_else(|_| Vec::new(), |found| found.map(|at| at.ip()).collect());
+            resolver.end(&host, found);
+        };
+        // It is not waited for at the process's end.
+        let named = std::thread::Builder::new().name("look-up".to_owned());
+        named.spawn(look_up).is_ok()
+    }
+
+    fn end(&self, host: &str, found: Vec<IpAddr>) {
+        let mut under_way = self
+            .under_way
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(one) = under_way.get_mut(host) else {
+            return;
+        };
+        one.threads -= 1;
+        one.answer.send_replace(found);
+        if one.threads == 0 {
+            under_way.remove(host);
+        }
+    }
+}
+
+/// Follows what one server's name means.
 #[derive(Debug, Default)]
 pub(crate) struct Name {
     begun: Option<Instant>,
+    /// Its machines, each with the number of answers in a row that lacked it.
+    machines: Vec<(IpAddr, u32)>,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -26,47 +121,110 @@ struct Shared {
     under_way: bool,
     /// The last look-up's, not looked at yet. Empty where it failed: then nothing is known.
     answer: Vec<IpAddr>,
-    /// How many answers in a row did not have the machine.
-    without: u32,
 }
 
 impl Name {
-    /// Whether the name no longer means the machine at `at`. Waits for nothing: an answer counts when it is
-    /// there.
-    pub(crate) fn has_left(&mut self, host: &str, at: IpAddr, now: Instant) -> bool {
+    /// Has the name looked up where that is due, and takes in what was found. Waits for nothing: an answer counts
+    /// when it is there.
+    pub(crate) fn follow(&mut self, host: &str, resolver: &Resolver, now: Instant) {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = std::mem::take(&mut shared.answer);
-        if !answer.is_empty() {
-            shared.without = match answer.contains(&at) {
-                true => 0,
-                false => shared.without + 1,
-            };
-        }
-        if shared.without >= ANSWERS {
-            shared.without = 0;
-            return true;
-        }
         let due = self.begun.is_none_or(|begun| now >= begun + PAUSE);
         if due && !shared.under_way {
             shared.under_way = true;
             self.begun = Some(now);
-            let (host, shared) = (host.to_owned(), self.shared.clone());
+            let (host, resolver, shared) = (host.to_owned(), resolver.clone(), self.shared.clone());
             tokio::spawn(async move {
-                let answer = look_up(&host, TIMEOUT).await;
+                let answer = resolver.look_up(&host, TIMEOUT).await;
                 let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 shared.under_way = false;
                 shared.answer = answer;
             });
         }
-        false
+        drop(shared);
+        self.take(&answer);
+    }
+
+    /// Takes in an answer; an empty one tells nothing.
+    pub(crate) fn take(&mut self, answer: &[IpAddr]) {
+        if answer.is_empty() {
+            return;
+        }
+        for (machine, without) in &mut self.machines {
+            *without = match answer.contains(machine) {
+                true => 0,
+                false => *without + 1,
+            };
+        }
+        self.machines.retain(|(_, without)| *without < ANSWERS);
+        for machine in answer {
+            if !self.machines.iter().any(|(known, _)| known == machine) {
+                self.machines.push((*machine, 0));
+            }
+        }
+    }
+
+    /// Whether the name no longer means the machine at `at`.
+    pub(crate) fn has_left(&self, at: IpAddr) -> bool {
+        !self.machines.is_empty() && !self.machines.iter().any(|(machine, _)| *machine == at)
+    }
+
+    /// The machines that it means, by the last answer.
+    pub(crate) fn machines(&self) -> impl Iterator<Item = IpAddr> {
+        let meant = self.machines.iter().filter(|(_, without)| *without == 0);
+        meant.map(|(machine, _)| *machine)
     }
 }
 
-/// The machines that a name means now; none where it does not resolve in time.
-pub(crate) async fn look_up(host: &str, timeout: Duration) -> Vec<IpAddr> {
-    let looking = tokio::net::lookup_host((host, 0));
-    match tokio::time::timeout(timeout, looking).await {
-        Ok(Ok(found)) => found.map(|found| found.ip()).collect(),
-        _ => Vec::new(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    #[test]
+    fn a_machine_has_left_when_two_answers_lack_it() {
+        let mut name = Name::default();
+        assert!(!name.has_left(at(1)), "nothing is known yet");
+        name.take(&[at(1)]);
+        name.take(&[at(2)]);
+        assert!(!name.has_left(at(1)), "one answer is none");
+        name.take(&[at(1)]);
+        name.take(&[at(2)]);
+        name.take(&[]);
+        assert!(!name.has_left(at(1)), "no answer tells nothing");
+        name.take(&[at(2)]);
+        assert!(name.has_left(at(1)));
+        assert_eq!(name.machines().collect::<Vec<_>>(), [at(2)]);
+    }
+
+    #[test]
+    fn one_thread_looks_a_name_up_for_all() {
+        let resolver = Resolver::default();
+        let now = Instant::now();
+        let threads = |resolver: &Resolver| {
+            let under_way = resolver.under_way.lock().expect("nobody panics");
+            under_way.get("a name.invalid").map_or(0, |one| one.threads)
+        };
+        // As if the resolver hung: these threads never end.
+        let hangs = |begun| {
+            let answer = watch::channel(Vec::new()).0;
+            let one = LookUp {
+                threads: 1,
+                begun,
+                answer,
+            };
+            let mut under_way = resolver.under_way.lock().expect("nobody panics");
+            under_way.insert("a name.invalid".into(), one);
+        };
+        hangs(now);
+        let answer = resolver.begin("a name.invalid", now + HANGS / 2);
+        assert_eq!(threads(&resolver), 1);
+        resolver.end("a name.invalid", vec![at(1)]);
+        let answer = answer.expect("it was under way");
+        assert_eq!(*answer.borrow(), [at(1)]);
+        assert_eq!(threads(&resolver), 0);
     }
 }

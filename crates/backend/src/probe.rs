@@ -14,7 +14,7 @@ use millrace_topology::{
 
 use crate::conn::{Conn, Row};
 use crate::connect::{
-    Address, LOGIN_PACKET_MAX, Login, MAX_PACKET, SharedNetwork, agreed, dial, open,
+    Address, LOGIN_PACKET_MAX, Login, MAX_PACKET, SharedNetwork, UNRESOLVED, agreed, dial, open,
 };
 use crate::error::BackendError;
 use crate::fresh::Look;
@@ -23,7 +23,6 @@ use crate::packet_io::{read_packet, write_packet};
 use crate::pool::ServerFacts;
 use crate::state::{BASIS, Begins};
 use crate::stream::Stream;
-use crate::tcp::TcpOptions;
 use crate::tls::For;
 use crate::user_rows::{self, UserRows};
 
@@ -79,7 +78,7 @@ pub(crate) fn cause(error: &BackendError) -> Cause {
         BackendError::Io(error) => match error.kind() {
             std::io::ErrorKind::ConnectionRefused => Cause::Refused,
             std::io::ErrorKind::TimedOut => Cause::TimedOut,
-            _ if error.to_string().contains("failed to lookup") => Cause::Resolve,
+            _ if error.to_string().starts_with(UNRESOLVED) => Cause::Resolve,
             _ => Cause::Lost,
         },
         BackendError::Timeout(_) => Cause::TimedOut,
@@ -433,9 +432,10 @@ pub(crate) async fn stuck_commits(
 pub(crate) async fn greet(
     address: &Address,
     options: &MonitorOptions,
+    network: &SharedNetwork,
 ) -> Result<Probed, BackendError> {
     let (mut stream, greeting, mut buffer) =
-        dial(address, &TcpOptions::default(), options.connect_timeout).await?;
+        dial(address, network, options.connect_timeout).await?;
     let family = match greeting.family() {
         millrace_protocol::handshake::Family::MySql => Family::MySql,
         millrace_protocol::handshake::Family::MariaDb => Family::MariaDb,

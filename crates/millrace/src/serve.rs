@@ -13,6 +13,7 @@ use millrace_backend::concurrency::Limit;
 use millrace_backend::connect::{Address, Network, SharedNetwork};
 use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
 use millrace_backend::monitor::{Counts, Monitor, MonitorOptions, Traffic, World};
+use millrace_backend::names::Resolver;
 use millrace_backend::pool::PoolOptions;
 use millrace_backend::secret::Secret;
 use millrace_backend::tcp::TcpOptions;
@@ -159,6 +160,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     let network: SharedNetwork = Arc::new(Network {
         tls: tls::towards_servers(&config.server_tls)?,
         tcp: tcp_options(&config.server_tcp),
+        resolver: Resolver::default(),
     });
     let (topology, specs) = config.topology();
     let monitor_options = Arc::new(MonitorOptions {

@@ -142,6 +142,7 @@ pub(crate) mod tests {
             network: Arc::new(Network {
                 tls: tls.unwrap(),
                 tcp: TcpOptions::default(),
+                resolver: millrace_backend::names::Resolver::default(),
             }),
             metrics: Arc::new(Metrics::new(1, Vec::new())),
             monitor: Monitor::new(&asked, Vec::new(), &[]),

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use millrace_backend::connect::Address;
+use millrace_backend::names::Resolver;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Plain;
 use millrace_backend::user_rows::{Matches, Requires, UserRow, UserRows, matches};
@@ -15,6 +16,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::failure::Answer;
 use crate::options::Hosts;
+use crate::worker::Worker;
 
 /// How long a name in an account's host may take to be resolved.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(2);
@@ -106,8 +108,9 @@ impl Caller {
         user: &[u8],
         password: Option<&Secret>,
         let_in: &LetIn,
-        hosts: Hosts,
+        worker: &Worker,
     ) -> Result<(), Answer> {
+        let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
         let by_socket = let_in.server.is_socket() && !self.is_same_user;
         let Some(rows) = &let_in.rows else {
             return match by_socket && let_in.unproven {
@@ -120,7 +123,7 @@ impl Caller {
             let met = |row: &UserRow| !(by_socket && row.by_socket) && self.has(&row.requires);
             let checked = hosts == Hosts::Check && (!self.is_local || let_in.server.is_socket());
             let is_for = match self.address.filter(|_| checked) {
-                Some(address) => first_for(rows, address).await.is_some(),
+                Some(address) => first_for(rows, address, resolver).await.is_some(),
                 None => true,
             };
             return match is_for && rows.iter().all(met) {
@@ -151,7 +154,7 @@ impl Caller {
         if hosts == Hosts::Ignore || is_seen_alike {
             return Ok(());
         }
-        let first = first_for(rows, address).await;
+        let first = first_for(rows, address, resolver).await;
         if !first.is_some_and(|first| std::ptr::eq(first, row)) {
             let text = format!(
                 " (Millrace: the servers let in '{}', which is not the account for the client's address; \
@@ -214,29 +217,29 @@ fn proves(row: &UserRow, password: Option<&Secret>) -> bool {
 }
 
 /// The row by which a client of that address would be let in.
-async fn first_for(rows: &UserRows, address: IpAddr) -> Option<&UserRow> {
+async fn first_for<'a>(
+    rows: &'a UserRows,
+    address: IpAddr,
+    resolver: &Resolver,
+) -> Option<&'a UserRow> {
     for row in rows.iter() {
-        if is_from(row, address, rows.resolves()).await {
+        if is_from(row, address, rows.resolves(), resolver).await {
             return Some(row);
         }
     }
     None
 }
 
-async fn is_from(row: &UserRow, address: IpAddr, resolves: bool) -> bool {
+async fn is_from(row: &UserRow, address: IpAddr, resolves: bool, resolver: &Resolver) -> bool {
     match matches(&row.host, address) {
         Matches::Yes => true,
         Matches::No => false,
         Matches::IfNamed if !resolves => false,
         // Of names with wildcards no resolver knows; they are nobody's.
         Matches::IfNamed => {
-            let resolving = tokio::net::lookup_host((&*row.host, 0));
-            match tokio::time::timeout(RESOLVED_WITHIN, resolving).await {
-                Ok(Ok(mut found)) => {
-                    found.any(|found| found.ip().to_canonical() == address.to_canonical())
-                }
-                _ => false,
-            }
+            let found = resolver.look_up(&row.host, RESOLVED_WITHIN).await;
+            let is_it = |found: &IpAddr| found.to_canonical() == address.to_canonical();
+            found.iter().any(is_it)
         }
     }
 }

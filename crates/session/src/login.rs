@@ -678,10 +678,9 @@ impl Entrance<'_> {
                     false => answer,
                 },
             );
-        let hosts = worker.options().hosts;
         let password = Some(&account.password);
         self.caller
-            .judge(&claim.user, password, &*let_in?, hosts)
+            .judge(&claim.user, password, &*let_in?, &worker)
             .await
     }
 

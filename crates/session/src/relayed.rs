@@ -114,10 +114,9 @@ pub(crate) async fn log_in_with(
     let mut out = Vec::new();
     let judged = match opened {
         Ok((opened, let_in)) => {
-            let hosts = worker.options().hosts;
             let judging = entrance
                 .caller
-                .judge(&claim.user, Some(password), &let_in, hosts);
+                .judge(&claim.user, Some(password), &let_in, &worker);
             judging.await.map(|()| opened)
         }
         Err(answer) => Err(answer),
@@ -202,7 +201,7 @@ async fn relay(
     .await?;
     let dialed = on_primary(worker, async |facts| {
         let (stream, greeting, ahead) =
-            dial(&facts.address, &worker.shared.network.tcp, timeout).await?;
+            dial(&facts.address, &worker.shared.network, timeout).await?;
         Ok((stream, greeting, ahead, facts.clone()))
     })
     .await;
@@ -217,8 +216,7 @@ async fn relay(
     let asked = by_whom(worker, &facts, &claim.user, opened, tls).await;
     entrance.waits.end();
     let (opened, let_in) = asked.map_err(Answer::backend)?;
-    let hosts = worker.options().hosts;
-    let judging = entrance.caller.judge(&claim.user, None, &let_in, hosts);
+    let judging = entrance.caller.judge(&claim.user, None, &let_in, worker);
     judging.await?;
     let sent = entrance.write(&last).await;
     sent.map_err(|error| Answer::backend(error.into()))?;

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::event::ChangeEvent;
+use crate::judge;
 use crate::state::State;
 use crate::{
-    Family, Health, Millis, Peer, ProbeReport, Relation, SERVERS_EVER, ServerId, ServerSpec,
+    Family, GtidSet, Health, Millis, Peer, ProbeReport, Relation, SERVERS_EVER, ServerId,
+    ServerSpec,
 };
 
 /// How servers are found.
@@ -195,6 +197,50 @@ fn is_one_server(one: &ProbeReport, other: &ProbeReport) -> bool {
         && one.identity == other.identity
         && one.server_uuid == other.server_uuid
         && one.server_id == other.server_id
+}
+
+/// Whether a machine is one of these servers, is named by one, names one, or has all that the last primary had.
+/// MariaDB's servers number their transactions alike in every cluster, so theirs tell nothing.
+pub(crate) fn is_kin(
+    states: &[State],
+    at: ServerId,
+    report: &ProbeReport,
+    history: Option<&GtidSet>,
+) -> bool {
+    let has_history = |history: &GtidSet| {
+        !report.server_uuid.is_empty() && !history.is_empty() && report.executed.contains(history)
+    };
+    let is_of = |known: &ProbeReport| {
+        let same_uuid = !known.server_uuid.is_empty() && known.server_uuid == report.server_uuid;
+        let same_cluster = match (&known.galera, &report.galera) {
+            (Some(one), Some(other)) => one.cluster == other.cluster,
+            _ => false,
+        };
+        same_uuid || same_cluster || is_one_server(known, report)
+    };
+    let follows = |one: &ProbeReport, address: &str, other: &ProbeReport| {
+        let status = one.replication.as_ref();
+        let mut peers = one.peers.iter();
+        status.is_some_and(|status| judge::is_about_report(status, other, address))
+            || peers.any(|peer| is_meant(peer, other, one.family))
+    };
+    let live = states.iter().filter(|state| !state.gone);
+    let known: Vec<(&State, &ProbeReport)> = live
+        .filter_map(|state| Some((state, state.report.as_deref()?)))
+        .collect();
+    // The numbers that it follows may mean one that is known.
+    let follows_known = |one: &ProbeReport| {
+        known.iter().any(|(state, other)| {
+            state.health.is_usable() && follows(one, &state.spec.address, other)
+        })
+    };
+    let address = &states[at.index()].spec.address;
+    history.is_some_and(has_history)
+        || known.iter().any(|(state, one)| {
+            is_of(one)
+                || follows(report, &state.spec.address, one)
+                || (follows(one, address, report) && !follows_known(one))
+        })
 }
 
 fn other_name(states: &[State], id: ServerId, primary: Option<ServerId>) -> Option<ServerId> {

@@ -10,7 +10,7 @@ use crate::marks::Marks;
 use crate::state::State;
 use crate::{
     Cause, ConfiguredRole, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind,
-    ServerId, ServerView, Snapshot, Unfit,
+    ProbeReport, ServerId, ServerView, Snapshot, Unfit,
 };
 
 /// How servers are judged.
@@ -153,6 +153,13 @@ impl Topology {
             (Some(history), Some(executed)) => executed.lacks(history),
             _ => 0,
         }
+    }
+
+    /// Whether a report, of a machine that `server`'s name means now, is of one that has to do with the servers that
+    /// are known: by their word, its own, or its transactions.
+    pub fn is_kin(&self, server: ServerId, report: &ProbeReport) -> bool {
+        let history = self.memory.history.as_ref();
+        discover::is_kin(&self.states, server, report, history)
     }
 
     /// Takes in one observation and says what changed by it. Observations of servers that are not

@@ -363,9 +363,16 @@ fn follows_known(replica: &State, source: &State) -> bool {
 
 /// A replica's status is about this source.
 pub(crate) fn is_about(status: &ReplicationStatus, source: &State) -> bool {
-    let Some(report) = source.report.as_deref() else {
-        return false;
-    };
+    let report = source.report.as_deref();
+    report.is_some_and(|report| is_about_report(status, report, &source.spec.address))
+}
+
+/// The same, of a source that has reported this, at this address.
+pub(crate) fn is_about_report(
+    status: &ReplicationStatus,
+    report: &ProbeReport,
+    address: &str,
+) -> bool {
     if !report.server_uuid.is_empty() && !status.source_uuid.is_empty() {
         return status.source_uuid == report.server_uuid;
     }
@@ -373,7 +380,7 @@ pub(crate) fn is_about(status: &ReplicationStatus, source: &State) -> bool {
         return status.source_server_id == report.server_id;
     }
     let host_and_port = format!("{}:{}", status.source_host, status.source_port);
-    *host_and_port == *source.spec.address
+    *host_and_port == *address
 }
 
 fn position(states: &[State], test: impl Fn(&State) -> bool) -> Option<ServerId> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_topology::{Cause, Health, ObservationKind, Role, ServerId, ServerView, Unfit};
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::{Counts, Monitor, MonitorOptions, World};
@@ -56,6 +57,11 @@ struct Track {
     /// What the server's name means, and the machine that answered last.
     name: Name,
     at: Option<IpAddr>,
+    /// What is under way where the name has moved, and when it was last begun.
+    moving: Option<JoinHandle<Result<Moved, BackendError>>>,
+    tried: Option<Instant>,
+    /// Machines of others that the name has meant while its own was at work: not to be used in its place.
+    strangers: Vec<IpAddr>,
     /// The last failure, so that it is logged once.
     complaint: Option<String>,
     /// Probes in a row that were not counted.
@@ -66,6 +72,13 @@ struct Track {
     abandoned: Abandoned,
     /// What the server last said of its accounts and global variables, and when it was asked.
     looked: Option<(Look, Instant)>,
+}
+
+/// The machine that a server's name has moved to.
+struct Moved {
+    at: IpAddr,
+    followed: Followed,
+    probed: Probed,
 }
 
 /// Statements answered that did more than read, and when that number last changed.
@@ -178,32 +191,23 @@ impl Eye {
     }
 
     async fn ask(&self, track: &mut Track) -> Result<Probed, BackendError> {
-        let address = self.monitor.world.borrow().facts[self.id.index()]
-            .address
-            .clone();
+        let address = self.address();
         let options = &self.options;
-        if let (true, Some(at)) = (address.is_name(), track.at)
-            && track.name.has_left(&address.host, at, Instant::now())
-        {
-            warn!(server = %self.name(), %at, "its name no longer means this machine");
-            (track.conn, track.at) = (None, None);
-        }
         if options.user.is_empty() {
-            let (at, probed) = self
-                .reach(&address, track.at, |address| async move {
-                    probe::greet(&address, options).await
+            return self
+                .reach(&address, track, |address| async move {
+                    probe::greet(&address, options, &self.network).await
                 })
-                .await?;
-            track.at = at;
-            return Ok(probed);
+                .await;
         }
+        self.follow_name(track, &address).await;
         if track.conn.is_none() {
-            let (at, followed) = self
-                .reach(&address, track.at, |address| async move {
+            let followed = self
+                .reach(&address, track, |address| async move {
                     probe::follow(self.id, &address, options, &self.network).await
                 })
                 .await?;
-            (track.at, track.conn) = (at, Some(followed));
+            track.conn = Some(followed);
         }
         let asks_for_stall = self.may_be_stalled(track);
         let Track {
@@ -228,35 +232,151 @@ impl Eye {
         self.within(Limit::Answers, asking).await
     }
 
-    /// Connects to the machine that the server's name means: to the one before, as long as that is among them.
+    /// Where the name no longer means the machine that is asked: asks the one that it means now beside that, and
+    /// goes over to it once it has answered.
+    async fn follow_name(&self, track: &mut Track, address: &Address) {
+        let (true, Some(before)) = (address.is_name(), track.at) else {
+            return;
+        };
+        let now = Instant::now();
+        track
+            .name
+            .follow(&address.host, &self.network.resolver, now);
+        if let Some(moving) = track.moving.take_if(|moving| moving.is_finished()) {
+            if let Ok(Ok(moved)) = moving.await {
+                self.move_over(track, before, moved);
+            }
+            return;
+        }
+        let due = track.tried.is_none_or(|tried| now >= tried + names::PAUSE);
+        if track.moving.is_some() || !due || !track.name.has_left(before) {
+            return;
+        }
+        track.tried = Some(now);
+        let (eye, machines) = (self.clone(), track.name.machines().collect());
+        let address = address.clone();
+        let moving = async move { eye.ask_first_of(machines, &address).await };
+        track.moving = Some(tokio::task::spawn_local(moving));
+    }
+
+    /// Asks these machines one after the other, until one has answered everything.
+    async fn ask_first_of(
+        &self,
+        machines: Vec<IpAddr>,
+        address: &Address,
+    ) -> Result<Moved, BackendError> {
+        let mut failed = BackendError::Protocol("no machine");
+        for at in machines {
+            let address = address.at(Some(at));
+            let options = &self.options;
+            let asking = async {
+                let mut followed = probe::follow(self.id, &address, options, &self.network).await?;
+                let probed = probe::probe(&mut followed, options).await?;
+                Ok((followed, probed))
+            };
+            let limit = options.connect_timeout + options.timeout;
+            match tokio::time::timeout(limit, asking).await {
+                Ok(Ok((followed, probed))) => {
+                    return Ok(Moved {
+                        at,
+                        followed,
+                        probed,
+                    });
+                }
+                Ok(Err(error)) => failed = error,
+                Err(_) => failed = BackendError::Timeout("monitor.timeout"),
+            }
+        }
+        Err(failed)
+    }
+
+    /// From now on the machine that the name means is the server; but not where that is one of another cluster, and
+    /// the one before is at work.
+    fn move_over(&self, track: &mut Track, before: IpAddr, moved: Moved) {
+        if !track.name.has_left(before) {
+            return;
+        }
+        let (server, at) = (self.name(), moved.at);
+        let at_work = track.conn.is_some() && self.is_at_work();
+        if at_work && !self.monitor.is_kin(self.id, &moved.probed.report) {
+            if !track.strangers.contains(&at) {
+                warn!(
+                    %server, %before, %at,
+                    "its name means a machine of another cluster now, and is not followed while the one before is in use"
+                );
+                track.strangers.push(at);
+            }
+            return;
+        }
+        self.has_moved(track, before, at);
+        (track.at, track.conn) = (Some(at), Some(moved.followed));
+    }
+
+    fn has_moved(&self, track: &mut Track, before: IpAddr, now: IpAddr) {
+        warn!(server = %self.name(), at = %before, %now, "its name no longer means this machine");
+        track.strangers.clear();
+    }
+
+    /// It takes writes, or reads beside the one that does.
+    fn is_at_work(&self) -> bool {
+        let world = self.monitor.world.borrow();
+        let snapshot = &world.snapshot;
+        let view = snapshot.server(self.id);
+        snapshot.primary == Some(self.id)
+            || (snapshot.primary.is_some() && view.is_some_and(ServerView::is_fit))
+    }
+
+    /// Connects to the machine that the server's name means: to the one before, as long as that is among them, or
+    /// where no other answers.
     async fn reach<T, F>(
         &self,
         address: &Address,
-        before: Option<IpAddr>,
+        track: &mut Track,
         connect: impl Fn(Address) -> F,
-    ) -> Result<(Option<IpAddr>, T), BackendError>
+    ) -> Result<T, BackendError>
     where
         F: Future<Output = Result<T, BackendError>>,
     {
-        let mut machines = match address.is_name() {
-            true => names::look_up(&address.host, self.options.connect_timeout).await,
-            false => Vec::new(),
-        };
-        machines.sort_by_key(|at| Some(*at) != before);
-        // Without an answer of the resolver the machine before is as good as any.
-        let first = machines.first().copied().or(before);
-        let mut reached = self
-            .within(Limit::Connect, connect(address.at(first)))
-            .await;
-        let mut at = first;
-        for other in machines.into_iter().skip(1) {
-            if reached.is_ok() {
-                break;
-            }
-            at = Some(other);
-            reached = self.within(Limit::Connect, connect(address.at(at))).await;
+        let before = track.at;
+        let mut machines = Vec::new();
+        if address.is_name() {
+            let names = &self.network.resolver;
+            machines = names
+                .look_up(&address.host, self.options.connect_timeout)
+                .await;
+            track.name.take(&machines);
         }
-        Ok((at, reached?))
+        let is_own = |at: &IpAddr| Some(*at) == before;
+        if !machines.iter().any(is_own) {
+            machines.extend(before);
+        }
+        machines.sort_by_key(|at| match () {
+            () if is_own(at) && !track.name.has_left(*at) => 0,
+            () if track.strangers.contains(at) => 3,
+            () if is_own(at) => 2,
+            () => 1,
+        });
+        let mut tries: Vec<Option<IpAddr>> = machines.into_iter().map(Some).collect();
+        if tries.is_empty() {
+            // It is no name, or it means nothing, which is found out anew.
+            tries.push(None);
+        }
+        let mut failed = BackendError::Protocol("no machine");
+        for at in tries {
+            let connecting = self.within(Limit::Connect, connect(address.at(at)));
+            match connecting.await {
+                Ok(reached) => {
+                    if let (Some(before), Some(now)) = (before, at.filter(|at| before != Some(*at)))
+                    {
+                        self.has_moved(track, before, now);
+                    }
+                    track.at = at;
+                    return Ok(reached);
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
     }
 
     /// Asks whether accounts or global variables have changed, where that is due.
@@ -401,24 +521,42 @@ impl Eye {
         chronicle::name(&self.monitor.world.borrow().snapshot, self.id)
     }
 
-    /// Waits until the server is to be asked again: when its time has come, when somebody wants it, or
-    /// when its connection is cut.
+    /// Waits until the server is to be asked again: when its time has come, when somebody wants it, when its name
+    /// means another machine, or when its connection is cut.
     async fn rest(&self, track: &mut Track, pause: Duration) {
-        let cut = async {
-            match &track.conn {
-                Some(followed) if !track.talkative => followed.conn.stream.disturbed().await,
-                _ => std::future::pending().await,
+        let until = Instant::now() + pause;
+        loop {
+            let pause = until.saturating_duration_since(Instant::now());
+            let cut = async {
+                match &track.conn {
+                    Some(followed) if !track.talkative => followed.conn.stream.disturbed().await,
+                    _ => std::future::pending().await,
+                }
+            };
+            let cut = tokio::select! {
+                () = tokio::time::sleep(pause.min(names::PAUSE)) => false,
+                () = self.monitor.nudged(self.id) => {
+                    // A burst of errors is one reason to ask, not many.
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    return;
+                }
+                () = cut => true,
+            };
+            track.talkative |= cut;
+            if cut || pause <= names::PAUSE {
+                return;
             }
-        };
-        let cut = tokio::select! {
-            () = tokio::time::sleep(pause) => false,
-            () = self.monitor.nudged(self.id) => {
-                // A burst of errors is one reason to ask, not many.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                false
+            let before = track.at;
+            let address = self.address();
+            self.follow_name(track, &address).await;
+            if track.at != before {
+                return;
             }
-            () = cut => true,
-        };
-        track.talkative |= cut;
+        }
+    }
+
+    fn address(&self) -> Address {
+        let world = self.monitor.world.borrow();
+        world.facts[self.id.index()].address.clone()
     }
 }

@@ -7,6 +7,7 @@ use super::eye::{Abandoned, Eye, Limit, Writes, asks_for_stall};
 use super::*;
 use crate::connect::Network;
 use crate::error::BackendError;
+use crate::names::Resolver;
 use crate::secret::Secret;
 use crate::tcp::TcpOptions;
 use crate::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
@@ -110,6 +111,7 @@ fn eye(step: u64) -> Eye {
         network: Arc::new(Network {
             tls: tls.expect("no files are needed"),
             tcp: TcpOptions::default(),
+            resolver: Resolver::default(),
         }),
         clock: Rc::new(Clock::new(Instant::now())),
     }

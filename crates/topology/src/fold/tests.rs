@@ -649,5 +649,6 @@ fn servers_that_are_not_in_the_list_are_ignored() {
 mod discovery;
 mod groups;
 mod heads;
+mod names;
 mod returns;
 mod simulation;
