@@ -23,6 +23,7 @@ pub(crate) fn reason(kind: &ObservationKind) -> Box<str> {
             format!("a client's connection failed: {}", cause.as_str()).into()
         }
         ObservationKind::RefusedWrite => "it refused a client's write".into(),
+        ObservationKind::Means { .. } => "its name means other machines".into(),
         ObservationKind::Drain { by } => format!("drained by {by}").into(),
         ObservationKind::Resume { by } => format!("resumed by {by}").into(),
     }
@@ -186,6 +187,7 @@ pub(crate) fn log(event: &ChangeEvent, snapshot: &Snapshot) {
         | ChangeEvent::Fitness { server, .. }
         | ChangeEvent::Draining { server, .. }
         | ChangeEvent::Resumed { server, .. }
+        | ChangeEvent::Several { server }
         | ChangeEvent::Forgotten { server } => info!(server = %name(*server), "{event}"),
         ChangeEvent::Identity { server } => warn!(server = %name(*server), "{event}"),
         ChangeEvent::Found { server, by } => {

@@ -46,6 +46,8 @@ pub struct Address {
     /// The machine that is meant: what is known of the server is known of this one. None as long as the name
     /// says it.
     pub at: Option<IpAddr>,
+    /// What the server's certificate is to name; none where that is the host.
+    pub name: Option<Box<str>>,
 }
 
 impl Address {
@@ -70,8 +72,12 @@ impl Address {
 
     /// A server by its name, or its address.
     pub fn new(host: String, port: u16) -> Address {
-        let at = None;
-        Address { host, port, at }
+        Address {
+            host,
+            port,
+            at: None,
+            name: None,
+        }
     }
 
     /// Whether what it means can change.
@@ -245,7 +251,13 @@ pub async fn start_tls(
     let Stream::Plain(plain) = stream else {
         return Err(BackendError::Protocol("TLS asked for twice"));
     };
-    let connected = tls.connect(&address.host, plain, wanted.whose).await?;
+    let connected = tls
+        .connect(
+            address.name.as_deref().unwrap_or(&address.host),
+            plain,
+            wanted.whose,
+        )
+        .await?;
     Ok((
         Stream::Tls(Box::new(tokio_rustls::TlsStream::Client(connected))),
         2,

@@ -240,8 +240,8 @@ impl Monitor {
 
     fn knows(&self, server: ServerId) -> bool {
         let world = self.world.borrow();
-        let view = world.snapshot.server(server);
-        view.is_some_and(|view| !view.gone)
+        let mut servers = world.snapshot.servers.iter();
+        servers.any(|view| !view.gone && (view.id == server || view.address_of == Some(server)))
     }
 
     /// Whether an answer is of a machine that has to do with the servers that are known.
@@ -596,6 +596,20 @@ fn add_facts(facts: &mut Vec<Arc<ServerFacts>>, snapshot: &Snapshot, login_age_m
             found.family = millrace_sql::Family::MariaDb;
         }
         facts.push(found);
+    }
+    // Its certificate is for the name by which it is listed.
+    for view in &snapshot.servers {
+        let listed = view.address_of.and_then(|by| facts.get(by.index()));
+        let name: Option<Box<str>> = listed.map(|listed| (*listed.address.host).into());
+        let known = &mut facts[view.id.index()];
+        if known.address.name != name {
+            let mut address = known.address.clone();
+            address.name = name;
+            *known = Arc::new(ServerFacts {
+                address,
+                ..ServerFacts::clone(known)
+            });
+        }
     }
 }
 

@@ -113,6 +113,8 @@ pub(crate) struct Name {
     begun: Option<Instant>,
     /// Its machines, each with the number of answers in a row that lacked it.
     machines: Vec<(IpAddr, u32)>,
+    /// One answer had several of a family.
+    is_several: bool,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -167,6 +169,16 @@ impl Name {
     /// Whether the name no longer means the machine at `at`.
     pub(crate) fn has_left(&self, at: IpAddr) -> bool {
         !self.machines.is_empty() && !self.machines.iter().any(|(machine, _)| *machine == at)
+    }
+
+    /// Its machines, where they are several servers: a machine has one address of each family.
+    pub(crate) fn several(&mut self) -> Option<Vec<IpAddr>> {
+        let meant = self.machines();
+        let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = meant.partition(IpAddr::is_ipv4);
+        self.is_several |= v4.len() > 1 || v6.len() > 1;
+        let mut all: Vec<IpAddr> = self.machines.iter().map(|(machine, _)| *machine).collect();
+        all.sort_unstable();
+        self.is_several.then_some(all)
     }
 
     /// The machines that it means, by the last answer.

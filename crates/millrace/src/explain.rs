@@ -303,6 +303,7 @@ fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result
             draining: false,
             gone: false,
             listed: true,
+            address_of: None,
         });
     }
     let down = primary.filter(|at| servers[*at].unfit.is_some());

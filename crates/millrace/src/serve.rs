@@ -523,7 +523,7 @@ fn readiness(world: &World) -> Readiness {
     let all_asked = snapshot
         .servers
         .iter()
-        .all(|view| view.health != Health::Unknown);
+        .all(|view| view.gone || view.health != Health::Unknown);
     Readiness {
         ready: world.greeting.is_some() && (primary.is_some() || (all_asked && replicas > 0)),
         detail,

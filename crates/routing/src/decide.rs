@@ -334,7 +334,7 @@ fn readers(
         }
         if session
             .wanted
-            .is_some_and(|wanted| wanted.leaves_out(view.id, is_primary))
+            .is_some_and(|wanted| wanted.leaves_out(view.entry(), is_primary))
         {
             continue;
         }

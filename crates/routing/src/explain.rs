@@ -230,10 +230,9 @@ fn directions_in_words(directions: &Directions, world: &Snapshot) -> Vec<String>
 }
 
 fn servers(bits: u64, world: &Snapshot) -> String {
-    let named = world
-        .servers
-        .iter()
-        .filter(|view| bits.checked_shr(u32::from(view.id.0)).unwrap_or(0) & 1 != 0);
+    let named = world.servers.iter().filter(|view| {
+        !view.gone && bits.checked_shr(u32::from(view.entry().0)).unwrap_or(0) & 1 != 0
+    });
     let names: Vec<&str> = named.map(|view| &*view.address).collect();
     names.join(", ")
 }

@@ -343,7 +343,7 @@ impl Session {
             let misplaced = view.unfit.is_some()
                 || wanted.is_some_and(|wanted| {
                     // The primary may always be read.
-                    wanted != Wanted::Primary && wanted.leaves_out(seen.server, primary)
+                    wanted != Wanted::Primary && wanted.leaves_out(view.entry(), primary)
                 });
             let (first, most) = READS;
             let reads = match primary && routing.reads == Reads::Replicas && wanted.is_none() {

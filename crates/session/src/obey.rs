@@ -148,7 +148,8 @@ impl Session {
         let count = self.worker.mirrors.clone();
         let chosen = self.worker.with_world(|world| {
             let named = world.snapshot.servers.iter().filter(|view| {
-                bits.checked_shr(u32::from(view.id.0)).unwrap_or(0) & 1 != 0
+                bits.checked_shr(u32::from(view.entry().0)).unwrap_or(0) & 1 != 0
+                    && !view.gone
                     && view.health.is_usable()
             });
             named

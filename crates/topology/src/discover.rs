@@ -7,8 +7,8 @@ use crate::event::ChangeEvent;
 use crate::judge;
 use crate::state::State;
 use crate::{
-    Family, GtidSet, Health, Millis, Peer, ProbeReport, Relation, SERVERS_EVER, ServerId,
-    ServerSpec,
+    ConfiguredRole, Family, GtidSet, Health, Millis, Peer, ProbeReport, Relation, SERVERS_EVER,
+    ServerId, ServerSpec,
 };
 
 /// How servers are found.
@@ -56,14 +56,15 @@ pub(crate) fn follow(
             Some(id) => {
                 let state = &mut states[id.index()];
                 state.mentioned_at = at;
-                if state.gone {
+                // A name of several servers is none itself.
+                if state.gone && state.means.is_empty() {
                     state.revive(at);
                     events.push(ChangeEvent::Found { server: id, by });
                 }
                 // Who names a known server is part of the topology as well.
                 states[by.index()].mentioned_at = at;
             }
-            None if has_room(states, options) => {
+            None if has_room(states, options.servers_max) => {
                 let id = ServerId(u16::try_from(states.len()).unwrap_or(u16::MAX));
                 states.push(State::new(ServerSpec::new(address), false, at));
                 events.push(ChangeEvent::Found { server: id, by });
@@ -77,9 +78,124 @@ pub(crate) fn follow(
     }
 }
 
-fn has_room(states: &[State], options: &DiscoveryOptions) -> bool {
+fn has_room(states: &[State], servers_max: usize) -> bool {
     let live = states.iter().filter(|state| state.in_play()).count();
-    live < options.servers_max && states.len() < SERVERS_EVER
+    live < servers_max && states.len() < SERVERS_EVER
+}
+
+/// The name of a listed server stands for these addresses: each that is not known is a server from now on, with what is
+/// configured for the name. One that the name has left is none any more, unless a server names it.
+pub(crate) fn mean(
+    states: &mut Vec<State>,
+    name: ServerId,
+    addresses: Vec<Box<str>>,
+    at: Millis,
+    servers_max: usize,
+    events: &mut Vec<ChangeEvent>,
+) {
+    let spec = states[name.index()].spec.clone();
+    let draining = states[name.index()].draining;
+    for address in &addresses {
+        let spec = ServerSpec {
+            address: (**address).into(),
+            // Which of them is the primary, the servers show.
+            role: match spec.role {
+                ConfiguredRole::Primary => ConfiguredRole::Auto,
+                role => role,
+            },
+            ..spec.clone()
+        };
+        let known = states
+            .iter()
+            .position(|state| *state.spec.address == **address);
+        let id = match known {
+            Some(known) if states[known].configured => continue,
+            Some(known) => known,
+            None if has_room(states, servers_max) => {
+                states.push(State::new(spec.clone(), false, at));
+                states.len() - 1
+            }
+            None => {
+                let (by, address) = (name, address.clone());
+                events.push(ChangeEvent::TooMany { by, address });
+                continue;
+            }
+        };
+        let server = ServerId(u16::try_from(id).unwrap_or(u16::MAX));
+        let state = &mut states[id];
+        if state.gone {
+            state.revive(at);
+        }
+        if known.is_none() || state.address_of.is_none() {
+            events.push(ChangeEvent::Found { server, by: name });
+            state.draining |= draining;
+            state.spec = spec;
+        }
+        state.address_of.get_or_insert(name);
+        state.mentioned_at = at;
+    }
+    states[name.index()].means = addresses;
+    leave(states, name, at, events);
+}
+
+/// Servers whose address the name has left.
+fn leave(states: &mut [State], name: ServerId, at: Millis, events: &mut Vec<ChangeEvent>) {
+    for index in 0..states.len() {
+        let address = states[index].spec.address.clone();
+        let has = |state: &State| state.means.iter().any(|one| **one == *address);
+        if states[index].address_of != Some(name) || has(&states[name.index()]) {
+            continue;
+        }
+        let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+        let mut others = (0..).map(ServerId).zip(&*states);
+        let other = others.find(|(_, state)| has(state)).map(|(id, _)| id);
+        states[index].address_of = other;
+        states[index].mentioned_at = at;
+        if other.is_none() && !is_named(states, server) {
+            states[index].forget();
+            events.push(ChangeEvent::Forgotten { server });
+        }
+    }
+}
+
+/// A server that answers names it.
+fn is_named(states: &[State], server: ServerId) -> bool {
+    let state = &states[server.index()];
+    let Some(known) = state.report.as_deref() else {
+        return false;
+    };
+    (0..).map(ServerId).zip(states).any(|(id, other)| {
+        id != server
+            && other.in_play()
+            && other.current().is_some_and(|report| {
+                let mut peers = report.peers.iter();
+                peers.any(|peer| is_meant(peer, known, report.family))
+            })
+    })
+}
+
+/// A name of several servers is no server beside them, once these have been asked; but the primary keeps the name that
+/// it has.
+pub(crate) fn step_back(
+    states: &mut [State],
+    primary: Option<ServerId>,
+    events: &mut Vec<ChangeEvent>,
+) {
+    for index in 0..states.len() {
+        let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+        let name = &states[index];
+        // One that has never answered is a primary by the configuration alone.
+        let is_primary = primary == Some(server) && name.report.is_some();
+        if name.means.is_empty() || name.gone || is_primary {
+            continue;
+        }
+        let is_meant = |state: &&State| name.means.iter().any(|one| **one == *state.spec.address);
+        let mut meant = states.iter().filter(is_meant);
+        if name.report.is_none() || meant.all(|state| state.health != Health::Unknown) {
+            states[index].forget();
+            events.push(ChangeEvent::Several { server });
+        }
+    }
 }
 
 /// The server that is meant, by its identity or else by its address.
@@ -138,7 +254,7 @@ pub(crate) fn forget(
         let down = matches!(state.health, Health::Down { since, .. }
             if at.since(since) > options.forget_after_ms);
         let unnamed = at.since(state.mentioned_at) > options.forget_after_ms;
-        if !state.configured && !state.gone && down && unnamed && primary != Some(id) {
+        if !state.is_listed() && !state.gone && down && unnamed && primary != Some(id) {
             state.forget();
             events.push(ChangeEvent::Forgotten { server: id });
         }

@@ -77,6 +77,11 @@ pub enum ChangeEvent {
         /// Who named it.
         by: ServerId,
     },
+    /// A listed name stands for several servers, which take its place.
+    Several {
+        /// The name's.
+        server: ServerId,
+    },
     /// No server names it any more, and it does not answer: it is no longer part of the topology.
     Forgotten {
         /// Which server.
@@ -144,6 +149,10 @@ impl fmt::Display for ChangeEvent {
             }
             ChangeEvent::Resumed { server, by } => write!(f, "server {server} is resumed by {by}"),
             ChangeEvent::Found { server, by } => write!(f, "server {server} is named by {by}"),
+            ChangeEvent::Several { server } => write!(
+                f,
+                "server {server} is a name of several servers, which are used by their addresses"
+            ),
             ChangeEvent::Forgotten { server } => {
                 write!(f, "server {server} is no longer part of the topology")
             }

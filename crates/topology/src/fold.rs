@@ -167,7 +167,11 @@ impl Topology {
     pub fn fold(&mut self, seen: Observation) -> Vec<ChangeEvent> {
         let mut events = Vec::new();
         let server = seen.server;
-        let Some(state) = self.states.get(server.index()).filter(|state| !state.gone) else {
+        // A name of several servers is none itself, and is heard all the same.
+        let known = self.states.get(server.index());
+        let Some(state) = known
+            .filter(|state| !state.gone || !state.means.is_empty() && !is_of_a_server(&seen.kind))
+        else {
             return events;
         };
         let before = state.health;
@@ -224,6 +228,11 @@ impl Topology {
                 state.refused_write = Some(at);
                 events.push(ChangeEvent::Suspected { server });
             }
+            ObservationKind::Means { addresses } => {
+                let discovery = self.options.discovery.clone().unwrap_or_default();
+                let servers_max = discovery.servers_max;
+                discover::mean(&mut self.states, server, addresses, at, servers_max, events);
+            }
             ObservationKind::Drain { by } => {
                 if !self.set_draining(server, true) {
                     return false;
@@ -245,7 +254,11 @@ impl Topology {
     /// Drains or resumes a server, by all its names. False where nothing changes by that.
     fn set_draining(&mut self, server: ServerId, draining: bool) -> bool {
         let mut changed = false;
-        for name in discover::names(&self.states, server) {
+        let mut names = discover::names(&self.states, server);
+        let states = (0..).map(ServerId).zip(&self.states);
+        let addresses = states.filter(|(_, state)| state.address_of == Some(server));
+        names.extend(addresses.map(|(id, _)| id));
+        for name in names {
             let state = &mut self.states[name.index()];
             changed |= std::mem::replace(&mut state.draining, draining) != draining;
         }
@@ -280,6 +293,7 @@ impl Topology {
         }
         let asked = answered.then_some(server);
         discover::tell_names_apart(&mut self.states, self.memory.incumbent, asked, events);
+        discover::step_back(&mut self.states, self.memory.incumbent, events);
         self.confirm();
         if let Some(primary) = self.memory.incumbent {
             self.abandon(primary, at, events);
@@ -406,6 +420,16 @@ impl Topology {
             .find_map(|state| state.report.as_deref())
             .map_or(0, |report| report.version_number)
     }
+}
+
+/// Something that only a server can have done.
+fn is_of_a_server(kind: &ObservationKind) -> bool {
+    !matches!(
+        kind,
+        ObservationKind::Means { .. }
+            | ObservationKind::Drain { .. }
+            | ObservationKind::Resume { .. }
+    )
 }
 
 /// Whether the kind of health changed; a new cause of an old failure does not count.

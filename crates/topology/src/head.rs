@@ -79,7 +79,7 @@ fn follows_no_primary(
             }
             (None, None) => {
                 let unreachable = matches!(state.health, Health::Down { .. });
-                return is_away && unreachable && !state.configured;
+                return is_away && unreachable && !state.is_listed();
             }
         }
     }
@@ -137,7 +137,7 @@ fn is_shared(states: &[State], status: &ReplicationStatus, passed: &[ServerId]) 
 }
 
 fn never_answered_although_listed(state: &State) -> bool {
-    state.in_play() && state.configured && state.report.is_none()
+    state.in_play() && state.is_listed() && state.report.is_none()
 }
 
 /// Of writable servers that all receive, those that follow another of them: nobody can tell which of them is

@@ -99,7 +99,9 @@ pub(crate) fn verdict(
 
 /// The server that the configuration names as the primary.
 fn fixed(states: &[State]) -> Option<ServerId> {
-    position(states, |state| state.spec.role == ConfiguredRole::Primary)
+    position(states, |state| {
+        !state.gone && state.spec.role == ConfiguredRole::Primary
+    })
 }
 
 /// The server that is configured as the primary is read only, and one that has replicated, or that it
@@ -160,7 +162,9 @@ pub(crate) fn without(states: &[State], verdict: &Verdict, memory: &Memory) -> O
         return Some(NoPrimary::NoQuorum);
     }
     let Some(last) = memory.last else {
-        let unknown = states.iter().any(|state| state.health == Health::Unknown);
+        let unknown = states
+            .iter()
+            .any(|state| !state.gone && state.health == Health::Unknown);
         let replicates = position(states, |state| is_writable(state, states));
         return Some(match replicates {
             _ if unknown => NoPrimary::NotAsked,

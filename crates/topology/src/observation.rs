@@ -30,6 +30,11 @@ pub enum ObservationKind {
     /// The server refused a client's write because it is read only (errors 1290, 1836) or in
     /// offline mode (3032).
     RefusedWrite,
+    /// The server's name stands for several machines, each with an address: from now on these are the servers.
+    Means {
+        /// `host:port`, all of them.
+        addresses: Vec<Box<str>>,
+    },
     /// An operator takes the server out of use: it is to take no new statements.
     Drain {
         /// Who said so.

@@ -327,12 +327,19 @@ pub struct ServerView {
     pub gone: bool,
     /// The configuration names it; else other servers do.
     pub listed: bool,
+    /// The listed name that it is one of the addresses of, where that stands for several servers.
+    pub address_of: Option<ServerId>,
 }
 
 impl ServerView {
     /// Others name it, and it has never answered at the address that they say.
     pub fn is_hearsay(&self) -> bool {
         !self.listed && self.report.is_none() && matches!(self.health, Health::Down { .. })
+    }
+
+    /// Its entry in the list of servers, or its own index.
+    pub fn entry(&self) -> ServerId {
+        self.address_of.unwrap_or(self.id)
     }
 
     /// Takes reads.

@@ -38,6 +38,10 @@ pub(crate) struct State {
     pub(crate) vouched: bool,
     /// Named in the configuration: never forgotten.
     pub(crate) configured: bool,
+    /// The addresses that its name stands for, where these are several servers, or have been.
+    pub(crate) means: Vec<Box<str>>,
+    /// The listed name that it is an address of.
+    pub(crate) address_of: Option<ServerId>,
     /// When it was last named by another server, or named one itself.
     pub(crate) mentioned_at: Millis,
     /// It is no longer part of the topology.
@@ -83,6 +87,8 @@ impl State {
             followed: false,
             vouched: false,
             configured,
+            means: Vec::new(),
+            address_of: None,
             mentioned_at: at,
             gone: false,
             same_as: None,
@@ -102,7 +108,12 @@ impl State {
     /// It is listed, or has ever answered. What others name and nobody here can reach is shown, and that
     /// is all.
     pub(crate) fn counts(&self) -> bool {
-        self.configured || self.report.is_some() || self.health == Health::Unknown
+        self.is_listed() || self.report.is_some() || self.health == Health::Unknown
+    }
+
+    /// The configuration has it, or has a name that stands for it.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.configured || self.address_of.is_some()
     }
 
     /// The report, where it can still be believed.
@@ -267,7 +278,8 @@ impl State {
             incarnation: self.incarnation,
             draining: self.draining,
             gone: self.gone,
-            listed: self.configured,
+            listed: self.is_listed(),
+            address_of: self.address_of,
         }
     }
 }

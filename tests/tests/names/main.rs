@@ -4,6 +4,7 @@
 mod dns;
 mod ground;
 mod hosts;
+mod several;
 
 use anyhow::Context;
 use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
@@ -54,4 +55,14 @@ async fn dns_mariadb() -> anyhow::Result<()> {
 #[tokio::test]
 async fn dns_mysql() -> anyhow::Result<()> {
     run_with_dns(Family::MySql, "dns_mysql", dns::all).await
+}
+
+#[tokio::test]
+async fn several_mariadb() -> anyhow::Result<()> {
+    run_with_dns(Family::MariaDb, "several_mariadb", several::all).await
+}
+
+#[tokio::test]
+async fn several_mysql() -> anyhow::Result<()> {
+    run_with_dns(Family::MySql, "several_mysql", several::all).await
 }

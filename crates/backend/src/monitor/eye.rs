@@ -60,6 +60,8 @@ struct Track {
     /// What is under way where the name has moved, and when it was last begun.
     moving: Option<JoinHandle<Result<Moved, BackendError>>>,
     tried: Option<Instant>,
+    /// What the topology was told of that, where these are several servers.
+    means: Vec<IpAddr>,
     /// Machines of others that the name has meant while its own was at work: not to be used in its place.
     strangers: Vec<IpAddr>,
     /// The last failure, so that it is logged once.
@@ -140,7 +142,8 @@ impl Eye {
     pub(super) async fn watch(self) {
         let mut track = Track::default();
         loop {
-            self.until_known().await;
+            self.until_known(&mut track).await;
+            self.begin_with_name(&mut track).await;
             let started = Instant::now();
             let outcome = self.clock.beside(self.ask(&mut track)).await;
             let second_look = match outcome {
@@ -164,16 +167,70 @@ impl Eye {
         }
     }
 
-    /// Waits while the server is no part of the topology.
-    async fn until_known(&self) {
+    /// Waits while the server is no part of the topology. A listed name of several servers is none itself, and is
+    /// followed for these.
+    async fn until_known(&self, track: &mut Track) {
         let gone = |world: &Arc<World>| {
             let view = world.snapshot.server(self.id);
             view.is_some_and(|view| view.gone)
         };
-        if gone(&self.monitor.world.borrow()) {
-            // An error is the end of the process.
-            let _ = self.monitor.watch().wait_for(|world| !gone(world)).await;
+        let mut world = self.monitor.watch();
+        while gone(&self.monitor.world.borrow()) {
+            track.conn = None;
+            let known = world.wait_for(|world| !gone(world));
+            let ended = match track.means.is_empty() {
+                true => known.await.is_err(),
+                false => match tokio::time::timeout(names::PAUSE, known).await {
+                    Ok(known) => known.is_err(),
+                    Err(_) => {
+                        let (address, now) = (self.address(), Instant::now());
+                        let resolver = &self.network.resolver;
+                        track.name.follow(&address.host, resolver, now);
+                        self.tell_what_it_means(track, &address);
+                        false
+                    }
+                },
+            };
+            // The process ends.
+            if ended {
+                return;
+            }
         }
+    }
+
+    /// Before the first connection: whether the name stands for one server or for several.
+    async fn begin_with_name(&self, track: &mut Track) {
+        let address = self.address();
+        if !address.is_name() || track.at.is_some() || self.options.user.is_empty() {
+            return;
+        }
+        let (resolver, timeout) = (&self.network.resolver, self.options.connect_timeout);
+        let found = resolver.look_up(&address.host, timeout).await;
+        track.name.take(&found);
+        self.tell_what_it_means(track, &address);
+        self.until_known(track).await;
+    }
+
+    /// Of a listed name that stands for several machines: which these are.
+    fn tell_what_it_means(&self, track: &mut Track, address: &Address) {
+        let is_listed = {
+            let world = self.monitor.world.borrow();
+            let view = world.snapshot.server(self.id);
+            view.is_some_and(|view| view.listed && view.address_of.is_none())
+        };
+        let several = track.name.several().filter(|_| is_listed);
+        let Some(several) = several.filter(|several| *several != track.means) else {
+            return;
+        };
+        let address_at = |at: &IpAddr| Address::new(at.to_string(), address.port);
+        let kind = ObservationKind::Means {
+            addresses: several
+                .iter()
+                .map(|at| address_at(at).to_string().into())
+                .collect(),
+        };
+        track.means = several;
+        self.monitor.fold(self.id, kind, |_| {});
     }
 
     fn interval(&self) -> Duration {
@@ -242,6 +299,7 @@ impl Eye {
         track
             .name
             .follow(&address.host, &self.network.resolver, now);
+        self.tell_what_it_means(track, address);
         if let Some(moving) = track.moving.take_if(|moving| moving.is_finished()) {
             if let Ok(Ok(moved)) = moving.await {
                 self.move_over(track, before, moved);

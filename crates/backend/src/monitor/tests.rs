@@ -140,3 +140,23 @@ fn who_answers_clients_and_not_us_is_slow_also_while_we_connect() {
         assert!(matches!(fine, Ok(7)));
     });
 }
+
+#[test]
+fn certificates_of_a_names_addresses_are_for_the_name() {
+    let options = MonitorOptions::clone(&eye(0).options);
+    let db = Address::new("db".to_owned(), 3306);
+    let monitor = Monitor::new(&options, vec![ServerSpec::new("db:3306")], &[db]);
+    let addresses = vec!["10.0.0.1:3306".into(), "[fd00::1]:3306".into()];
+    monitor.fold(ServerId(0), ObservationKind::Means { addresses }, |_| {});
+    let world = monitor.world.borrow().clone();
+    let found: Vec<&Address> = world.facts.iter().map(|facts| &facts.address).collect();
+    assert_eq!(
+        (&*found[1].host, found[1].name.as_deref()),
+        ("10.0.0.1", Some("db"))
+    );
+    assert_eq!(
+        (&*found[2].host, found[2].name.as_deref()),
+        ("fd00::1", Some("db"))
+    );
+    assert!(!found[1].is_name() && found[0].name.is_none());
+}

@@ -30,6 +30,7 @@ fn server(id: ServerId, role: Role, executed: &str) -> ServerView {
         draining: false,
         gone: false,
         listed: true,
+        address_of: None,
     }
 }
 

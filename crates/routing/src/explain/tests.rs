@@ -22,6 +22,7 @@ fn server_view(id: u16, role: Role, executed: &str) -> ServerView {
         draining: false,
         gone: false,
         listed: true,
+        address_of: None,
     }
 }
 
