@@ -55,6 +55,7 @@ fn empty_stage() -> anyhow::Result<(Stage, UnboundedSender<Message>)> {
         registry: Arc::new(Registry::default()),
         key: Arc::new(ServerKey::generate()?),
         tls: None,
+        fingerprint: [0; 32],
         network: plain_network()?,
         metrics: Arc::new(Metrics::new(1, names)),
         monitor,

@@ -237,6 +237,10 @@ pub struct Conn {
     pub down: Rc<Cell<bool>>,
     /// `@@wait_timeout` as a login finds it; seconds.
     wait_timeout: Option<u64>,
+    /// The number of the collation that its results had after the login or reset; 0 where that is not known.
+    pub results_number: u16,
+    /// See [`Opened::tells_variables`].
+    pub tells_variables: bool,
     nonce: Vec<u8>,
     plugin: String,
     permit: Option<Permit>,
@@ -291,6 +295,8 @@ impl Conn {
             one_shot: false,
             closed_before: false,
             wait_timeout: None,
+            results_number: 0,
+            tells_variables: opened.tells_variables,
             down: Rc::default(),
             nonce: opened.greeting.nonce.to_vec(),
             plugin: opened.greeting.auth_plugin,
@@ -659,8 +665,13 @@ impl Conn {
 
     async fn finish_set_up(&mut self, facts: &ServerFacts) -> Result<SessionState, BackendError> {
         self.read_answer(Expect::Query).await?;
-        let rows = self.read_rows().await?;
-        let mut row = rows.into_iter().next().unwrap_or_default();
+        let bytes = self.read_answer(Expect::Query).await?;
+        let (mut row, mut number) = (Row::new(), 0);
+        if let Reply::Rows(rows) = parse_text_rows(&bytes, self.capabilities)?.0 {
+            number = rows.columns.first().map_or(0, |column| column.collation);
+            row = rows.rows.into_iter().next().unwrap_or_default();
+        }
+        self.results_number = number;
         for cell in row.iter_mut().flatten() {
             // All are in ASCII; utf16 and its like put zeros between.
             cell.retain(|byte| *byte != 0);
@@ -834,7 +845,7 @@ impl Conn {
         )
         .await;
         match status {
-            Ok(status) => {
+            Ok((status, _)) => {
                 self.status = status;
                 self.answered();
                 let several = self.state.multi_statements;
@@ -956,6 +967,7 @@ mod tests {
             },
             capabilities: Capabilities::default(),
             status: Status::default(),
+            tells_variables: false,
             buffer: Vec::new(),
         };
         let mut conn = Conn::new(opened, ServerId(0), Family::MySql, None);

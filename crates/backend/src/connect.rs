@@ -11,7 +11,7 @@ use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::handshake::{
     Attributes, Greeting, HandshakeResponse, ServerAuthPacket, encode_ssl_request,
 };
-use millrace_protocol::ok::{ErrPacket, OkPacket};
+use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
 use millrace_protocol::{Capabilities, Status};
 use tokio::net::{TcpStream, UnixStream};
 use zeroize::Zeroizing;
@@ -134,6 +134,8 @@ pub struct Opened {
     pub capabilities: Capabilities,
     /// The server's status after the login.
     pub status: Status,
+    /// The login's OK told what tracked variables are: MariaDB does from 11.5 on (observed on 11.8).
+    pub tells_variables: bool,
     /// Bytes read and not yet looked at.
     pub buffer: Vec<u8>,
 }
@@ -329,7 +331,7 @@ async fn log_in(
     response.encode(&mut out, sequence);
     stream.send(&out).await?;
     let nonce = greeting.nonce.to_vec();
-    let status = finish(
+    let (status, tells_variables) = finish(
         &mut stream,
         &mut buffer,
         login.password,
@@ -343,11 +345,12 @@ async fn log_in(
         greeting,
         capabilities,
         status,
+        tells_variables,
         buffer,
     })
 }
 
-/// Answers the server's questions until it says OK. Serves logins and COM_CHANGE_USER alike.
+/// Answers the server's questions until it says OK; gives its status, and whether it told of variables. Serves logins and COM_CHANGE_USER alike.
 pub async fn finish(
     stream: &mut Stream,
     buffer: &mut Vec<u8>,
@@ -355,7 +358,7 @@ pub async fn finish(
     mut plugin: Plugin,
     mut nonce: Vec<u8>,
     capabilities: Capabilities,
-) -> Result<Status, BackendError> {
+) -> Result<(Status, bool), BackendError> {
     loop {
         let (sequence, payload) = read_packet(stream, buffer, LOGIN_PACKET_MAX).await?;
         if sequence == 0 {
@@ -367,7 +370,9 @@ pub async fn finish(
         }
         let reply = match ServerAuthPacket::parse(&payload, capabilities)? {
             ServerAuthPacket::Ok => {
-                return Ok(OkPacket::parse(&payload, capabilities)?.status);
+                let ok = OkPacket::parse(&payload, capabilities)?;
+                let is_variable = |change| matches!(change, Ok(Change::SystemVariable { .. }));
+                return Ok((ok.status, ok.changes().any(is_variable)));
             }
             ServerAuthPacket::Err(error) => {
                 return Err(BackendError::Server(server_error(&error)));

@@ -313,6 +313,7 @@ mod tests {
             greeting,
             capabilities: Capabilities::empty(),
             status: Status::empty(),
+            tells_variables: false,
             buffer: Vec::new(),
         };
         let mut conn = Conn::new(opened, ServerId(0), Family::MySql, None);

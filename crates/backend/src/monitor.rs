@@ -118,6 +118,16 @@ pub struct World {
     pub catalogue_read: u64,
 }
 
+impl World {
+    /// What sessions begin with in `session_track_system_variables`; empty where it is not known.
+    pub fn tracked_by_default(&self) -> Arc<str> {
+        let of = |id: ServerId| self.facts.get(id.index());
+        let judges = self.snapshot.judges();
+        let facts = self.snapshot.primary.into_iter().chain(judges).find_map(of);
+        facts.map_or_else(|| "".into(), |facts| facts.tracked_by_default.clone())
+    }
+}
+
 /// The monitor's side that others hold.
 #[derive(Debug)]
 pub struct Monitor {
@@ -446,6 +456,7 @@ impl Monitor {
             Family::MariaDb => millrace_sql::Family::MariaDb,
         };
         let (track, begins) = (probed.track, probed.begins);
+        let tracked_by_default = probed.tracked_by_default;
         let in_cluster = probed.report.waits() == Waits::Cluster;
         let (greeting, at) = (probed.greeting, probed.at);
         self.fold(
@@ -457,6 +468,7 @@ impl Monitor {
                 let is_same = old.family == family
                     && old.address == address
                     && old.track == track
+                    && old.tracked_by_default == tracked_by_default
                     && old.begins == begins
                     && old.in_cluster == in_cluster;
                 if !is_same {
@@ -465,6 +477,7 @@ impl Monitor {
                         address,
                         family,
                         track,
+                        tracked_by_default,
                         begins,
                         in_cluster,
                         fresh: old.fresh.clone(),
@@ -580,6 +593,7 @@ fn unknown_facts(id: ServerId, address: Address, login_age_max: Duration) -> Arc
         address,
         family: millrace_sql::Family::MySql,
         track: "*".into(),
+        tracked_by_default: "".into(),
         begins: Arc::new(Begins::unknown()),
         in_cluster: false,
         fresh: Fresh::new(login_age_max),

@@ -138,11 +138,13 @@ async fn is_same_account(
         return Ok(None);
     }
     let buffer = std::mem::take(&mut conn.buffer);
+    let tells_variables = conn.tells_variables;
     Ok(Some(Opened {
         stream: conn.into_stream(),
         greeting,
         capabilities,
         status,
+        tells_variables,
         buffer,
     }))
 }

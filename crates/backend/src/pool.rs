@@ -108,12 +108,22 @@ pub struct ServerFacts {
     pub family: Family,
     /// The value for `session_track_system_variables`.
     pub track: Arc<str>,
+    /// The value that sessions begin with; empty where it is not known.
+    pub tracked_by_default: Arc<str>,
     /// The variables that sessions have a basis for.
     pub begins: Arc<Begins>,
     /// It is a node of a cluster: see [`Conn::deaf`].
     pub in_cluster: bool,
     /// Since when its accounts and global variables are what they are.
     pub fresh: Arc<Fresh>,
+}
+
+impl ServerFacts {
+    /// Whether the server tells changes of several variables by the name of one: see
+    /// [`crate::state::SWITCHES`].
+    pub fn tells_by_first_name(&self) -> bool {
+        &*self.track == crate::state::TRACKED_BY_FIRST_NAME
+    }
 }
 
 /// Connections that are interchangeable but for their session state.

@@ -21,7 +21,7 @@ use crate::fresh::Look;
 use crate::monitor::{CatalogueRows, MonitorOptions};
 use crate::packet_io::{read_packet, write_packet};
 use crate::pool::ServerFacts;
-use crate::state::{BASIS, Begins};
+use crate::state::{BASIS, Begins, TRACKED_BY_FIRST_NAME};
 use crate::stream::Stream;
 use crate::tls::For;
 use crate::user_rows::{self, UserRows};
@@ -32,6 +32,8 @@ pub(crate) struct Followed {
     greeting: Greeting,
     /// The value for `session_track_system_variables`.
     track: Arc<str>,
+    /// The value that sessions begin with.
+    tracked_by_default: Arc<str>,
     /// The variables that sessions have a basis for.
     begins: Arc<Begins>,
     /// The node's name where it is one of a Galera cluster.
@@ -51,6 +53,7 @@ pub(crate) struct Probed {
     pub(crate) report: ProbeReport,
     pub(crate) greeting: Greeting,
     pub(crate) track: Arc<str>,
+    pub(crate) tracked_by_default: Arc<str>,
     pub(crate) begins: Arc<Begins>,
     /// The machine that answered, where the server is known by a name.
     pub(crate) at: Option<IpAddr>,
@@ -135,6 +138,7 @@ pub(crate) async fn probe(
         followed.galera = galera_name(&mut followed.conn).await?;
         followed.shares_storage = shares_storage(&mut followed.conn).await?;
         followed.track = trackable(&mut followed.conn).await?;
+        followed.tracked_by_default = tracked_by_default(&mut followed.conn).await?;
         followed.begins = begins(&mut followed.conn).await?;
         followed.known = true;
     }
@@ -152,6 +156,7 @@ pub(crate) async fn probe(
         report,
         greeting: followed.greeting.clone(),
         track: followed.track.clone(),
+        tracked_by_default: followed.tracked_by_default.clone(),
         begins: followed.begins.clone(),
         at: followed.conn.at,
     })
@@ -169,6 +174,7 @@ pub(crate) async fn follow(
         conn,
         greeting,
         track: "*".into(),
+        tracked_by_default: "".into(),
         begins: Arc::new(Begins::unknown()),
         galera: None,
         shares_storage: false,
@@ -454,6 +460,7 @@ pub(crate) async fn greet(
         report,
         greeting,
         track: "*".into(),
+        tracked_by_default: "".into(),
         begins: Arc::new(Begins::unknown()),
         at: address.at,
     })
@@ -507,11 +514,22 @@ async fn begins(conn: &mut Conn) -> Result<Arc<Begins>, BackendError> {
     Ok(Arc::new(Begins::new(names)))
 }
 
+/// What sessions begin with in `session_track_system_variables`.
+async fn tracked_by_default(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
+    let rows = conn
+        .query("SELECT @@GLOBAL.session_track_system_variables")
+        .await?;
+    Ok(text(rows.first().and_then(|row| row.first())).into())
+}
+
 /// The value for `session_track_system_variables`. MySQL's `*` would add its `statement_id` to
 /// every answer, so all other names are listed there (observed on 9.7).
 async fn trackable(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
     if conn.family == millrace_sql::Family::MariaDb {
-        return Ok("*".into());
+        return Ok(match tells_by_first_name(conn).await? {
+            true => TRACKED_BY_FIRST_NAME.into(),
+            false => "*".into(),
+        });
     }
     let rows = conn.query("SHOW SESSION VARIABLES").await?;
     let names: Vec<String> = rows
@@ -520,6 +538,18 @@ async fn trackable(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
         .filter(|name| name != "statement_id" && !name.contains('\''))
         .collect();
     Ok(names.join(",").into())
+}
+
+/// Whether two switches are one to the tracker: then the list keeps the first of them.
+async fn tells_by_first_name(conn: &mut Conn) -> Result<bool, BackendError> {
+    conn.query("SET SESSION session_track_system_variables='autocommit,foreign_key_checks'")
+        .await?;
+    let rows = conn
+        .query("SELECT @@SESSION.session_track_system_variables")
+        .await?;
+    conn.query("SET SESSION session_track_system_variables=DEFAULT")
+        .await?;
+    Ok(text(rows.first().and_then(|row| row.first())) == "autocommit")
 }
 
 fn text(cell: Option<&Option<Vec<u8>>>) -> String {

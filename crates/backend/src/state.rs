@@ -222,6 +222,33 @@ const FREE: &[&str] = &[
     "wsrep_sync_wait",
 ];
 
+/// For `session_track_system_variables`. From MariaDB 11.1 on, variables that share memory are one to the
+/// tracker (observed on 11.8). A change of one is told by the first name in the list, or by the one that
+/// the connection has set first: `SET last_insert_id=1` would make that the name of `last_gtid`. So
+/// the names that count come before the rest.
+pub const TRACKED_BY_FIRST_NAME: &str = "last_gtid,autocommit,character_set_connection,*";
+
+/// The variables that such a server tells by the name `autocommit`: bits of one word (observed on 11.8).
+pub const SWITCHES: [&str; 17] = [
+    "check_constraint_checks",
+    "explicit_defaults_for_timestamp",
+    "foreign_key_checks",
+    "profiling",
+    "skip_parallel_replication",
+    "skip_replication",
+    "sql_auto_is_null",
+    "sql_big_selects",
+    "sql_buffer_result",
+    "sql_if_exists",
+    "sql_log_off",
+    "sql_notes",
+    "sql_quote_show_create",
+    "sql_safe_updates",
+    "sql_warnings",
+    "system_versioning_insert_history",
+    "unique_checks",
+];
+
 /// Whether `from` has something that may not be taken back by a SET: a variable that takes a
 /// privilege, which the account may have lost, or one that goes one way only (MySQL's
 /// `require_row_format`). COM_RESET_CONNECTION takes back all of them.
@@ -404,6 +431,21 @@ pub fn replay(
 /// The pseudo-variable with the last SET NAMES, as a [`Value::Literal`] such as
 /// `utf8mb4 COLLATE utf8mb4_bin`: results have that collation (observed), which no variable tells.
 pub const NAMES: &str = "names";
+
+/// The collation of results where the last SET NAMES, or the login, has chosen it.
+/// `SET character_set_results=x` and SET CHARACTER SET give x its built-in default instead, whatever
+/// `character_set_collations` says (observed on MariaDB 11.8): the state has x as a [`Value::Literal`] then.
+pub fn results_by_names(state: &SessionState) -> Option<&[u8]> {
+    let Some(Value::Literal(names)) = state.variable(NAMES) else {
+        return None;
+    };
+    let collate = b" COLLATE ";
+    let at = names
+        .windows(collate.len())
+        .position(|part| part == collate)?;
+    let is_same = state.reported("character_set_results") == Some(&names[..at]);
+    is_same.then_some(&names[at + collate.len()..])
+}
 
 /// The character set's variables hang together: setting one may change another, so they are set
 /// all or none, in this order.

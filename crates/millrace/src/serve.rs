@@ -193,6 +193,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
         }
     }
     let options = Arc::new(options(&config));
+    let (acceptor, fingerprint) = tls::acceptor(&config.tls)?;
     let shared = Shared {
         held: Arc::new(Held::new(&options.failover)),
         options,
@@ -201,7 +202,8 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
         accounts,
         registry: registry.clone(),
         key: Arc::new(tls::server_key(&config.tls)?),
-        tls: Some(tls::acceptor(&config.tls)?),
+        tls: Some(acceptor),
+        fingerprint,
         network: network.clone(),
         metrics: metrics.clone(),
         monitor: monitor.clone(),

@@ -20,8 +20,8 @@ use tokio_rustls::TlsAcceptor;
 /// A certificate chain and its key.
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// TLS towards clients.
-pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<TlsAcceptor> {
+/// TLS towards clients, and the SHA-256 fingerprint of the certificate.
+pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<(TlsAcceptor, [u8; 32])> {
     let made = || match &tls.keep {
         Some(file) => kept(file),
         None => Ok(make()?.0),
@@ -32,7 +32,7 @@ pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<TlsAcceptor> {
 fn acceptor_with(
     tls: &ClientTls,
     made: impl FnOnce() -> anyhow::Result<Pair>,
-) -> anyhow::Result<TlsAcceptor> {
+) -> anyhow::Result<(TlsAcceptor, [u8; 32])> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let (chain, key) = match (&tls.cert, &tls.key) {
         (Some(cert), Some(key)) => (
@@ -59,10 +59,12 @@ fn acceptor_with(
         }
         None => builder.with_no_client_auth(),
     };
+    let shown = chain.first().context("[tls] cert: no certificate")?;
+    let fingerprint = millrace_session::fingerprint(shown);
     let config = builder
         .with_single_cert(chain, key)
         .context("[tls] cert and key")?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok((TlsAcceptor::from(Arc::new(config)), fingerprint))
 }
 
 /// The RSA key under which clients without TLS hide their passwords.

@@ -144,6 +144,28 @@ pub fn native_hash(stage1: &[u8]) -> [u8; 20] {
     Sha1::digest(stage1).into()
 }
 
+/// The SHA-256 fingerprint of a certificate in DER.
+pub fn fingerprint(certificate: &[u8]) -> [u8; 32] {
+    Sha256::digest(certificate).into()
+}
+
+/// What a login's OK says, as its `info`, to a client that knows nobody who vouches for the server's certificate:
+/// a hash of the password's, the nonce and the certificate's SHA-256 fingerprint. Only who knows the
+/// password can say it, and only of the certificate that the client sees (MariaDB from 11.4 on;
+/// Connector/C's `run_plugin_auth`).
+pub fn vouch(native_hash: &[u8; 20], nonce: &[u8; 20], fingerprint: &[u8; 32]) -> Vec<u8> {
+    let hash = Sha256::new()
+        .chain_update(native_hash)
+        .chain_update(nonce)
+        .chain_update(fingerprint)
+        .finalize();
+    let mut info = vec![1];
+    for byte in hash {
+        info.extend_from_slice(format!("{byte:02X}").as_bytes());
+    }
+    info
+}
+
 /// `SHA256(SHA256(password))`, what caching_sha2_password keeps in its cache.
 pub fn sha2_double_hash(password: &[u8]) -> [u8; 32] {
     let mut stage1: [u8; 32] = Sha256::digest(password).into();

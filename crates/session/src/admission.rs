@@ -139,6 +139,7 @@ pub(crate) mod tests {
             registry: Arc::new(Registry::default()),
             key: Arc::new(ServerKey::generate().unwrap()),
             tls: None,
+            fingerprint: [0; 32],
             network: Arc::new(Network {
                 tls: tls.unwrap(),
                 tcp: TcpOptions::default(),

@@ -554,6 +554,8 @@ impl Session {
             let facts = lease.server_facts();
             match lease.reset(&facts).await {
                 Ok(state) => {
+                    self.worker
+                        .learn_collation_number(&state, lease.results_number);
                     lease.state = self.worker.states.share(state.clone());
                     lease.last_user = 0;
                     lease.give_back();
@@ -619,7 +621,8 @@ impl Session {
         self.row_count = 0;
         self.seq += 1;
         self.status = Status::AUTOCOMMIT;
-        self.tracks = crate::session::Tracks::new(self.family);
+        let by_default = self.worker.with_world(|world| world.tracked_by_default());
+        self.tracks = crate::session::Tracks::new(self.family, &by_default);
     }
 
     /// COM_CHANGE_USER: a login on the same connection.
@@ -664,6 +667,7 @@ impl Session {
             held_back: Vec::new(),
             sequence: 1,
             nonce: self.identity.nonce,
+            is_native: false,
             address,
             caller,
             hello: HandshakeResponse {
@@ -676,6 +680,10 @@ impl Session {
         };
         let proof = entrance.prove(&claim).await;
         let sequence = entrance.sequence;
+        let info = match &proof {
+            Ok(Proof::Account(account)) => entrance.vouch(account),
+            _ => Vec::new(),
+        };
         self.client = entrance.stream;
         self.inbuf = entrance.buffer;
         let mut out = entrance.held_back;
@@ -689,10 +697,12 @@ impl Session {
                 self.identity.account = account;
                 self.identity.collation = collation;
                 self.begin(&claim.database);
+                // Of variables servers tell nothing here (observed on MariaDB 11.8).
                 let session = crate::login::tracked_schema(&claim.database);
                 let fields = OkFields {
                     status: self.status,
                     session: &session,
+                    info: &info,
                     ..OkFields::default()
                 };
                 millrace_protocol::ok::encode_ok(&mut out, sequence, self.capabilities, &fields);

@@ -565,6 +565,10 @@ impl Session {
         if let Some(schema) = &outcome.schema {
             state.database = schema.clone();
         }
+        if lasting && self.switches_may_differ(lease, outcome, class) {
+            let switches = state::SWITCHES.iter().copied();
+            self.unreported.extend(switches.map(Box::from));
+        }
         // MariaDB's SET STATEMENT changes nothing for later.
         if outcome.error.is_none() && !class.flags.contains(Flags::SET_STATEMENT) {
             for assignment in &class.assignments {
@@ -579,6 +583,18 @@ impl Session {
             // They could not be named as they were.
             self.pin(PinReason::UserVariable);
         }
+    }
+
+    /// Whether stored code, or a statement by another's name, may have set another switch than the one
+    /// that the server names. What the text sets is known from the text.
+    fn switches_may_differ(&self, lease: &Lease, outcome: &Outcome, class: &Statement) -> bool {
+        let is_named = |(name, _): &(Box<str>, Box<[u8]>)| &**name == "autocommit";
+        self.family == Family::MariaDb
+            && outcome.variables.iter().any(is_named)
+            && (class.assignments.is_empty() || !class.functions.is_empty())
+            && self
+                .worker
+                .with_world(|world| world.facts[lease.server.index()].tells_by_first_name())
     }
 
     /// A character set without a collation has the server's default for it, which depends on its
@@ -617,7 +633,10 @@ impl Session {
             Target::Names { .. } | Target::CharacterSet
         );
         if names {
-            self.note_names(state, assignment, text);
+            self.note_names(state, outcome, assignment, text);
+        }
+        if matches!(assignment.target, Target::CharacterSet) {
+            set_results_apart(state);
         }
         if names
             && !outcome
@@ -639,6 +658,10 @@ impl Session {
         } = assignment.target
         {
             let collation = variables::variable_name(collation.of(text));
+            if self.worker.collation_number(&collation).is_none() {
+                // Its number comes with the answer.
+                self.unreported.push("collation_connection".into());
+            }
             state.set("collation_connection", Value::Reported(collation));
             return;
         }
@@ -698,6 +721,9 @@ impl Session {
             ]
             .contains(&&*name)
             || state.basis.get(&name).is_some();
+        if is_reported && name == "character_set_results" {
+            return set_results_apart(state);
+        }
         if is_reported && own_default {
             return;
         }
@@ -724,6 +750,7 @@ impl Session {
     fn note_names(
         &self,
         state: &mut SessionState,
+        outcome: &Outcome,
         assignment: &millrace_sql::Assignment,
         text: &[u8],
     ) {
@@ -735,6 +762,11 @@ impl Session {
         if assignment.kind == ValueKind::Default || !plain(&names) {
             state.unset(state::NAMES);
             return;
+        }
+        // The server's own word for it: utf8 is utf8mb3.
+        let mut told = outcome.variables.iter();
+        if let Some((_, told)) = told.find(|(name, _)| &**name == "character_set_client") {
+            names = told.to_vec();
         }
         if let Target::Names {
             collation: Some(collation),
@@ -1037,13 +1069,21 @@ pub(crate) fn name_collation(state: &mut SessionState, class: &Statement, collat
     let names = |assignment: &millrace_sql::Assignment| {
         matches!(assignment.target, Target::Names { collation: None })
     };
-    let charset = state.reported("character_set_connection");
+    let client = state.reported("character_set_client");
     if class.assignments.iter().any(names)
-        && let (Some(charset), Some(Value::Literal(text))) = (charset, state.variable(state::NAMES))
-        && **text == *charset
+        && let Some(charset) = client.filter(|charset| collation.starts_with(charset))
+        && state.reported("character_set_results") == client
     {
         let named = [charset, b" COLLATE ", collation].concat();
         state.set(state::NAMES, Value::Literal(named.into()));
+    }
+}
+
+/// `character_set_results` was set otherwise than by SET NAMES: see [`state::results_by_names`].
+fn set_results_apart(state: &mut SessionState) {
+    if let Some(charset) = state.reported("character_set_results") {
+        let charset = charset.into();
+        state.set("character_set_results", Value::Literal(charset));
     }
 }
 

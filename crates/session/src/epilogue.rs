@@ -4,7 +4,7 @@
 use millrace_backend::conn::{number, reported_variables, warnings};
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
-use millrace_backend::state::{SessionState, Value};
+use millrace_backend::state::{SWITCHES, SessionState, Value};
 use millrace_metrics::PinReason;
 use millrace_protocol::ok::OkPacket;
 use millrace_protocol::packet::HEADER;
@@ -13,7 +13,7 @@ use millrace_protocol::resultset::ColumnDef;
 use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
 use millrace_topology::{GtidSet, Waits};
 
-use crate::effects::name_collation;
+use crate::effects::{KEEPS_CONNECTION, name_collation};
 use crate::pins::Cause;
 use crate::prelude::CLEAR_DIAGNOSTICS;
 use crate::relay::Outcome;
@@ -381,19 +381,37 @@ impl Session {
         self.position_stale = false;
     }
 
+    /// A switch of MariaDB's that sessions have no basis for: what it is by default, the global value says.
+    fn is_known_by_default(&self, name: &str) -> bool {
+        SWITCHES.contains(&name)
+            && !KEEPS_CONNECTION.contains(&name)
+            && !name.starts_with("skip_")
+            && self.state.basis.get(name).is_none()
+    }
+
     /// Reads variables back whose new values the server has not told: a statement that also
     /// changes what is tracked is reported by the new rule.
     async fn read_unreported(&mut self, lease: &mut Lease, class: &Statement) {
         let names = std::mem::take(&mut self.unreported);
         let columns: Vec<_> = names
             .iter()
-            .map(|name| format!("@@session.{name}"))
+            .map(|name| match self.is_known_by_default(name) {
+                // What a new connection has need not be said to one.
+                true => format!("NULLIF(@@session.{name},@@global.{name})"),
+                false => format!("@@session.{name}"),
+            })
             .collect();
         let rows = lease
             .ask(&format!("SELECT {} LIMIT 1", columns.join(",")))
             .await;
-        let row = rows.ok().flatten();
-        let Some(row) = row.and_then(|rows| rows.rows.into_iter().next()) else {
+        let rows = rows.ok().flatten();
+        let told = names
+            .iter()
+            .position(|name| &**name == "collation_connection");
+        let column = rows.as_ref().zip(told);
+        let column = column.and_then(|(rows, at)| rows.columns.get(at));
+        let number = column.map_or(0, |column| column.collation);
+        let Some(row) = rows.and_then(|rows| rows.rows.into_iter().next()) else {
             self.pin(PinReason::SessionState);
             return;
         };
@@ -409,6 +427,16 @@ impl Session {
                 name_collation(&mut state, class, value);
                 continue;
             }
+            if KEEPS_CONNECTION.contains(&&**name) || name.starts_with("skip_") {
+                if value.is_some_and(|value| value != b"0") {
+                    self.pin(PinReason::SessionState);
+                }
+                continue;
+            }
+            if value.is_none() && self.is_known_by_default(name) {
+                state.unset(name);
+                continue;
+            }
             state.set(
                 name,
                 match value {
@@ -417,6 +445,7 @@ impl Session {
                 },
             );
         }
+        self.worker.learn_collation_number(&state, number);
         let state = self.worker.states.share(state);
         lease.state = state.clone();
         self.set_state(state);

@@ -63,6 +63,7 @@ pub use accounts::Accounts;
 pub use held::{Held, HeldStatement, Lane};
 pub use kill::Killed;
 pub use login::random_nonce;
+pub use millrace_protocol::auth::fingerprint;
 pub use options::{FailoverOptions, Hosts, Options, ServerKey};
 pub use registry::{Client, Registry};
 pub use roster::{Doing, PoolLine, ServerLine, SessionLine};

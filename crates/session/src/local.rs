@@ -1,7 +1,7 @@
 //! Statements that Millrace answers itself: the beginning and end of transactions that no server
 //! has seen yet, and questions about the session whose answer only Millrace knows.
 
-use millrace_backend::state::Value;
+use millrace_backend::state::{self, Value};
 use millrace_protocol::ok::{Change, OkFields, put_change};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
 use millrace_protocol::{Capabilities, Status};
@@ -244,19 +244,13 @@ impl Session {
     /// known.
     fn results_collation(&self) -> Option<(u16, u32)> {
         let charset = match self.state.variable("character_set_results")? {
-            Value::Reported(charset) => charset,
+            Value::Reported(charset) | Value::Literal(charset) => charset,
             Value::Null => return Some(charsets::UNCONVERTED),
-            Value::Literal(_) => return None,
         };
-        let as_greeted = self.base.reported("character_set_results") == Some(charset);
-        let as_greeted = as_greeted && !self.was_reset;
-        let (collation, width) = charsets::of_results(charset, self.family)?;
-        let collation = if as_greeted {
-            u16::from(self.identity.collation)
-        } else {
-            collation
-        };
-        Some((collation, width))
+        let (by_default, width) = charsets::of_results(charset, self.family)?;
+        let named = state::results_by_names(&self.state);
+        let number = named.and_then(|collation| self.worker.collation_number(collation));
+        Some((number.unwrap_or(by_default), width))
     }
 
     async fn answer_about_session(&mut self, class: Flags, text: &[u8]) -> Result<bool, Failure> {

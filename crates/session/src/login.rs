@@ -14,6 +14,7 @@ use millrace_backend::connect::{LOG_IN_ANEW, LOGIN_PACKET_MAX};
 use millrace_backend::packet_io::{read_header, read_packet, write_packet};
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
+use millrace_backend::state::SessionState;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
 use millrace_backend::user_rows::UserRows;
@@ -37,7 +38,7 @@ use crate::relayed;
 use crate::session::{Identity, Session, first_status};
 use crate::strangers::{spoken, turn_away};
 use crate::verify::verify;
-use crate::worker::{Entry, Handle, ListenerTls, Worker};
+use crate::worker::{Base, Entry, Handle, ListenerTls, Worker};
 
 /// Before the login no packet may be longer; bytes. A response with attributes fits well.
 const HELLO_MAX: usize = 64 * 1024;
@@ -217,6 +218,8 @@ pub(crate) struct Entrance<'a> {
     /// The number of the next packet to the client.
     pub(crate) sequence: u8,
     pub(crate) nonce: [u8; 20],
+    /// The client has proved itself by mysql_native_password.
+    pub(crate) is_native: bool,
     pub(crate) address: Option<IpAddr>,
     pub(crate) caller: Rc<Caller>,
     pub(crate) hello: HandshakeResponse,
@@ -457,6 +460,7 @@ async fn greet<'a>(
         held_back: Vec::new(),
         sequence: sequence.wrapping_add(1),
         nonce: greeting.nonce,
+        is_native: false,
         address: caller.address,
         caller: Rc::new(caller),
         hello,
@@ -528,6 +532,7 @@ impl Entrance<'_> {
                 return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
             }
         }
+        self.is_native = plugin == Plugin::NativePassword;
         for account in known {
             let proved = match plugin {
                 Plugin::NativePassword => account.proves_native(&response, &self.nonce),
@@ -580,6 +585,7 @@ impl Entrance<'_> {
         {
             return Ok(Proof::Relay);
         }
+        self.is_native = false;
         if plugin != Plugin::CachingSha2 {
             response = self.switch(&Plugin::CachingSha2).await?;
         }
@@ -801,6 +807,16 @@ impl Entrance<'_> {
         }
     }
 
+    /// What the OK says for the certificate that the client has been shown, where that can be said.
+    pub(crate) fn vouch(&self, account: &Account) -> Vec<u8> {
+        let by_password = self.is_native && !account.password.is_empty();
+        if !by_password || !self.stream.is_tls() || self.worker.family() != Family::MariaDb {
+            return Vec::new();
+        }
+        let hash = account.password.native_hash();
+        auth::vouch(&hash, &self.nonce, &self.worker.shared.fingerprint)
+    }
+
     /// The login is done: tells the client and begins the session.
     async fn enter(
         mut self,
@@ -811,12 +827,16 @@ impl Entrance<'_> {
     ) -> Option<Session> {
         let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
         let collation = self.hello.collation;
-        let base = self.worker.base(&account, collation, ignore_space)?.state;
+        let base = self.worker.base(&account, collation, ignore_space)?;
         let mut out = std::mem::take(&mut self.held_back);
-        let session = tracked_schema(self.hello.database.as_deref().unwrap_or_default());
+        let database = self.hello.database.as_deref().unwrap_or_default();
+        let session = tracked_at_login(self.worker, &base, database);
+        let info = self.vouch(&account);
+        let base = base.state;
         let fields = OkFields {
             status: first_status(self.worker.family(), &base),
             session: &session,
+            info: &info,
             ..OkFields::default()
         };
         encode_ok(&mut out, self.sequence, self.capabilities, &fields);
@@ -851,13 +871,44 @@ impl Entrance<'_> {
     }
 }
 
-/// What a login's OK says of the default database to a client that follows it.
+/// What a login's OK says to a client that follows it: of variables, where the server does, and of the
+/// default database.
+fn tracked_at_login(worker: &Worker, base: &Base, database: &[u8]) -> Vec<u8> {
+    let mut session = Vec::new();
+    if base.tells_variables {
+        let names = worker.with_world(|world| world.tracked_by_default());
+        for name in names.split(',') {
+            if let Some(value) = at_login(&base.state, name) {
+                let name = name.as_bytes();
+                put_change(&mut session, &Change::SystemVariable { name, value });
+            }
+        }
+    }
+    session.extend(tracked_schema(database));
+    session
+}
+
 pub(crate) fn tracked_schema(database: &[u8]) -> Vec<u8> {
     let mut session = Vec::new();
     if !database.is_empty() {
         put_change(&mut session, &Change::Schema(database));
     }
     session
+}
+
+/// A variable of a session that has just logged in, as the server tells it; none where it is not known.
+fn at_login<'a>(state: &'a SessionState, name: &str) -> Option<&'a [u8]> {
+    match name {
+        "autocommit" if state.is_off(name) => Some(b"OFF"),
+        "autocommit" => Some(b"ON"),
+        "character_set_connection" => {
+            let collation = state.effective("collation_connection")?;
+            collation.split(|byte| *byte == b'_').next()
+        }
+        // Where servers send clients is for Millrace to follow.
+        "redirect_url" => Some(b""),
+        _ => state.effective(name),
+    }
 }
 
 /// Wraps the stream in compression where that was agreed on; the first packet after the login's

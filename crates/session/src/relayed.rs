@@ -241,6 +241,7 @@ async fn by_whom(
         greeting,
         capabilities,
         status,
+        tells_variables: false,
         buffer,
     };
     Ok((opened, let_in))
@@ -313,6 +314,7 @@ async fn relay_to(
                 greeting,
                 capabilities,
                 status,
+                tells_variables: false,
                 buffer,
             };
             return Ok(Some((opened, payload)));

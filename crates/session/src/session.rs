@@ -102,7 +102,8 @@ pub(crate) struct Tracks {
 }
 
 impl Tracks {
-    pub(crate) fn new(family: Family) -> Self {
+    /// As a login's: `by_default` is the server's list, empty where it is not known.
+    pub(crate) fn new(family: Family, by_default: &str) -> Self {
         Tracks {
             schema: true,
             state_change: false,
@@ -110,6 +111,7 @@ impl Tracks {
             gtids_value: b"OFF".as_slice().into(),
             // Both families' default (observed); MariaDB adds nothing to it but an order.
             variables: match family {
+                _ if !by_default.is_empty() => by_default,
                 Family::MySql => {
                     "time_zone,autocommit,character_set_client,character_set_results,character_set_connection"
                 }
@@ -361,12 +363,13 @@ impl Session {
         base: Rc<SessionState>,
         database: Vec<u8>,
     ) -> Session {
-        let (family, version) = worker.with_world(|world| {
+        let (family, version, by_default) = worker.with_world(|world| {
             let family = match world.snapshot.family {
                 Some(millrace_topology::Family::MariaDb) => Family::MariaDb,
                 _ => Family::MySql,
             };
-            (family, world.snapshot.version_number)
+            let version = world.snapshot.version_number;
+            (family, version, world.tracked_by_default())
         });
         let topology_family = match family {
             Family::MySql => millrace_topology::Family::MySql,
@@ -388,7 +391,7 @@ impl Session {
             pools: SmallVec::new(),
             base,
             lex: LexMode::new(family, version),
-            tracks: Tracks::new(family),
+            tracks: Tracks::new(family, &by_default),
             private: Private::default(),
             transaction: Transaction::None,
             journal: None,

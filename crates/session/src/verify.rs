@@ -251,6 +251,7 @@ async fn ask_servers(
                         state: worker.states.share(state),
                         server: conn.server,
                         version: conn.version,
+                        tells_variables: conn.tells_variables,
                     };
                     worker.set_base(account, key.collation, key.ignore_space, base);
                 }
@@ -351,6 +352,7 @@ async fn connect(
     let mut state = setting_up.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
     state.database = Box::default();
     state.multi_statements = false;
+    worker.learn_collation_number(&state, conn.results_number);
     let let_in = let_in(worker, &facts, &account.user, &mut conn, key.tls).await?;
     Ok((conn, state, let_in))
 }

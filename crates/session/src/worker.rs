@@ -19,7 +19,7 @@ use millrace_backend::opener::{Logins, Successors};
 use millrace_backend::pool::{Lease, Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
 use millrace_backend::prepared::{ById, StatementUid};
 use millrace_backend::rooms::Rooms;
-use millrace_backend::state::{SessionState, States, Value};
+use millrace_backend::state::{self, SessionState, States, Value};
 use millrace_backend::stream::Plain;
 use millrace_backend::user_rows::UserRows;
 use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
@@ -62,6 +62,8 @@ pub struct Shared {
     pub key: Arc<ServerKey>,
     /// TLS to clients.
     pub tls: Option<TlsAcceptor>,
+    /// The SHA-256 fingerprint of the certificate that clients are shown.
+    pub fingerprint: [u8; 32],
     /// How servers are connected to.
     pub network: SharedNetwork,
     /// Counters.
@@ -282,6 +284,8 @@ pub(crate) struct Base {
     pub(crate) state: Rc<SessionState>,
     pub(crate) server: ServerId,
     pub(crate) version: Version,
+    /// The server tells clients the tracked variables at the login.
+    pub(crate) tells_variables: bool,
 }
 
 /// The variables that say which collation a character set has.
@@ -419,6 +423,9 @@ pub struct Worker {
     executed: RefCell<ById<StatementUid, StatementUid>>,
     proven: RefCell<HashSet<u64>>,
     collations: RefCell<HashMap<CollationKey, Box<[u8]>>>,
+    /// The numbers by which servers name collations to clients: some that are beyond 255 have the number of
+    /// another (observed on MariaDB 11.8).
+    collation_numbers: RefCell<HashMap<Box<[u8]>, u16>>,
     tick: Cell<u64>,
     draining: Cell<bool>,
     /// Since when there is no primary.
@@ -531,6 +538,7 @@ impl Worker {
             executed: RefCell::default(),
             proven: RefCell::default(),
             collations: RefCell::default(),
+            collation_numbers: RefCell::default(),
             tick: Cell::new(1),
             draining: Cell::new(false),
             without_since: Cell::default(),
@@ -1303,6 +1311,23 @@ impl Worker {
     /// The collation that a character set has where none is named, if that was asked for.
     pub(crate) fn collation(&self, key: &CollationKey) -> Option<Box<[u8]>> {
         self.collations.borrow().get(key).cloned()
+    }
+
+    /// By which number clients know a collation, if that was seen.
+    pub(crate) fn collation_number(&self, collation: &[u8]) -> Option<u16> {
+        self.collation_numbers.borrow().get(collation).copied()
+    }
+
+    /// Takes in which number the results of a session in this state have.
+    pub(crate) fn learn_collation_number(&self, state: &SessionState, number: u16) {
+        let Some(collation) = state::results_by_names(state).filter(|_| number != 0) else {
+            return;
+        };
+        let mut numbers = self.collation_numbers.borrow_mut();
+        if numbers.len() >= COLLATIONS_MAX {
+            numbers.clear();
+        }
+        numbers.insert(collation.into(), number);
     }
 
     pub(crate) fn learn_collation(&self, key: CollationKey, collation: &[u8]) {

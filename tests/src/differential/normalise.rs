@@ -26,6 +26,11 @@ static ALWAYS: LazyLock<Vec<Mask>> = LazyLock::new(|| {
             "MySQL counts the statements of the whole server",
         ),
         (
+            r#"info="A?\\+x01[0-9A-F]{64}""#,
+            "info=\"\"",
+            "MariaDB 11.8 vouches for its certificate at every login, Millrace to clients with TLS",
+        ),
+        (
             r"((?:statement|handler) \()\d+\)",
             "${1}N)",
             "MariaDB numbers statements over the whole server, and the number is only a handle",

@@ -72,6 +72,7 @@ impl Wires {
             },
             capabilities: Capabilities::default(),
             status: Status::default(),
+            tells_variables: false,
             buffer: Vec::new(),
         };
         let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
@@ -395,6 +396,7 @@ fn facts(at: usize) -> ServerFacts {
         address: Address::new("127.0.0.1".into(), 3306 + at as u16),
         family: Family::MySql,
         track: "".into(),
+        tracked_by_default: "".into(),
         begins: Arc::new(Begins::unknown()),
         in_cluster: false,
         fresh: Fresh::new(Duration::from_secs(1)),
