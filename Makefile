@@ -8,6 +8,7 @@
 # make long     what make test has a minute for, for ten minutes on each family: every read's promise,
 #               while replicas are delayed, stopped, killed, paused and promoted; and ten million
 #               steps of failover in simulation; and the torture test for an hour (TORTURE_MINUTES=…)
+#               and, on MariaDB 11.8, the whole of the suites of which make test runs a selection
 # make foreign  the test suites of drivers that others wrote, whole, on both families, each directly and
 #               through Millrace: make foreign FAMILY=mariadb SUITES='mysql_async go-sql-driver'
 # make bench    the experiments, beside direct connections and other proxies:
@@ -50,7 +51,7 @@ check:
 
 # MINUTES=… for another time, MILLRACE_CONSISTENCY_SEED=… for other faults.
 long: build
-	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
+	@scripts/install-deps.sh test || [ $$? -eq 3 ]
 	MILLRACE_SIMULATION_STEPS=10000000 \
 		$(CARGO) test --locked --package millrace-session --lib simulation -- --nocapture
 	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' \
@@ -59,6 +60,9 @@ long: build
 	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' \
 		MILLRACE_TORTURE_SECONDS=$$(( $(or $(TORTURE_MINUTES),60) * 30 )) \
 		$(CARGO) test --locked --package millrace-tests --test torture -- --nocapture --test-threads 1
+	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' MILLRACE_WHOLE=1 \
+		$(CARGO) test --locked --package millrace-tests --test auth --test serving --test differential \
+		--test failover -- --nocapture --test-threads 1 mariadb_11_8
 
 foreign: build
 	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
@@ -78,7 +82,7 @@ bench:
 
 # The report is in target/faults, in Markdown and JSON. ONLY=word runs the faults whose name has it.
 faults:
-	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
+	@scripts/install-deps.sh faults || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory build
 	MILLRACE_FAULTS=all MILLRACE_FAULTS_OUT='$(abspath $(TARGET))/faults' \
 		MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' $(if $(ONLY),MILLRACE_TESTS_ONLY='$(ONLY)') \

@@ -1,27 +1,32 @@
 #!/usr/bin/env bash
 # Installs what the sandbox, the tests and the benches need on a Debian machine.
 #
-#   scripts/install-deps.sh [servers|test|bench]...      (default: servers)
+#   scripts/install-deps.sh [servers|test|faults|bench]...      (default: servers)
 #
 #   servers  MariaDB from the machine's own Debian suite, with Galera (needs root or
 #            sudo; its service is kept from starting), and MySQL unpacked from Debian
 #            sid into a private folder (needs no root and touches none of the host's
 #            packages)
-#   test     servers, and what the tests use beside them
+#   test     servers, what the tests use beside them, and MariaDB 11.8 unpacked from
+#            Debian trixie as MySQL is
+#   faults   test, and pt-kill
 #   bench    servers, the load generator and proxies that we measure against, and the
 #            toolchain's llvm-tools (by rustup) for the profile-guided build
 #
 # Runs again in no time when everything is there. Exit status:
 #   0 all there   1 something failed   2 wrong usage
-#   3 everything but MySQL is there: whoever needs MySQL must skip, loudly
+#   3 everything is there but a server that is unpacked (MySQL, MariaDB 11.8): whoever
+#     needs it must skip, loudly
 #
 # Environment:
 #   MILLRACE_CACHE      the cache folder (default ~/.cache/millrace)
 #   MILLRACE_MYSQL_DIR  the folder of the unpacked MySQL (default $MILLRACE_CACHE/mysql)
+#   MILLRACE_MARIADB_11_8_DIR  that of MariaDB 11.8 (default $MILLRACE_CACHE/mariadb-11.8)
 set -euo pipefail
 
 cache=${MILLRACE_CACHE:-${HOME:?HOME is not set: set MILLRACE_CACHE}/.cache/millrace}
 mysql_dir=${MILLRACE_MYSQL_DIR:-$cache/mysql}
+mariadb_11_8_dir=${MILLRACE_MARIADB_11_8_DIR:-$cache/mariadb-11.8}
 
 apt_servers=(mariadb-server mariadb-client openssl)
 # Without these no Galera cluster can be started; all else goes on.
@@ -29,9 +34,13 @@ apt_servers_optional=(galera-4 rsync)
 apt_test=(ca-certificates python3)
 # Without these a check is skipped, and no suite is.
 apt_test_optional=(valgrind iproute2 nftables dnsmasq-base)
+apt_faults_optional=(percona-toolkit)
 apt_bench=(sysbench haproxy)
 sid_servers=(mysql-server-core mysql-client-core)
 sid_bench=(mysql-router haproxy)
+trixie_servers=(mariadb-server-core mariadb-client-core)
+# Only their files: what they depend on is for a service.
+trixie_alone=(mariadb-server)
 
 say() { printf 'install-deps: %s\n' "$*" >&2; }
 fail() { say "error: $*"; exit 1; }
@@ -119,7 +128,7 @@ apt_install() {
     done
 }
 
-# --- MySQL, unpacked from sid -------------------------------------------------
+# --- Servers unpacked from other suites of Debian -----------------------------
 
 # The address of the Debian mirror that this machine uses, as apt itself reads
 # its sources (one-line and deb822 alike): the first that carries the main
@@ -162,12 +171,12 @@ private_apt() {
 }
 
 make_private_apt() {
-    local root=$1 mirror=$2 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    local root=$1 mirror=$2 suite=$3 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
     [ -r "$keyring" ] || { say "no $keyring (package debian-archive-keyring)"; return 1; }
     mkdir -p "$root"/{state,lists/partial,cache/archives/partial,log}
     : >"$root/status"
     : >"$root/preferences"
-    printf 'deb [signed-by=%s] %s sid main\n' "$keyring" "$mirror" >"$root/sources.list"
+    printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$suite" >"$root/sources.list"
 }
 
 # Files only: no maintainer script runs, so nothing is configured or started.
@@ -185,10 +194,14 @@ unpack_debs() {
     done
 }
 
-# sid's programs want sid's libc: each starts through the folder's own loader.
-# A wrapper finds the folder from its own place, so the folder can be moved.
+# The programs want their own suite's libc: each starts through the folder's own loader.
+# A wrapper finds the folder from its own place, so the folder can be moved. What stands
+# behind the folder and the program's name is added to the program's arguments.
 write_wrapper() {
-    local folder=$1 program=$2 loader libc
+    local folder=$1 program=$2 loader libc added
+    shift 2
+    added=$(printf ' "%s"' "$@")
+    [ $# -gt 0 ] || added=
     local wrapper=$folder/bin/${program##*/}
     loader=$(cd "$folder" && find root/usr/lib* -name 'ld-linux*.so.*' | sort | head -n 1)
     libc=$(cd "$folder" && find root/usr/lib -name libc.so.6 | sort | head -n 1)
@@ -197,7 +210,7 @@ write_wrapper() {
     cat >"$wrapper" <<WRAPPER
 #!/bin/sh
 d=\$(dirname "\$(dirname "\$(readlink -f "\$0")")")
-exec "\$d/$loader" --library-path "\$d/${libc%/*}:\$d/root/usr/lib/mysql-router:\$d/root/usr/lib" "\$d/$program" "\$@"
+exec "\$d/$loader" --library-path "\$d/${libc%/*}:\$d/root/usr/lib/mysql-router:\$d/root/usr/lib" "\$d/$program" "\$@"$added
 WRAPPER
     chmod 755 "$wrapper"
 }
@@ -210,61 +223,96 @@ write_wrappers() {
             write_wrapper "$folder" "root/$program" || return 1
         fi
     done
+    if [ -x "$folder/root/usr/sbin/mariadbd" ]; then write_mariadb_wrappers "$folder"; fi
 }
 
-# True when every named package is in the folder and mysqld runs.
-mysql_has() {
-    local package
-    [ -x "$mysql_dir/bin/mysqld" ] || return 1
-    for package in "$@"; do
-        grep -qsx "$package" "$mysql_dir/packages" || return 1
+# MariaDB does not find its own files from where it is: without being told it would take
+# those of the machine's MariaDB. mariadb-install-db starts the programs below its base folder.
+write_mariadb_wrappers() {
+    local folder=$1 program
+    write_wrapper "$folder" root/usr/sbin/mariadbd --basedir='$d/root/usr' \
+        --lc-messages-dir='$d/root/usr/share/mariadb' \
+        --character-sets-dir='$d/root/usr/share/mariadb/charsets' \
+        --plugin-dir='$d/root/usr/lib/mysql/plugin' || return 1
+    write_wrapper "$folder" root/usr/bin/mariadb \
+        --plugin-dir='$d/root/usr/lib/x86_64-linux-gnu/libmariadb3/plugin' || return 1
+    for program in my_print_defaults resolveip; do
+        write_wrapper "$folder" "root/usr/bin/$program" || return 1
     done
-    "$mysql_dir/bin/mysqld" --no-defaults --version >/dev/null 2>&1
+    mkdir -p "$folder/share" "$folder/lib"
+    ln -s bin "$folder/sbin"
+    ln -s ../root/usr/share/mariadb "$folder/share/mariadb"
+    ln -s ../root/usr/lib/mysql "$folder/lib/mysql"
+    cat >"$folder/bin/mariadb-install-db" <<'WRAPPER'
+#!/bin/sh
+d=$(dirname "$(dirname "$(readlink -f "$0")")")
+exec "$d/root/usr/bin/mariadb-install-db" "$@" --basedir="$d"
+WRAPPER
+    chmod 755 "$folder/bin/mariadb-install-db"
+}
+
+# True when every named package is in the folder and the server runs.
+has_unpacked() {
+    local folder=$1 server=$2 package
+    shift 2
+    [ -x "$folder/bin/$server" ] || return 1
+    for package in "$@"; do
+        grep -qsx "$package" "$folder/packages" || return 1
+    done
+    "$folder/bin/$server" --no-defaults --version >/dev/null 2>&1
 }
 
 # All packages are unpacked together, into a folder that takes the old one's
 # place when it is whole: sid moves, and files of two days need not fit.
-unpack_mysql() {
-    local mirror packages
+unpack() {
+    local folder=$1 server=$2 suite=$3 mirror packages
+    shift 3
     mapfile -t packages < <(
-        { printf '%s\n' "$@"; cat "$mysql_dir/packages" 2>/dev/null || true; } | sort -u
+        { printf '%s\n' "$@"; cat "$folder/packages" 2>/dev/null || true; } | sort -u
     )
     mirror=$(debian_mirror)
     [ -n "$mirror" ] || { say "no Debian mirror among this machine's apt sources"; return 1; }
-    unpacking=$mysql_dir.new
+    unpacking=$folder.new
     rm -rf "$unpacking"
     mkdir -p "$unpacking" || return 1
-    unpack_mysql_into "$unpacking" "$mirror" "${packages[@]}" || return 1
-    rm -rf "$mysql_dir.old"
-    if [ -e "$mysql_dir" ]; then mv "$mysql_dir" "$mysql_dir.old"; fi
-    mv "$unpacking" "$mysql_dir"
+    say "unpacking from Debian $suite into $folder: ${packages[*]}"
+    unpack_into "$unpacking" "$server" "$suite" "$mirror" "${packages[@]}" || return 1
+    rm -rf "$folder.old"
+    if [ -e "$folder" ]; then mv "$folder" "$folder.old"; fi
+    mv "$unpacking" "$folder"
     unpacking=
-    rm -rf "$mysql_dir.old"
+    rm -rf "$folder.old"
 }
 
-unpack_mysql_into() {
-    local work=$1 mirror=$2
-    shift 2
-    say "unpacking from Debian sid into $mysql_dir: $*"
-    make_private_apt "$work/apt" "$mirror" || return 1
+unpack_into() {
+    local work=$1 server=$2 suite=$3 mirror=$4
+    shift 4
+    make_private_apt "$work/apt" "$mirror" "$suite" || return 1
     private_apt "$work/apt" update || return 1
     private_apt "$work/apt" install -y --download-only "$@" || return 1
+    if [ "$suite" = trixie ]; then
+        (cd "$work/apt/cache/archives" && private_apt "$work/apt" download "${trixie_alone[@]}") || return 1
+    fi
     unpack_debs "$work/root" "$work"/apt/cache/archives/*.deb || return 1
     rm -rf "$work/apt"
     printf '%s\n' "$@" >"$work/packages"
     write_wrappers "$work" || return 1
-    "$work/bin/mysqld" --no-defaults --version >&2 || { say "the unpacked mysqld does not run"; return 1; }
+    "$work/bin/$server" --no-defaults --version >&2 || { say "the unpacked $server does not run"; return 1; }
 }
 
-install_mysql() {
-    if mysql_has "$@"; then
-        say "already unpacked in $mysql_dir: $*"
+install_unpacked() {
+    local name=$1 folder=$2 server=$3 suite=$4
+    shift 4
+    if has_unpacked "$folder" "$server" "$@"; then
+        say "already unpacked in $folder: $*"
         return
     fi
-    if ! unpack_mysql "$@"; then
-        shout "MySQL could not be had from Debian sid on this machine." \
-            "Everything that needs it is skipped; MariaDB is not concerned."
-        mysql_missing=yes
+    if ! unpack "$folder" "$server" "$suite" "$@"; then
+        rm -rf "$unpacking"
+        unpacking=
+        shout "$name could not be had from Debian $suite on this machine." \
+            "Everything that needs it is skipped; the other servers are not concerned."
+        server_missing=yes
     fi
 }
 
@@ -287,16 +335,21 @@ apt_packages=("${apt_servers[@]}")
 apt_optional=("${apt_servers_optional[@]}")
 sid_packages=("${sid_servers[@]}")
 llvm_tools=no
-mysql_missing=no
+trixie_packages=()
+server_missing=no
 
 [ $# -gt 0 ] || set -- servers
 for group in "$@"; do
     case $group in
         servers) ;;
-        test) apt_packages+=("${apt_test[@]}") apt_optional+=("${apt_test_optional[@]}") ;;
+        test | faults)
+            apt_packages+=("${apt_test[@]}") apt_optional+=("${apt_test_optional[@]}")
+            trixie_packages=("${trixie_servers[@]}")
+            [ "$group" = test ] || apt_optional+=("${apt_faults_optional[@]}")
+            ;;
         bench) apt_packages+=("${apt_bench[@]}") sid_packages+=("${sid_bench[@]}") llvm_tools=yes ;;
         -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
-        *) say "unknown group '$group': servers, test or bench"; exit 2 ;;
+        *) say "unknown group '$group': servers, test, faults or bench"; exit 2 ;;
     esac
 done
 
@@ -313,8 +366,11 @@ apt_install "${apt_packages[@]}" || fail "apt could not install: ${apt_packages[
 if [ ${#apt_optional[@]} -gt 0 ] && ! apt_install "${apt_optional[@]}"; then
     shout "apt could not install: ${apt_optional[*]}. What needs it is skipped."
 fi
-install_mysql "${sid_packages[@]}"
+install_unpacked MySQL "$mysql_dir" mysqld sid "${sid_packages[@]}"
+if [ ${#trixie_packages[@]} -gt 0 ]; then
+    install_unpacked 'MariaDB 11.8' "$mariadb_11_8_dir" mariadbd trixie "${trixie_packages[@]}"
+fi
 if [ "$llvm_tools" = yes ]; then add_llvm_tools; fi
 
-if [ "$mysql_missing" = yes ]; then exit 3; fi
+if [ "$server_missing" = yes ]; then exit 3; fi
 say "all there"

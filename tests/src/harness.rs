@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use millrace_sandbox::{ADMIN, Cluster, ClusterSpec, MONITOR};
+use millrace_sandbox::{ADMIN, Cluster, ClusterSpec, MONITOR, Release};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -411,6 +411,21 @@ async fn http_get(port: u16, path: &str) -> anyhow::Result<String> {
     tokio::time::timeout(Duration::from_secs(5), exchange).await?
 }
 
+impl From<Family> for Release {
+    fn from(family: Family) -> Self {
+        millrace_sandbox::Family::from(family).into()
+    }
+}
+
+impl From<millrace_sandbox::Family> for Family {
+    fn from(family: millrace_sandbox::Family) -> Self {
+        match family {
+            millrace_sandbox::Family::MySql => Family::MySql,
+            millrace_sandbox::Family::MariaDb => Family::MariaDb,
+        }
+    }
+}
+
 impl From<Family> for millrace_sandbox::Family {
     fn from(family: Family) -> Self {
         match family {
@@ -421,8 +436,8 @@ impl From<Family> for millrace_sandbox::Family {
 }
 
 /// Starts a cluster with the limits that the cases need.
-pub async fn cluster(family: Family, replicas: usize) -> anyhow::Result<Cluster> {
-    let mut spec = ClusterSpec::new(family.into());
+pub async fn cluster(which: impl Into<Release>, replicas: usize) -> anyhow::Result<Cluster> {
+    let mut spec = ClusterSpec::new(which);
     spec.replicas = replicas;
     spec.max_connections = 400;
     spec.extra_args.push("--max-allowed-packet=1G".to_owned());
@@ -452,13 +467,13 @@ pub struct Stage {
 impl Stage {
     /// Starts a cluster of a primary and `replicas`, and the proxy.
     pub async fn start(
-        family: Family,
+        which: impl Into<Release>,
         replicas: usize,
         options: &ProxyOptions,
     ) -> anyhow::Result<Self> {
-        let cluster = cluster(family, replicas).await?;
+        let cluster = cluster(which, replicas).await?;
         let mut stage = Self {
-            family,
+            family: cluster.family().into(),
             proxy: None,
             address: Target::Tcp(String::new()),
             cluster,

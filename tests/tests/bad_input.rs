@@ -117,7 +117,7 @@ async fn drain(stream: &mut TcpStream) {
 
 #[tokio::test]
 async fn garbage_before_login() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "garbage before the login") {
+    if !skip_unless(FAMILY, "garbage before the login") {
         return Ok(());
     }
     let mut stage = stage(&ProxyOptions::default()).await?;
@@ -152,7 +152,7 @@ async fn garbage_before_login() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn truncated_logins() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "truncated logins") {
+    if !skip_unless(FAMILY, "truncated logins") {
         return Ok(());
     }
     let mut stage = stage(&ProxyOptions::default()).await?;
@@ -198,7 +198,7 @@ fn login_packet() -> Vec<u8> {
 
 #[tokio::test]
 async fn garbage_after_login() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "garbage after the login") {
+    if !skip_unless(FAMILY, "garbage after the login") {
         return Ok(());
     }
     let mut stage = stage(&ProxyOptions::default()).await?;
@@ -241,7 +241,7 @@ async fn garbage_after_login() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn absurd_lengths() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "absurd lengths") {
+    if !skip_unless(FAMILY, "absurd lengths") {
         return Ok(());
     }
     let options = ProxyOptions {
@@ -348,7 +348,7 @@ async fn packets_too_long_for_the_servers_of(family: Family) -> anyhow::Result<(
 #[tokio::test]
 async fn packets_too_long_for_the_servers() -> anyhow::Result<()> {
     for family in [Family::MariaDb, Family::MySql] {
-        if skip_unless(family.into(), "packets too long for the servers") {
+        if skip_unless(family, "packets too long for the servers") {
             packets_too_long_for_the_servers_of(family).await?;
         }
     }
@@ -357,7 +357,7 @@ async fn packets_too_long_for_the_servers() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn clients_that_stop_reading() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "clients that stop reading") {
+    if !skip_unless(FAMILY, "clients that stop reading") {
         return Ok(());
     }
     let options = ProxyOptions {
@@ -392,7 +392,7 @@ async fn clients_that_stop_reading() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn half_open_logins() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "half-open logins") {
+    if !skip_unless(FAMILY, "half-open logins") {
         return Ok(());
     }
     let wanted = scale("MILLRACE_HALF_OPEN", 10_000);
@@ -449,7 +449,7 @@ async fn half_open_logins() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn too_many_clients() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "too many clients") || harness::direct_only() {
+    if !skip_unless(FAMILY, "too many clients") || harness::direct_only() {
         return Ok(());
     }
     let mut stage = stage(&ProxyOptions {
@@ -614,7 +614,7 @@ async fn servers_cut_at_every_byte() -> anyhow::Result<()> {
         return Ok(());
     }
     for family in [Family::MariaDb, Family::MySql] {
-        if skip_unless(family.into(), "servers cut at every byte") {
+        if skip_unless(family, "servers cut at every byte") {
             cut_everywhere(family).await?;
         }
     }
@@ -623,7 +623,7 @@ async fn servers_cut_at_every_byte() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn replicas_that_hang_or_die() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "replicas that hang or die") || harness::direct_only() {
+    if !skip_unless(FAMILY, "replicas that hang or die") || harness::direct_only() {
         return Ok(());
     }
     let mut stage = cut_stage(FAMILY).await?;
@@ -672,7 +672,7 @@ async fn replicas_that_hang_or_die() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn primary_gone_and_back() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "the primary gone and back") || harness::direct_only() {
+    if !skip_unless(FAMILY, "the primary gone and back") || harness::direct_only() {
         return Ok(());
     }
     let mut stage = cut_stage(FAMILY).await?;
@@ -737,7 +737,7 @@ async fn primary_gone_and_back() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn drain_on_sigterm() -> anyhow::Result<()> {
-    if !skip_unless(FAMILY.into(), "draining") || harness::direct_only() {
+    if !skip_unless(FAMILY, "draining") || harness::direct_only() {
         return Ok(());
     }
     let mut stage = stage(&ProxyOptions::default()).await?;

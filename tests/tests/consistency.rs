@@ -279,7 +279,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 async fn run(spec: ClusterSpec) -> anyhow::Result<()> {
-    let family = match spec.family {
+    let family = match spec.family() {
         millrace_sandbox::Family::MySql => Family::MySql,
         millrace_sandbox::Family::MariaDb => Family::MariaDb,
     };
@@ -375,10 +375,10 @@ async fn run(spec: ClusterSpec) -> anyhow::Result<()> {
 }
 
 async fn test(family: Family) -> anyhow::Result<()> {
-    if harness::direct_only() || !skip_unless(family.into(), "consistency") {
+    if harness::direct_only() || !skip_unless(family, "consistency") {
         return Ok(());
     }
-    run(ClusterSpec::new(family.into())).await
+    run(ClusterSpec::new(family)).await
 }
 
 #[tokio::test]

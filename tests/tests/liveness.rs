@@ -30,7 +30,7 @@ async fn admin(stage: &Stage, server: usize) -> anyhow::Result<Connection> {
 }
 
 fn is_here(family: Family, what: &str) -> bool {
-    skip_unless(family.into(), what) && !harness::direct_only()
+    skip_unless(family, what) && !harness::direct_only()
 }
 
 async fn pause(millis: u64) {
@@ -271,7 +271,7 @@ async fn gone_while_it_waits(family: Family) -> anyhow::Result<()> {
 
 /// A DBA finds Millrace's connections by their attributes.
 async fn attributes(family: Family) -> anyhow::Result<()> {
-    let mut spec = ClusterSpec::new(family.into());
+    let mut spec = ClusterSpec::new(family);
     spec.replicas = 0;
     spec.extra_args.push("--performance-schema=ON".to_owned());
     let mut stage = Stage {

@@ -348,7 +348,7 @@ async fn needless(family: Family) -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn mariadb() -> anyhow::Result<()> {
-    if harness::direct_only() || !skip_unless(Family::MariaDb.into(), "needless") {
+    if harness::direct_only() || !skip_unless(Family::MariaDb, "needless") {
         return Ok(());
     }
     needless(Family::MariaDb).await
@@ -356,7 +356,7 @@ async fn mariadb() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn mysql() -> anyhow::Result<()> {
-    if harness::direct_only() || !skip_unless(Family::MySql.into(), "needless") {
+    if harness::direct_only() || !skip_unless(Family::MySql, "needless") {
         return Ok(());
     }
     needless(Family::MySql).await

@@ -168,7 +168,7 @@ async fn run(family: Family) -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn mariadb() -> anyhow::Result<()> {
-    if !skip_unless(Family::MariaDb.into(), "the torture test") {
+    if !skip_unless(Family::MariaDb, "the torture test") {
         return Ok(());
     }
     run(Family::MariaDb).await
@@ -176,7 +176,7 @@ async fn mariadb() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn mysql() -> anyhow::Result<()> {
-    if !skip_unless(Family::MySql.into(), "the torture test") {
+    if !skip_unless(Family::MySql, "the torture test") {
         return Ok(());
     }
     run(Family::MySql).await

@@ -313,7 +313,7 @@ async fn unread(family: Family) -> anyhow::Result<()> {
 }
 
 fn is_here(family: Family, what: &str) -> bool {
-    skip_unless(family.into(), what) && !harness::direct_only()
+    skip_unless(family, what) && !harness::direct_only()
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::group::galera_provider;
-use crate::{Family, Topology};
+use crate::{Family, Release, Topology};
 
 /// Programs of one family.
 #[derive(Clone, Debug)]
@@ -22,24 +22,27 @@ pub struct Binaries {
 
 /// A family's server is not on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{program} not found: run scripts/install-deps.sh servers, or set {variable}")]
+#[error("{program} not found: run scripts/install-deps.sh {group}, or set {variable}")]
 pub struct NotInstalled {
     pub program: &'static str,
+    /// What `install-deps.sh` is asked for.
+    group: &'static str,
     /// The environment variable that names the program or its folder.
     pub variable: &'static str,
 }
 
 impl Binaries {
-    /// Looks where the family's environment variable says (`MILLRACE_MARIADBD`: the program;
-    /// `MILLRACE_MYSQL_DIR`: the folder with `bin/mysqld`), then where `install-deps.sh` puts it,
-    /// then on the path.
+    /// Looks where the release's environment variable says (`MILLRACE_MARIADBD`: the program;
+    /// `MILLRACE_MYSQL_DIR`, `MILLRACE_MARIADB_11_8_DIR`: the folder with `bin` in it), then where
+    /// `install-deps.sh` puts it. What is not unpacked is looked for on the path.
     ///
     /// # Errors
     /// [`NotInstalled`] when there is none.
-    pub fn find(family: Family) -> Result<Binaries, NotInstalled> {
-        match family {
-            Family::MariaDb => find_mariadb(),
-            Family::MySql => find_mysql(),
+    pub fn find(which: impl Into<Release>) -> Result<Binaries, NotInstalled> {
+        match which.into() {
+            Release::MariaDb => find_mariadb(),
+            Release::MariaDb11_8 => find_mariadb_11_8(),
+            Release::MySql => find_mysql(),
         }
     }
 }
@@ -52,6 +55,7 @@ impl Binaries {
 pub(crate) fn galera_needs() -> Result<(), NotInstalled> {
     let missing = |program| NotInstalled {
         program,
+        group: "servers",
         variable: "MILLRACE_GALERA",
     };
     galera_provider().ok_or_else(|| missing("libgalera_smm.so"))?;
@@ -78,14 +82,15 @@ pub fn skip_unless_topology(family: Family, topology: Topology, what: &str) -> b
     missing.is_none()
 }
 
-/// For tests: true when the family is there; otherwise says loudly, past the test harness's
+/// For tests: true when the server is there; otherwise says loudly, past the test harness's
 /// capture, that `what` is skipped.
-pub fn skip_unless(family: Family, what: &str) -> bool {
-    match Binaries::find(family) {
+pub fn skip_unless(which: impl Into<Release>, what: &str) -> bool {
+    let release = which.into();
+    match Binaries::find(release) {
         Ok(_) => true,
         Err(missing) => {
             // A closed stderr leaves nobody to tell.
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {what} on {family}: {missing}");
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {what} on {release}: {missing}");
             false
         }
     }
@@ -103,6 +108,7 @@ pub(crate) fn cache_dir() -> PathBuf {
 fn find_mariadb() -> Result<Binaries, NotInstalled> {
     let missing = |program| NotInstalled {
         program,
+        group: "servers",
         variable: "MILLRACE_MARIADBD",
     };
     let server =
@@ -114,6 +120,29 @@ fn find_mariadb() -> Result<Binaries, NotInstalled> {
         server,
         client,
         install,
+        messages_dir: None,
+    })
+}
+
+/// In a folder of its own only: on the path is the usual one.
+fn find_mariadb_11_8() -> Result<Binaries, NotInstalled> {
+    let variable = "MILLRACE_MARIADB_11_8_DIR";
+    let bin = env::var_os(variable)
+        .map_or_else(|| cache_dir().join("mariadb-11.8"), PathBuf::from)
+        .join("bin");
+    let server = bin.join("mariadbd");
+    if !is_file(&server) {
+        return Err(NotInstalled {
+            program: "mariadbd 11.8",
+            group: "test",
+            variable,
+        });
+    }
+    Ok(Binaries {
+        server,
+        client: Some(bin.join("mariadb")),
+        install: bin.join("mariadb-install-db"),
+        // Its wrapper says that.
         messages_dir: None,
     })
 }
@@ -135,6 +164,7 @@ fn find_mysql() -> Result<Binaries, NotInstalled> {
         .filter(|path| !is_mariadb(path))
         .ok_or(NotInstalled {
             program: "mysqld",
+            group: "servers",
             variable: "MILLRACE_MYSQL_DIR",
         })?;
     let client = beside_or_on_path(&server, "mysql");
@@ -196,6 +226,7 @@ mod tests {
     fn a_missing_server_says_what_to_do() {
         let missing = NotInstalled {
             program: "mariadbd",
+            group: "servers",
             variable: "MILLRACE_MARIADBD",
         };
         let text = missing.to_string();

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cluster::Cluster;
-use crate::spec::{ClusterSpec, Family, Topology};
+use crate::spec::{ClusterSpec, Family, Release, Topology};
 use crate::state::ClusterInfo;
 use crate::status::{ProcessState, ServerStatus};
 
@@ -86,6 +86,9 @@ struct UpArgs {
     /// Which servers to run.
     #[arg(long, value_enum, default_value_t = Family::MariaDb)]
     family: Family,
+    /// Another release than the family's usual one: 11.8 (mariadb).
+    #[arg(long, value_name = "NUMBER")]
+    release: Option<String>,
     /// How they keep the same data: async (both families), group (mysql), galera (mariadb).
     #[arg(long, value_enum, default_value_t = Topology::Async)]
     topology: Topology,
@@ -130,9 +133,9 @@ struct UpArgs {
 }
 
 impl UpArgs {
-    fn spec(&self) -> ClusterSpec {
-        ClusterSpec {
-            family: self.family,
+    fn spec(&self) -> Result<ClusterSpec> {
+        Ok(ClusterSpec {
+            release: Release::named(self.family, self.release.as_deref())?,
             topology: self.topology,
             semi_sync: self.semi_sync,
             gtid: !self.no_gtid,
@@ -146,7 +149,7 @@ impl UpArgs {
             buffer_pool_mib: self.buffer_pool_mib,
             disk_mib: self.disk_mib,
             max_connections: self.max_connections,
-        }
+        })
     }
 }
 
@@ -236,14 +239,15 @@ async fn up(args: UpArgs) -> Result<i32> {
         }
     };
     tokio::pin!(asked_to_end);
+    let spec = args.spec()?;
     if !args.at.json {
         eprintln!(
             "starting {} ({}) with {} replicas …",
-            args.family, args.topology, args.replicas
+            spec.release, args.topology, args.replicas
         );
     }
     let cluster = tokio::select! {
-        cluster = Cluster::up(args.spec()) => cluster?,
+        cluster = Cluster::up(spec) => cluster?,
         status = &mut asked_to_end => return Ok(status),
     };
     let left = || format!("Left running: `{}` ends it.", down_command(&cluster.dir()));

@@ -19,7 +19,7 @@ use crate::guardian::Guardian;
 use crate::ports;
 use crate::process;
 use crate::server::{Run, Server};
-use crate::spec::{ClusterSpec, Family, Role, Topology};
+use crate::spec::{ClusterSpec, Family, Release, Role, Topology};
 use crate::state::{ClusterInfo, ServerInfo, State, claim_dir};
 use crate::status::ServerStatus;
 use crate::template::Template;
@@ -50,10 +50,10 @@ impl Cluster {
     /// [`crate::NotInstalled`] in the chain when the family is not on this machine; otherwise
     /// what went wrong, with the end of the server's log. Nothing is left behind.
     pub async fn up(mut spec: ClusterSpec) -> Result<Cluster> {
-        let binaries = Binaries::find(spec.family)?;
+        let binaries = Binaries::find(spec.release)?;
         possible(&spec)?;
         spec.dir = std::path::absolute(&spec.dir)?;
-        let template = Template::ensure(spec.family, &binaries).await?;
+        let template = Template::ensure(spec.family(), &binaries).await?;
         let servers = lay_out(&spec)?;
         claim_dir(&spec.dir)?;
         let state = State {
@@ -95,7 +95,7 @@ impl Cluster {
     /// When there is none.
     pub fn attach(dir: &Path) -> Result<Cluster> {
         let state = State::load(&std::path::absolute(dir)?)?;
-        let binaries = Binaries::find(state.spec.family)?;
+        let binaries = Binaries::find(state.spec.release)?;
         Ok(Cluster {
             state: Mutex::new(state),
             binaries,
@@ -154,7 +154,20 @@ impl Cluster {
 
     /// `new_cluster` for a Galera node that is to be the first.
     pub(crate) fn spawn_as(&self, server: &Server, new_cluster: bool) -> Result<()> {
-        let State { spec, servers, .. } = self.state().clone();
+        self.spawn_with(server, new_cluster, &[])
+    }
+
+    pub(crate) fn spawn_with(
+        &self,
+        server: &Server,
+        new_cluster: bool,
+        options: &[&str],
+    ) -> Result<()> {
+        let State {
+            mut spec, servers, ..
+        } = self.state().clone();
+        let options = options.iter().map(|option| (*option).to_owned());
+        spec.extra_args.extend(options);
         let child = server.spawn(&Run {
             spec: &spec,
             binaries: &self.binaries,
@@ -171,8 +184,12 @@ impl Cluster {
 
     // --- What there is ---
 
+    pub fn release(&self) -> Release {
+        self.state().spec.release
+    }
+
     pub fn family(&self) -> Family {
-        self.state().spec.family
+        self.state().spec.family()
     }
 
     pub fn topology(&self) -> Topology {
@@ -343,16 +360,15 @@ impl Drop for Cluster {
 
 /// What the machine cannot run is said before anything is made.
 fn possible(spec: &ClusterSpec) -> Result<()> {
-    let ClusterSpec {
-        family, topology, ..
-    } = spec;
-    if !topology.fits(*family) {
+    let ClusterSpec { topology, .. } = spec;
+    let family = spec.family();
+    if !topology.fits(family) {
         bail!("{topology} is not for {family}: group is MySQL's, galera MariaDB's");
     }
     if spec.semi_sync && *topology != Topology::Async {
         bail!("semi-synchronous replication is for the asynchronous topology only");
     }
-    if !spec.gtid && (*family != Family::MySql || *topology != Topology::Async) {
+    if !spec.gtid && (family != Family::MySql || *topology != Topology::Async) {
         bail!("only asynchronous MySQL replicates without GTIDs");
     }
     if *topology == Topology::Galera {

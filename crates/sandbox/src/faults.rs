@@ -70,6 +70,20 @@ impl Cluster {
         Ok(())
     }
 
+    /// Starts a stopped server with further options, such as `--innodb-read-only=ON`, and leaves its
+    /// replication as it is. The next start is without them.
+    ///
+    /// # Errors
+    /// When it runs already or does not start.
+    pub async fn start_with(&self, name: &str, options: &[&str]) -> Result<()> {
+        let server = self.server(name)?;
+        if let Some(pid) = server.pid() {
+            bail!("{name} runs already (process {pid})");
+        }
+        self.spawn_with(&server, false, options)?;
+        server.wait_ready().await
+    }
+
     /// Throws a server's data away and lets it begin anew as a replica, which fetches all there
     /// ever was; as a group's member it fetches it from the group. So a former primary comes back
     /// that has what nobody else has. It has another identity then, also another server id: a

@@ -216,20 +216,20 @@ impl Server {
             "performance-schema",
             &on_off(spec.performance_schema || spec.topology == Topology::Group),
         );
-        for (name, value) in COMMON_OPTIONS.iter().chain(family_options(spec.family)) {
+        for (name, value) in COMMON_OPTIONS.iter().chain(family_options(spec.family())) {
             set(name, value);
         }
         if geteuid().is_root() {
             set("user", &"root");
         }
-        if spec.family == Family::MariaDb {
+        if spec.family() == Family::MariaDb {
             set("innodb-log-file-size", &format!("{MARIADB_REDO_MIB}M"));
         }
         if let Some(dir) = &binaries.messages_dir {
             set("lc-messages-dir", &dir.display());
         }
         if spec.topology == Topology::Async && self.role == Role::Replica {
-            set(read_only_option(spec.family), &"ON");
+            set(read_only_option(spec.family()), &"ON");
         }
         if !spec.gtid {
             for (name, value) in WITHOUT_GTIDS {
@@ -237,11 +237,11 @@ impl Server {
             }
         }
         if spec.semi_sync {
-            for (name, value) in semi_sync_options(spec.family) {
+            for (name, value) in semi_sync_options(spec.family()) {
                 set(name, value);
             }
             set(
-                semi_sync_source(spec.family),
+                semi_sync_source(spec.family()),
                 &on_off(self.role == Role::Primary),
             );
         }

@@ -35,6 +35,67 @@ impl fmt::Display for Family {
     }
 }
 
+/// Which release of a family's servers: the usual one, or one that is unpacked beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Release {
+    /// MariaDB as it is installed on this machine.
+    #[serde(rename = "mariadb")]
+    MariaDb,
+    /// MariaDB 11.8, from Debian trixie.
+    #[serde(rename = "mariadb 11.8")]
+    MariaDb11_8,
+    /// MySQL, from Debian sid.
+    #[serde(rename = "mysql")]
+    MySql,
+}
+
+impl Release {
+    /// The release that a command line names; without a number the family's usual one.
+    ///
+    /// # Errors
+    /// When there is no such release of the family.
+    pub fn named(family: Family, number: Option<&str>) -> anyhow::Result<Release> {
+        match (family, number) {
+            (_, None) => Ok(family.into()),
+            (Family::MariaDb, Some("11.8")) => Ok(Release::MariaDb11_8),
+            (_, Some(number)) => {
+                anyhow::bail!("no release {number} of {family}: there is 11.8 of mariadb")
+            }
+        }
+    }
+
+    pub fn family(self) -> Family {
+        match self {
+            Release::MariaDb | Release::MariaDb11_8 => Family::MariaDb,
+            Release::MySql => Family::MySql,
+        }
+    }
+
+    /// The name as in `cluster.json` and in what tests say.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Release::MariaDb => "mariadb",
+            Release::MariaDb11_8 => "mariadb 11.8",
+            Release::MySql => "mysql",
+        }
+    }
+}
+
+impl From<Family> for Release {
+    fn from(family: Family) -> Release {
+        match family {
+            Family::MariaDb => Release::MariaDb,
+            Family::MySql => Release::MySql,
+        }
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// How the servers of a cluster keep the same data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -97,7 +158,7 @@ impl fmt::Display for Role {
 /// field by field.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterSpec {
-    pub family: Family,
+    pub release: Release,
     /// [`Topology::Group`] turns the performance schema on, which it needs.
     pub topology: Topology,
     /// With [`Topology::Async`]: the primary acknowledges a commit once a replica has it, however
@@ -140,13 +201,13 @@ fn yes() -> bool {
 impl ClusterSpec {
     /// A primary with two replicas on free ports, in a folder of its own under the system's
     /// folder for temporary files.
-    pub fn new(family: Family) -> ClusterSpec {
+    pub fn new(which: impl Into<Release>) -> ClusterSpec {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir =
             std::env::temp_dir().join(format!("millrace-sandbox-{}-{count}", std::process::id()));
         ClusterSpec {
-            family,
+            release: which.into(),
             topology: Topology::Async,
             semi_sync: false,
             gtid: true,
@@ -161,5 +222,9 @@ impl ClusterSpec {
             max_connections: 500,
             disk_mib: None,
         }
+    }
+
+    pub fn family(&self) -> Family {
+        self.release.family()
     }
 }

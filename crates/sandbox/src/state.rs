@@ -168,7 +168,7 @@ pub struct ClusterInfo {
 impl ClusterInfo {
     pub(crate) fn new(state: &State, tls_ca: Option<PathBuf>) -> ClusterInfo {
         ClusterInfo {
-            family: state.spec.family,
+            family: state.spec.family(),
             topology: state.spec.topology,
             version: state.version.clone(),
             dir: state.spec.dir.clone(),

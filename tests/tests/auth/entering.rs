@@ -1,7 +1,7 @@
 //! Good logins: every plugin, kind of connection, password, character set and database.
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{APP, Family};
+use millrace_sandbox::{APP, Binaries, Family, Release, skip_unless};
 use millrace_tests::wire::{Connection, Login, Target, cap};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -442,5 +442,34 @@ pub(crate) async fn probes_from_before_4_1(ground: &Ground) -> anyhow::Result<()
         (let_in > 0) == (ground.family == Family::MariaDb),
         "{let_in}"
     );
+    Ok(())
+}
+
+/// MariaDB's clients from 11.4 on take a certificate that nobody vouches for where the login's OK shows that
+/// the other side knows the password. They do not ask for it at 127.0.0.1.
+pub(crate) async fn vouched_for(ground: &Ground) -> anyhow::Result<()> {
+    let what = "the certificate by the password";
+    if ground.family != Family::MariaDb || !skip_unless(Release::MariaDb11_8, what) {
+        return Ok(());
+    }
+    let client = Binaries::find(Release::MariaDb11_8)?.client;
+    let client = client.context("no client")?;
+    let plugin = ground.plugins()[0];
+    ground.account("vouched", plugin, "vouched-d04").await?;
+    for password in ["vouched-d04", "vouched-d05"] {
+        ground.secret(password);
+        let mut command = tokio::process::Command::new(&client);
+        command.args(["--no-defaults", "-h127.0.0.2", "-uvouched", "-e", "\\s"]);
+        command.arg(format!("-P{}", ground.proxy.port));
+        command.arg(format!("-p{password}"));
+        let output = command.kill_on_drop(true).output().await?;
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        let expected = match password {
+            "vouched-d04" => "cert is OK",
+            _ => "ERROR 1045 (28000)",
+        };
+        ensure!(said.contains(expected), "{password}: {said}");
+    }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{APP, Cluster, ClusterSpec, Family, MONITOR};
+use millrace_sandbox::{APP, Cluster, ClusterSpec, Family, MONITOR, Release};
 use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::wire::{Connection, Login, Reply, Target};
 
@@ -48,14 +48,15 @@ pub(crate) fn monitor_toml() -> String {
 }
 
 impl Ground {
-    pub(crate) async fn start(family: Family) -> anyhow::Result<Self> {
-        let mut spec = ClusterSpec::new(family);
+    pub(crate) async fn start(release: Release) -> anyhow::Result<Self> {
+        let mut spec = ClusterSpec::new(release);
         spec.tls = true;
         let cluster = Cluster::up(spec).await?;
         let launch = Launch::new()?;
         let socket = launch.dir().join("sock");
         let text = format!(
             "workers = 2\n[[listen]]\naddress = \"127.0.0.1:{}\"\n\
+             [[listen]]\naddress = \"127.0.0.2:{}\"\n\
              [[listen]]\naddress = \"{}\"\n{}{}\
              [http]\nlisten = \"127.0.0.1:{}\"\n\
              [pool]\nmax_connections = 10\n\
@@ -63,6 +64,7 @@ impl Ground {
              [[account]]\nname = \"by_file\"\npassword_file = \"by_file.password\"\n\
              [[account]]\nname = \"by_env\"\npassword_env = \"BY_ENV_PASSWORD\"\n\
              [log]\nlevel = \"trace\"\n",
+            launch.port,
             launch.port,
             socket.display(),
             servers_toml(&cluster),
@@ -77,7 +79,7 @@ impl Ground {
         let mut proxy = launch.spawn()?;
         proxy.wait_ready(Duration::from_secs(30)).await?;
         let ground = Self {
-            family,
+            family: release.family(),
             proxy,
             socket,
             cluster,

@@ -10,12 +10,12 @@ mod secrecy;
 mod server_tls;
 mod unlearnt;
 
-use millrace_sandbox::{Cluster, ClusterSpec, Family, skip_unless};
+use millrace_sandbox::{Cluster, ClusterSpec, Family, Release, skip_unless};
 use millrace_tests::checks::Checks;
 
 use crate::entering::{
     auth_switch, character_sets, database_at_login, empty_passwords, every_plugin, late_and_full,
-    late_replicas, no_plugin_support, probes_from_before_4_1, strange_passwords, tls_at_once,
+    late_replicas, no_plugin_support, probes_from_before_4_1, strange_passwords, tls_at_once, vouched_for,
     warm_server,
 };
 use crate::ground::Ground;
@@ -29,9 +29,9 @@ use crate::secrecy::{no_secret_gets_out, slowed_down};
 use crate::server_tls::{old_servers, server_tls_modes};
 use crate::unlearnt::{configured, refuses_to_show};
 
-async fn accounts(family: Family) -> anyhow::Result<()> {
-    let ground = Ground::start(family).await?;
-    let mut checks = Checks::new(format!("auth, {family}"));
+async fn accounts(release: Release) -> anyhow::Result<()> {
+    let ground = Ground::start(release).await?;
+    let mut checks = Checks::new(format!("auth, {release}"));
     checks.run("every plugin", every_plugin(&ground)).await;
     checks.run("a warm server", warm_server(&ground)).await;
     checks.run("TLS at once", tls_at_once(&ground)).await;
@@ -39,6 +39,9 @@ async fn accounts(family: Family) -> anyhow::Result<()> {
         .run("empty passwords", empty_passwords(&ground))
         .await;
     checks.run("auth switch", auth_switch(&ground)).await;
+    checks
+        .run("certificate by the password", vouched_for(&ground))
+        .await;
     checks
         .run("clients without plugins", no_plugin_support(&ground))
         .await;
@@ -90,28 +93,36 @@ async fn accounts(family: Family) -> anyhow::Result<()> {
         .await;
     server_tls_modes(&mut checks, &ground.cluster).await;
     drop(ground);
-    checks.run("old servers", old_servers(family)).await;
-    if family == Family::MariaDb {
-        let mut spec = ClusterSpec::new(family);
+    checks.run("old servers", old_servers(release)).await;
+    if release.family() == Family::MariaDb {
+        let mut spec = ClusterSpec::new(release);
         spec.replicas = 0;
+        // MariaDB makes a certificate of its own from 11.4 on.
+        spec.extra_args.push("--skip-ssl".to_owned());
         let without = Cluster::up(spec).await?;
         server_tls_modes(&mut checks, &without).await;
     }
     checks.finish()
 }
 
-#[tokio::test]
-async fn mariadb() -> anyhow::Result<()> {
-    if millrace_tests::harness::direct_only() || !skip_unless(Family::MariaDb, "auth") {
+async fn test(release: Release) -> anyhow::Result<()> {
+    if millrace_tests::harness::direct_only() || !skip_unless(release, "auth") {
         return Ok(());
     }
-    accounts(Family::MariaDb).await
+    accounts(release).await
+}
+
+#[tokio::test]
+async fn mariadb() -> anyhow::Result<()> {
+    test(Release::MariaDb).await
+}
+
+#[tokio::test]
+async fn mariadb_11_8() -> anyhow::Result<()> {
+    test(Release::MariaDb11_8).await
 }
 
 #[tokio::test]
 async fn mysql() -> anyhow::Result<()> {
-    if millrace_tests::harness::direct_only() || !skip_unless(Family::MySql, "auth") {
-        return Ok(());
-    }
-    accounts(Family::MySql).await
+    test(Release::MySql).await
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{APP, Cluster, ClusterSpec, Family};
+use millrace_sandbox::{APP, Cluster, ClusterSpec, Family, Release};
 use millrace_tests::checks::Checks;
 use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::wire::{Connection, Login};
@@ -177,8 +177,8 @@ pub(crate) async fn server_tls_modes(checks: &mut Checks, cluster: &Cluster) {
 
 /// Servers with a certificate of X.509 version 1, which the old manuals had people make, and servers that offer
 /// only finite-field DHE.
-pub(crate) async fn old_servers(family: Family) -> anyhow::Result<()> {
-    let dir = std::env::temp_dir().join(format!("millrace-old-{family}-{}", std::process::id()));
+pub(crate) async fn old_servers(release: Release) -> anyhow::Result<()> {
+    let dir = std::env::temp_dir().join(format!("millrace-old-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     for arguments in [
         "req -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -keyout v1.key -out v1.csr",
@@ -209,8 +209,8 @@ pub(crate) async fn old_servers(family: Family) -> anyhow::Result<()> {
         format!("--ssl-cert={}", dir.join("v1.pem").display()),
         format!("--ssl-key={}", dir.join("v1.key").display()),
     ];
-    with_arguments(family, certificate, &old).await?;
-    if family == Family::MariaDb {
+    with_arguments(release, certificate, &old).await?;
+    if release.family() == Family::MariaDb {
         // MySQL 9 takes no such list.
         let ciphers = [
             "--tls-version=TLSv1.2",
@@ -222,18 +222,18 @@ pub(crate) async fn old_servers(family: Family) -> anyhow::Result<()> {
             format!("--ssl-cert={}", dir.join("v1.pem").display()),
             format!("--ssl-key={}", dir.join("v1.key").display()),
         ]);
-        with_arguments(family, arguments, &none).await?;
+        with_arguments(release, arguments, &none).await?;
     }
     std::fs::remove_dir_all(&dir)?;
     Ok(())
 }
 
 async fn with_arguments(
-    family: Family,
+    release: Release,
     arguments: Vec<String>,
     cases: &[TlsCase],
 ) -> anyhow::Result<()> {
-    let mut spec = ClusterSpec::new(family);
+    let mut spec = ClusterSpec::new(release);
     (spec.tls, spec.replicas, spec.extra_args) = (true, 0, arguments);
     let cluster = Cluster::up(spec).await?;
     let ca = cluster.tls_ca();

@@ -108,7 +108,7 @@ impl Stage {
             args,
             &format!(
                 "Starting {} with {replicas} replicas and Millrace before it …",
-                spec.family
+                spec.release
             ),
         );
         let spec = ClusterSpec {
