@@ -9,6 +9,7 @@ use millrace_tests::cutter::Mode;
 use millrace_tests::ledger::Contents;
 
 use crate::ground::{Disks, Ground, Plan};
+use crate::purpose;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Fault {
@@ -35,6 +36,14 @@ pub(crate) enum Fault {
     SecondaryExpelled,
     PrimaryLeaves,
     NodeIsolated,
+    TransactionsKilled,
+    QueriesKilled,
+    PtKill,
+    WaitTimeout,
+    IdleTransactions,
+    DualPrimaries,
+    StaleSource,
+    InnodbReadOnly,
 }
 
 /// What the issue aims at for a fault.
@@ -79,6 +88,16 @@ impl Fault {
             F::SecondaryExpelled => "secondary expelled and back",
             F::PrimaryLeaves => "primary leaves the group",
             F::NodeIsolated => "written-to node cut off from its group",
+            F::TransactionsKilled => "open transactions killed (KILL)",
+            F::QueriesKilled => "statements killed (KILL QUERY)",
+            F::PtKill => "statements killed by pt-kill",
+            F::WaitTimeout => "open transactions idle for longer than wait_timeout",
+            F::IdleTransactions => {
+                "open transactions idle for longer than idle_transaction_timeout"
+            }
+            F::DualPrimaries => "two primaries, each the other's source, for 3 s",
+            F::StaleSource => "primary has a source that does not answer, for 4 s",
+            F::InnodbReadOnly => "replica with innodb_read_only and without read_only for 4 s",
         }
     }
 
@@ -91,6 +110,9 @@ impl Fault {
                 Aim::NoError
             }
             F::ReadOnlyForAMoment | F::SecondaryExpelled => Aim::NoError,
+            F::TransactionsKilled | F::QueriesKilled | F::PtKill => Aim::NoError,
+            F::WaitTimeout | F::IdleTransactions => Aim::NoError,
+            F::StaleSource | F::InnodbReadOnly => Aim::NoError,
             _ => Aim::Right,
         }
     }
@@ -120,6 +142,10 @@ pub(crate) struct Story {
     restored_us: u64,
     /// A former primary that lives, as it was when it had been back for a while.
     pub(crate) old: Option<Contents>,
+    /// What clients were told that were hit on purpose.
+    pub(crate) said: String,
+    /// What is wrong beside what the ledger finds.
+    pub(crate) wrong: Vec<String>,
     /// To be made whole.
     broken: Option<String>,
 }
@@ -129,7 +155,7 @@ fn wall_us() -> u64 {
     now.map_or(0, |since| since.as_micros() as u64)
 }
 
-async fn rest(ms: u64) {
+pub(crate) async fn rest(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
@@ -143,6 +169,8 @@ impl Story {
             restored: None,
             restored_us: u64::MAX,
             old: None,
+            said: String::new(),
+            wrong: Vec::new(),
             broken: None,
         }
     }
@@ -304,8 +332,69 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
             rest(1_000).await;
             cluster.reconnect(&primary).await?;
         }
+        F::TransactionsKilled
+        | F::QueriesKilled
+        | F::PtKill
+        | F::WaitTimeout
+        | F::IdleTransactions => {
+            (story.said, story.wrong) = purpose::strike(ground, fault).await?;
+        }
+        F::DualPrimaries => {
+            let port = port(ground, &replica)?;
+            follow(ground, &primary, port).await?;
+            cluster.set_read_only(&replica, false).await?;
+            rest(3_000).await;
+            cluster.set_read_only(&replica, true).await?;
+            forget_source(ground, &primary).await?;
+            story.restored();
+        }
+        F::StaleSource => {
+            // Nobody listens there.
+            follow(ground, &primary, 1).await?;
+            rest(4_000).await;
+            let written = ground.writes_by_another().await;
+            forget_source(ground, &primary).await?;
+            written?;
+        }
+        F::InnodbReadOnly => {
+            cluster.stop(&replica).await?;
+            let mut options = vec!["--innodb-read-only=ON", "--read-only=OFF"];
+            options.extend(match cluster.family() {
+                Family::MySql => &["--super-read-only=OFF", "--skip-replica-start"][..],
+                Family::MariaDb => &["--skip-slave-start"],
+            });
+            cluster.start_with(&replica, &options).await?;
+            rest(4_000).await;
+            let written = ground.writes_by_another().await;
+            cluster.stop(&replica).await?;
+            cluster.start(&replica).await?;
+            written?;
+        }
     }
     Ok(story)
+}
+
+fn port(ground: &Ground, server: &str) -> anyhow::Result<u16> {
+    let servers = ground.cluster.servers();
+    let info = servers.iter().find(|info| info.name == server);
+    Ok(info.with_context(|| format!("no server {server}"))?.port)
+}
+
+async fn follow(ground: &Ground, server: &str, source: u16) -> anyhow::Result<()> {
+    let mut control = ground.cluster.control(server).await?;
+    for statement in purpose::source(ground.cluster.family(), source) {
+        control.run(&statement).await?;
+    }
+    control.close().await;
+    Ok(())
+}
+
+async fn forget_source(ground: &Ground, server: &str) -> anyhow::Result<()> {
+    let mut control = ground.cluster.control(server).await?;
+    control.run("STOP REPLICA").await?;
+    control.run("RESET REPLICA ALL").await?;
+    control.close().await;
+    Ok(())
 }
 
 /// Stops a server in order; one that takes longer than operators' patience is killed. MySQL's
@@ -503,7 +592,7 @@ pub(crate) fn series(family: Family, topology: Topology, all: bool) -> Vec<(Plan
 }
 
 fn all_asynchronous(plan: Plan) -> Vec<(Plan, Vec<Fault>)> {
-    let one_server = vec![
+    let mut one_server = vec![
         F::Switchover,
         F::PrimaryDrained,
         F::RollingRestart,
@@ -517,7 +606,17 @@ fn all_asynchronous(plan: Plan) -> Vec<(Plan, Vec<Fault>)> {
         F::PrimaryRestarted,
         F::ReadOnlyForAMoment,
         F::TwoWritable,
+        F::TransactionsKilled,
+        F::QueriesKilled,
+        F::PtKill,
+        F::WaitTimeout,
+        F::DualPrimaries,
+        F::StaleSource,
+        F::InnodbReadOnly,
     ];
+    if plan.family == Family::MariaDb {
+        one_server.push(F::IdleTransactions);
+    }
     let network = vec![
         F::ReplicaCutOff,
         F::PrimaryUnreachable,

@@ -13,6 +13,8 @@ use millrace_tests::load;
 use millrace_tests::wire::{Connection, Login, Target};
 use millrace_tests::witness;
 
+use crate::purpose;
+
 /// A row that an operator is answered with.
 pub(crate) type AdminRow = BTreeMap<String, Option<String>>;
 
@@ -221,6 +223,21 @@ impl Ground {
         Ok(server.context("Millrace's primary is none of ours")?.name)
     }
 
+    /// A Millrace that starts now, and has seen nothing of before, takes a write.
+    pub(crate) async fn writes_by_another(&self) -> anyhow::Result<()> {
+        let servers = self.cluster.servers().into_iter();
+        let addresses: Vec<String> = servers.map(|server| server.addr()).collect();
+        let proxy = Proxy::start(&addresses, &ProxyOptions::default()).await?;
+        let mut login = Login::new(proxy.address(), APP.user, APP.password);
+        login.timeout = Duration::from_secs(5);
+        let mut connection = Connection::open(&login).await?;
+        let sql = "UPDATE app.struck SET n = n + 1 WHERE id = 0";
+        connection.expect(sql).await?;
+        let back = "UPDATE app.struck SET n = n - 1 WHERE id = 0";
+        connection.expect(back).await.context("written once")?;
+        Ok(())
+    }
+
     /// How Millrace knows a server.
     pub(crate) fn address(&self, server: &str) -> anyhow::Result<String> {
         if self.plan.forwarders {
@@ -295,6 +312,9 @@ impl Ground {
             control.run(&statement).await?;
         }
         control.run(witness::SCHEMA).await?;
+        for statement in purpose::SCHEMA {
+            control.run(statement).await?;
+        }
         control.close().await;
         self.caught_up().await
     }

@@ -14,6 +14,7 @@
 mod cases;
 mod documented;
 mod ground;
+mod purpose;
 mod report;
 mod timeline;
 
@@ -98,7 +99,7 @@ async fn run_series(
     let mut ground = None;
     for fault in faults {
         let check = format!("{}: {}", plan.name(), fault.name());
-        if !checks.wants(&check) {
+        if !checks.wants(&check) || !has_tools(*fault) {
             continue;
         }
         let mut whole = match ground.take() {
@@ -138,6 +139,26 @@ fn show_logs(ground: &Ground) {
         let last = lines[lines.len().saturating_sub(60)..].join("\n");
         eprintln!("--- Millrace's log ends:\n{last}\n---");
     }
+}
+
+/// pt-kill is Percona's, in Debian's percona-toolkit.
+fn has_tools(fault: Fault) -> bool {
+    use std::io::Write;
+    let probe = || {
+        std::process::Command::new("pt-kill")
+            .arg("--version")
+            .output()
+    };
+    if fault != Fault::PtKill || probe().is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    // A closed stderr leaves nobody to tell.
+    let _ = writeln!(
+        std::io::stderr(),
+        "SKIPPED: {}: pt-kill not found: run scripts/install-deps.sh faults",
+        fault.name()
+    );
+    false
 }
 
 /// Full and slow disks need root and a kernel that lets us.
@@ -211,6 +232,8 @@ async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
     let mut figures = Figures::new(ground.plan.name(), fault, &story, judged, &board);
     figures.servers = servers;
     figures.wrong = late;
+    figures.said.clone_from(&story.said);
+    figures.wrong.extend(story.wrong.iter().cloned());
     figures.wrong.extend(undocumented(fault, &board));
     figures
         .wrong

@@ -86,6 +86,8 @@ pub(crate) struct Figures {
     /// Acknowledged and lost, where replication may lose.
     pub(crate) lost: usize,
     pub(crate) wrong: Vec<String>,
+    /// What clients were told that were hit on purpose.
+    pub(crate) said: String,
 }
 
 impl Figures {
@@ -128,6 +130,7 @@ impl Figures {
             settled: commits.iter().filter(|t| t.committed).count(),
             lost: 0,
             wrong: Vec::new(),
+            said: String::new(),
         }
     }
 
@@ -151,6 +154,7 @@ impl Figures {
             settled: 0,
             lost: 0,
             wrong: Vec::new(),
+            said: String::new(),
         }
     }
 
@@ -165,9 +169,13 @@ impl Figures {
             .iter()
             .map(|((kind, name), count)| format!("{count} × {name} ({})", kind.as_str()))
             .collect();
-        match parts.is_empty() {
+        let all = match parts.is_empty() {
             true => "none".to_owned(),
             false => parts.join(", "),
+        };
+        match self.said.is_empty() {
+            true => all,
+            false => format!("{all}; {}", self.said),
         }
     }
 
@@ -305,6 +313,7 @@ impl Figures {
             "commits_settled": self.settled,
             "lost": self.lost,
             "wrong": self.wrong,
+            "hit_on_purpose": self.said,
             "aims": aims,
         })
     }
