@@ -724,6 +724,32 @@ mod tests {
     }
 
     #[test]
+    fn results_that_were_set_apart_stay_apart() {
+        let charsets = [
+            ("character_set_client", "utf8mb4"),
+            ("character_set_results", "utf8mb4"),
+            ("collation_connection", "utf8mb4_bin"),
+        ];
+        let mut to = state("", &charsets);
+        let names = b"utf8mb4 COLLATE utf8mb4_bin".as_slice();
+        to.set(NAMES, Value::Literal(names.into()));
+        let from = SessionState::default();
+        let text = |set: Vec<u8>| String::from_utf8_lossy(&set).into_owned();
+        assert_eq!(results_by_names(&to), Some(&b"utf8mb4_bin"[..]));
+        assert_eq!(
+            text(assignments(&from, &to)),
+            "SET NAMES utf8mb4 COLLATE utf8mb4_bin"
+        );
+        let apart = Value::Literal(b"utf8mb4".as_slice().into());
+        to.set("character_set_results", apart);
+        assert_eq!(results_by_names(&to), None);
+        assert_eq!(
+            text(assignments(&from, &to)),
+            "SET NAMES utf8mb4 COLLATE utf8mb4_bin,@@session.character_set_results=utf8mb4"
+        );
+    }
+
+    #[test]
     fn names_are_set_as_they_were() {
         let mut to = state(
             "",
