@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use millrace_protocol::Capabilities;
 use millrace_protocol::auth;
 use millrace_protocol::handshake::{
-    AuthSwitch, ChangeUser, ClientHello, Greeting, ServerAuthPacket,
+    AuthSwitch, ChangeUser, ClientHello, Family, Greeting, ServerAuthPacket,
 };
 use millrace_protocol::packet::payload;
 
@@ -23,10 +23,17 @@ fuzz_target!(|data: &[u8]| {
         switch.encode(&mut out, 2);
         assert_eq!(AuthSwitch::parse(&payload(&out)), Ok(switch));
     }
-    if let Ok(change) = ChangeUser::parse(data, caps) {
-        let mut out = Vec::new();
-        change.encode(&mut out, caps);
-        assert_eq!(ChangeUser::parse(&payload(&out)[1..], caps), Ok(change));
+    for family in [Family::MySql, Family::MariaDb] {
+        let Ok(change) = ChangeUser::parse(data, caps, family) else {
+            continue;
+        };
+        let is_usual = caps.contains(Capabilities::SECURE_CONNECTION);
+        if is_usual && change.collation.is_some() {
+            let mut out = Vec::new();
+            change.encode(&mut out, caps);
+            let again = ChangeUser::parse(&payload(&out)[1..], caps, family);
+            assert_eq!(again, Ok(change));
+        }
     }
     assert_eq!(auth::verify_native(data, &[1; 20], &[2; 20]), None);
     assert_eq!(auth::verify_sha2(data, &[1; 20], &[2; 32]), None);
@@ -47,13 +54,19 @@ fn greeting(data: &[u8]) {
 }
 
 fn hello(data: &[u8], caps: Capabilities) {
-    let Ok(ClientHello::Response(response)) = ClientHello::parse(data, caps) else {
-        return;
-    };
-    let mut out = Vec::new();
-    response.encode(&mut out, 1);
-    match ClientHello::parse(&payload(&out), caps) {
-        Ok(ClientHello::Response(again)) => assert_eq!(again, response),
-        other => panic!("our own response: {other:?}"),
+    for family in [Family::MySql, Family::MariaDb] {
+        let Ok(ClientHello::Response(response)) = ClientHello::parse(data, caps, family) else {
+            continue;
+        };
+        let usual = Capabilities::SECURE_CONNECTION | Capabilities::PLUGIN_AUTH;
+        if !response.capabilities.contains(usual) || response.plugin.is_none() {
+            continue;
+        }
+        let mut out = Vec::new();
+        response.encode(&mut out, 1);
+        match ClientHello::parse(&payload(&out), caps, family) {
+            Ok(ClientHello::Response(again)) => assert_eq!(again, response),
+            other => panic!("our own response: {other:?}"),
+        }
     }
 }

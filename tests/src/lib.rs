@@ -12,6 +12,7 @@ pub mod histories;
 pub mod ledger;
 pub mod load;
 pub mod netns;
+pub mod numbers;
 pub mod torture;
 pub mod vanish;
 pub mod wire;

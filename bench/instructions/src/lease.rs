@@ -33,6 +33,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         family: Family::MySql,
         track: "time_zone".into(),
         begins: Arc::new(Begins::unknown()),
+        tracked_by_default: "".into(),
         in_cluster: false,
         fresh: Fresh::new(Duration::from_secs(3600)),
     };

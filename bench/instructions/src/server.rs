@@ -11,7 +11,7 @@ use millrace_protocol::command::{
     COM_CHANGE_USER, COM_QUIT, COM_STMT_EXECUTE, COM_STMT_PREPARE, Command,
     PARAMETER_COUNT_AVAILABLE,
 };
-use millrace_protocol::handshake::{ClientHello, Greeting};
+use millrace_protocol::handshake::{ClientHello, Family, Greeting};
 use millrace_protocol::ok::{Change, OkFields, encode_ok, put_change};
 use millrace_protocol::packet::{self, Writer};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult};
@@ -224,7 +224,9 @@ impl Server {
     ) -> anyhow::Result<()> {
         let client = &mut self.clients[at];
         let Some(capabilities) = client.capabilities else {
-            let Ok(ClientHello::Response(hello)) = ClientHello::parse(payload, OFFERED) else {
+            let Ok(ClientHello::Response(hello)) =
+                ClientHello::parse(payload, OFFERED, Family::MySql)
+            else {
                 bail!("a login that the script does not know");
             };
             // Every account has the empty password.

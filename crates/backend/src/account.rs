@@ -38,7 +38,7 @@ struct Known {
 /// A server has taken the password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// `CURRENT_USER()`: the row that it opened. Empty where nobody asked.
+    /// The row that it opened, `user@host`. Empty where nobody asked.
     pub current: Box<[u8]>,
     /// How many accounts had been dropped on the servers before ([`Fresh::drops`]).
     pub drops: u64,

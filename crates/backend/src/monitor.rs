@@ -30,7 +30,7 @@ use crate::secret::Secret;
 use crate::state::Begins;
 use crate::tls::For;
 use crate::touched::Touched;
-use crate::user_rows::UserRows;
+use crate::user_rows::{Name, UserRows};
 
 /// How the servers are asked.
 #[derive(Debug, Clone)]
@@ -285,7 +285,7 @@ impl Monitor {
     pub async fn user_rows(
         &self,
         server: &ServerFacts,
-        user: &[u8],
+        name: Name<'_>,
         network: &SharedNetwork,
     ) -> Result<Option<UserRows>, BackendError> {
         if self.reader.user.is_empty() {
@@ -300,7 +300,7 @@ impl Monitor {
             tls: false,
             whose: For::Own,
         };
-        let rows = probe::user_rows(server, &login, network, self.reader.timeout, user).await?;
+        let rows = probe::user_rows(server, &login, network, self.reader.timeout, name).await?;
         network.tls.know_accounts(rows.is_some());
         Ok(rows)
     }

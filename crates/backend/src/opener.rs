@@ -17,6 +17,7 @@ use crate::probe::ask_drops;
 use crate::rooms::Rooms;
 use crate::state::States;
 use crate::tls::For;
+use crate::user_rows::{WHO, Who};
 
 /// A connection under way.
 pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<Conn>, BackendError>> + 'a>>;
@@ -129,10 +130,7 @@ async fn is_same_account(
     let (greeting, capabilities, status) =
         (opened.greeting.clone(), opened.capabilities, opened.status);
     let mut conn = Conn::new(opened, facts.id, facts.family, None);
-    let rows = conn
-        .query("SELECT CONVERT(CURRENT_USER() USING utf8mb4)")
-        .await?;
-    let is_current = rows.into_iter().flatten().flatten().next().as_deref() == Some(current);
+    let is_current = *Who::read(conn.query(WHO).await?).row == *current;
     let fresh: &Fresh = &facts.fresh;
     if !is_current || !fresh.knows_drops(ask_drops(&mut conn).await?) {
         return Ok(None);

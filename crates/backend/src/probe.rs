@@ -24,7 +24,7 @@ use crate::pool::ServerFacts;
 use crate::state::{BASIS, Begins, TRACKED_BY_FIRST_NAME};
 use crate::stream::Stream;
 use crate::tls::For;
-use crate::user_rows::{self, UserRows};
+use crate::user_rows::{self, Name, UserRows};
 
 /// A server's connection for probes, and what is asked once on it.
 pub(crate) struct Followed {
@@ -253,12 +253,23 @@ pub(crate) async fn user_rows(
     login: &Login<'_>,
     network: &SharedNetwork,
     timeout: Duration,
-    user: &[u8],
+    name: Name<'_>,
 ) -> Result<Option<UserRows>, BackendError> {
     let opened = open(&server.address, login, network, timeout).await?;
     let mut conn = Conn::new(opened, server.id, server.family, None);
-    let question = user_rows::question(server.family, user);
-    match tokio::time::timeout(timeout, conn.query(&question)).await {
+    let asking = async {
+        let charset = match user_rows::is_in_utf8(name) {
+            true => None,
+            false => {
+                let question = user_rows::charset_question(name.collation);
+                let rows = conn.query(&question).await?;
+                Some(text(rows.first().and_then(|row| row.first())))
+            }
+        };
+        let question = user_rows::question(server.family, name.user, charset.as_deref());
+        conn.query(&question).await
+    };
+    match tokio::time::timeout(timeout, asking).await {
         Ok(Ok(rows)) => Ok(Some(UserRows::read(rows))),
         // 1142, 1143: SELECT was not granted; 1044: nothing in that database was; 1146: MariaDB before 10.4.
         Ok(Err(BackendError::Server(error))) if matches!(error.code, 1044 | 1142 | 1143 | 1146) => {

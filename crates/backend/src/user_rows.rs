@@ -22,8 +22,10 @@ pub struct UserRow {
     /// Clients prove themselves by other means than a password that Millrace can learn: their logins
     /// are handed to and fro.
     pub is_relayed: bool,
-    /// `SHA1(SHA1(password))`, where mysql_native_password is its plugin.
-    pub native_hash: Option<[u8; 20]>,
+    /// mysql_native_password is the only plugin by which clients prove themselves.
+    pub is_native: bool,
+    /// `SHA1(SHA1(password))` of each password of mysql_native_password. MariaDB's accounts may have several.
+    pub native_hashes: Vec<[u8; 20]>,
     /// What it asks of the connection.
     pub requires: Requires,
 }
@@ -40,6 +42,8 @@ pub enum Requires {
     Certificate,
     /// What is not empty must be so; names as OpenSSL writes them on one line, `/C=SE/CN=client`.
     Exactly {
+        /// A valid certificate is asked for as well. MariaDB asks for none where `CIPHER` is all.
+        certificate: bool,
         /// `CIPHER`.
         cipher: Box<str>,
         /// `ISSUER`.
@@ -54,6 +58,8 @@ pub enum Requires {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct UserRows {
     rows: Arc<[UserRow]>,
+    /// The name, in UTF-8; empty where there is no row at all.
+    name: Arc<[u8]>,
     /// The server knows clients by their hosts' names as well (`skip_name_resolve` is off).
     resolves: bool,
 }
@@ -62,39 +68,142 @@ pub struct UserRows {
 const LEARNT: &str = "'mysql_native_password','caching_sha2_password','sha256_password','ed25519',\
     'authentication_ldap_simple','auth_socket','unix_socket'";
 
-/// The question for the rows of a name.
-pub(crate) fn question(family: Family, user: &[u8]) -> String {
+/// How MariaDB writes mysql_native_password.
+const NATIVE: &str = "'','mysql_native_password'";
+
+/// An account's name as a client writes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Name<'a> {
+    pub user: &'a [u8],
+    /// Of the client's login, which says the character set.
+    pub collation: u8,
+}
+
+/// Asks in which character set a client of that collation writes its name. It is the server's own for a collation that
+/// there is not.
+pub(crate) fn charset_question(collation: u8) -> String {
+    format!(
+        "SELECT IFNULL((SELECT CHARACTER_SET_NAME FROM information_schema.COLLATIONS WHERE ID={collation}),\
+         @@GLOBAL.character_set_client)"
+    )
+}
+
+/// Whether a name has the same bytes in UTF-8, whatever a client of that collation says.
+pub(crate) fn is_in_utf8(name: Name<'_>) -> bool {
+    name.user.is_ascii()
+        || matches!(name.collation, 33 | 45 | 46 | 76 | 83 | 192..=215 | 223..=247 | 255)
+}
+
+/// The question for the rows of a name. `charset`: in which it is written, by its name; none for UTF-8.
+pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> String {
     use std::fmt::Write;
     let name = user.iter().fold(String::from("x'"), |mut hex, byte| {
         // Writing to a string does not fail.
         let _ = write!(hex, "{byte:02x}");
         hex
     }) + "'";
+    let name = match charset {
+        Some(charset) => format!("CONVERT({name} USING {charset})"),
+        None => name,
+    };
+    let name = format!("CONVERT({name} USING utf8mb4)");
     match family {
         Family::MySql => format!(
-            "SELECT @@skip_name_resolve,User,Host,plugin='auth_socket',\
+            "SELECT @@skip_name_resolve,{name},User,Host,plugin='auth_socket',\
              JSON_EXTRACT(User_attributes,'$.multi_factor_authentication') IS NOT NULL OR \
              plugin NOT IN ({LEARNT}),\
+             plugin='mysql_native_password',\
              IF(plugin='mysql_native_password',authentication_string,''),\
              ssl_type,ssl_cipher,x509_issuer,x509_subject \
-             FROM mysql.user WHERE User=CONVERT({name} USING utf8mb4) OR User=''"
+             FROM mysql.user WHERE User={name} OR User=''"
         ),
         // -1, 0: nothing, 1: SSL, 2: X509, 3: what is given.
         Family::MariaDb => format!(
-            "SELECT @@skip_name_resolve,User,Host,JSON_SEARCH(Priv,'one','unix_socket') IS NOT NULL,\
+            "SELECT @@skip_name_resolve,{name},User,Host,JSON_SEARCH(Priv,'one','unix_socket') IS NOT NULL,\
              IFNULL(JSON_VALUE(Priv,'$.plugin'),'') NOT IN ('',{LEARNT}) AND \
              IFNULL(JSON_VALUE(Priv,'$.auth_or[0].plugin'),'-') NOT IN ({LEARNT}) AND \
              IFNULL(JSON_VALUE(Priv,'$.auth_or[1].plugin'),'-') NOT IN ({LEARNT}) AND \
              IFNULL(JSON_VALUE(Priv,'$.auth_or[2].plugin'),'-') NOT IN ({LEARNT}),\
-             IF(IFNULL(JSON_VALUE(Priv,'$.plugin'),'') IN ('','mysql_native_password'),\
+             IFNULL(JSON_VALUE(Priv,'$.plugin'),'') IN ({NATIVE}) AND \
+             IFNULL(JSON_VALUE(Priv,'$.auth_or[0].plugin'),'') IN ({NATIVE},'unix_socket') AND \
+             IFNULL(JSON_VALUE(Priv,'$.auth_or[1].plugin'),'') IN ({NATIVE},'unix_socket') AND \
+             IFNULL(JSON_VALUE(Priv,'$.auth_or[2].plugin'),'') IN ({NATIVE},'unix_socket'),\
+             CONCAT_WS(',',\
+             IF(IFNULL(JSON_VALUE(Priv,'$.plugin'),'') IN ({NATIVE}),\
              JSON_VALUE(Priv,'$.authentication_string'),''),\
-             ELT(1+JSON_VALUE(Priv,'$.ssl_type'),'','ANY','X509','SPECIFIED'),\
+             IF(JSON_VALUE(Priv,'$.auth_or[0].plugin') IN ({NATIVE}),\
+             JSON_VALUE(Priv,'$.auth_or[0].authentication_string'),''),\
+             IF(JSON_VALUE(Priv,'$.auth_or[1].plugin') IN ({NATIVE}),\
+             JSON_VALUE(Priv,'$.auth_or[1].authentication_string'),''),\
+             IF(JSON_VALUE(Priv,'$.auth_or[2].plugin') IN ({NATIVE}),\
+             JSON_VALUE(Priv,'$.auth_or[2].authentication_string'),'')),\
+             IF(JSON_VALUE(Priv,'$.ssl_type')=3 AND IFNULL(JSON_VALUE(Priv,'$.x509_issuer'),'')='' AND \
+             IFNULL(JSON_VALUE(Priv,'$.x509_subject'),'')='','CIPHER',\
+             ELT(1+JSON_VALUE(Priv,'$.ssl_type'),'','ANY','X509','SPECIFIED')),\
              JSON_VALUE(Priv,'$.ssl_cipher'),JSON_VALUE(Priv,'$.x509_issuer'),\
              JSON_VALUE(Priv,'$.x509_subject') \
-             FROM mysql.global_priv WHERE (User=CONVERT({name} USING utf8mb4) OR User='') \
+             FROM mysql.global_priv WHERE (User={name} OR User='') \
              AND IFNULL(JSON_VALUE(Priv,'$.is_role'),0)=0"
         ),
     }
+}
+
+/// Asks by which row a connection was let in. A proxy user's privileges are another account's, which is what
+/// `CURRENT_USER()` names then; `@@proxy_user` names the row. In hexadecimal: the answer is in the client's
+/// character set, which may lack letters of the name.
+pub const WHO: &str =
+    "SELECT HEX(CONVERT(CURRENT_USER() USING utf8mb4)),HEX(CONVERT(@@proxy_user USING utf8mb4))";
+
+/// The same where `@` is a letter, as in swe7.
+pub const WHO_BUT_PROXIES: &str = "SELECT HEX(CONVERT(CURRENT_USER() USING utf8mb4))";
+
+/// By which row a connection was let in.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Who {
+    /// `user@host`. Empty where it cannot be asked.
+    pub row: Box<[u8]>,
+    /// Of a proxy user, the account whose privileges it has, `user@host`.
+    pub proxied: Option<Box<[u8]>>,
+}
+
+impl Who {
+    /// Reads the answer to [`WHO`].
+    pub fn read(rows: Vec<Row>) -> Who {
+        let mut cells = rows.into_iter().flatten();
+        let mut next = || cells.next().flatten().and_then(|cell| from_hex(&cell));
+        let current: Box<[u8]> = next().unwrap_or_default().into();
+        match next() {
+            Some(proxy) if !proxy.is_empty() => Who {
+                row: unquoted(&proxy).unwrap_or(proxy).into(),
+                proxied: Some(current),
+            },
+            _ => Who {
+                row: current,
+                proxied: None,
+            },
+        }
+    }
+}
+
+/// The name of `user@host`. A host has no `@`.
+pub fn user_of(row: &[u8]) -> &[u8] {
+    let at = row.iter().rposition(|byte| *byte == b'@');
+    &row[..at.unwrap_or(row.len())]
+}
+
+fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let pairs = digits.chunks_exact(2);
+    pairs
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect()
+}
+
+/// `user@host` of `'user'@'host'`. A host has no quotes.
+fn unquoted(proxy: &[u8]) -> Option<Vec<u8>> {
+    let inner = proxy.strip_prefix(b"'")?.strip_suffix(b"'")?;
+    let middle = inner.windows(3).rposition(|three| three == b"'@'")?;
+    let (user, host) = (&inner[..middle], &inner[middle + 3..]);
+    Some([user, b"@", host].concat())
 }
 
 impl UserRows {
@@ -104,6 +213,8 @@ impl UserRows {
             row.first()
                 .is_some_and(|cell| cell.as_deref() == Some(b"0"))
         });
+        let name = rows.first().and_then(|row| row.get(1)?.as_deref());
+        let name = name.unwrap_or_default().into();
         let mut rows: Vec<UserRow> = rows.into_iter().map(user_row).collect();
         // Stable: what the server does with equals is its own affair.
         rows.sort_by_key(|row| {
@@ -111,6 +222,7 @@ impl UserRows {
         });
         UserRows {
             rows: rows.into(),
+            name,
             resolves,
         }
     }
@@ -120,7 +232,7 @@ impl UserRows {
         self.resolves
     }
 
-    /// The row that `CURRENT_USER()` names.
+    /// The row that a [`Who`] names.
     pub fn named(&self, current: &[u8]) -> Option<&UserRow> {
         self.rows.iter().find(|row| {
             let user = current.strip_prefix(&*row.user);
@@ -128,16 +240,19 @@ impl UserRows {
         })
     }
 
-    /// Whether the name has only accounts of mysql_native_password, and their hashes are known.
-    pub fn are_native(&self, user: &[u8]) -> bool {
-        let mut own = self.rows.iter().filter(|row| *row.user == *user).peekable();
-        own.peek().is_some() && own.all(|row| row.native_hash.is_some())
+    /// The name's own rows, without the anonymous account's.
+    pub fn own(&self) -> impl Iterator<Item = &UserRow> {
+        self.rows.iter().filter(|row| row.user[..] == self.name[..])
+    }
+
+    /// Whether the name has only accounts of mysql_native_password.
+    pub fn are_native(&self) -> bool {
+        self.own().next().is_some() && self.own().all(|row| row.is_native)
     }
 
     /// Whether no row of the name is one whose password can be learnt.
-    pub fn are_relayed(&self, user: &[u8]) -> bool {
-        let mut own = self.rows.iter().filter(|row| *row.user == *user).peekable();
-        own.peek().is_some() && own.all(|row| row.is_relayed)
+    pub fn are_relayed(&self) -> bool {
+        self.own().next().is_some() && self.own().all(|row| row.is_relayed)
     }
 
     /// The rows in the order in which the server tries them.
@@ -147,20 +262,25 @@ impl UserRows {
 }
 
 fn user_row(row: Row) -> UserRow {
-    let mut cells = row.into_iter().skip(1);
+    let mut cells = row.into_iter().skip(2);
     let mut next = || cells.next().flatten().unwrap_or_default();
     let user = next().into();
     let host = String::from_utf8_lossy(&next()).to_lowercase().into();
     let by_socket = next() == b"1";
     let is_relayed = next() == b"1";
-    let native_hash = native_hash(&next());
+    let is_native = next() == b"1";
+    let native_hashes = next()
+        .split(|byte| *byte == b',')
+        .filter_map(native_hash)
+        .collect();
     let kind = next();
     let mut word = || String::from_utf8_lossy(&next()).into();
     let (cipher, issuer, subject) = (word(), word(), word());
     let requires = match &*kind {
         b"ANY" => Requires::Tls,
         b"X509" => Requires::Certificate,
-        b"SPECIFIED" => Requires::Exactly {
+        b"SPECIFIED" | b"CIPHER" => Requires::Exactly {
+            certificate: kind == b"SPECIFIED",
             cipher,
             issuer,
             subject,
@@ -172,7 +292,8 @@ fn user_row(row: Row) -> UserRow {
         host,
         by_socket,
         is_relayed,
-        native_hash,
+        is_native,
+        native_hashes,
         requires,
     }
 }
@@ -182,12 +303,7 @@ fn native_hash(text: &[u8]) -> Option<[u8; 20]> {
     let digits = text
         .strip_prefix(b"*")
         .filter(|digits| digits.len() == 40)?;
-    let mut hash = [0; 20];
-    for (byte, digits) in hash.iter_mut().zip(digits.chunks_exact(2)) {
-        let digits = std::str::from_utf8(digits).ok()?;
-        *byte = u8::from_str_radix(digits, 16).ok()?;
-    }
-    Some(hash)
+    from_hex(digits)?.try_into().ok()
 }
 
 /// How early the server tries a pattern: what has its first wildcard later is more specific, what has
@@ -280,15 +396,15 @@ pub fn like(pattern: &[u8], text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn cells(cells: [&str; 9]) -> Row {
-        let skip_name_resolve = Some(b"0".to_vec());
+    fn cells(cells: [&str; 10]) -> Row {
         let cells = cells.map(|cell| Some(cell.as_bytes().to_vec()));
-        [skip_name_resolve].into_iter().chain(cells).collect()
+        let (skip_name_resolve, name) = (Some(b"0".to_vec()), Some(b"app".to_vec()));
+        [skip_name_resolve, name].into_iter().chain(cells).collect()
     }
 
     #[test]
     fn rows_come_in_the_order_of_the_server() {
-        let row = |user, host| cells([user, host, "0", "0", "", "", "", "", ""]);
+        let row = |user, host| cells([user, host, "0", "0", "0", "", "", "", "", ""]);
         let rows = UserRows::read(vec![
             row("app", "%"),
             row("", "localhost"),
@@ -316,20 +432,68 @@ mod tests {
             Some("10.0.%")
         );
         assert_eq!(rows.named(b"app@db"), None);
+        assert_eq!(rows.own().count(), 4);
+    }
+
+    #[test]
+    fn names_are_asked_for_in_the_clients_character_set() {
+        let is_in_utf8 = |user, collation| is_in_utf8(Name { user, collation });
+        assert!(is_in_utf8(b"app", 8) && is_in_utf8("ö".as_bytes(), 45) && !is_in_utf8(b"\xf6", 8));
+        let question = |charset| question(Family::MySql, b"\xf6", charset);
+        assert!(question(None).contains("User=CONVERT(x'f6' USING utf8mb4)"));
+        let converted = "User=CONVERT(CONVERT(x'f6' USING latin1) USING utf8mb4)";
+        assert!(question(Some("latin1")).contains(converted));
+    }
+
+    #[test]
+    fn a_proxy_user_is_known_by_its_own_row() {
+        let answer = |current: &str, proxy: Option<&str>| {
+            let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02X}")).collect();
+            let cell = |text: &str| Some(String::into_bytes(hex(text)));
+            Who::read(vec![vec![cell(current), proxy.and_then(cell)]])
+        };
+        for proxy in [None, Some("")] {
+            let who = answer("app@%", proxy);
+            assert_eq!((&*who.row, who.proxied), (&b"app@%"[..], None));
+        }
+        for (proxy, row) in [
+            ("'ext'@'10.%'", "ext@10.%"),
+            ("''@''", "@"),
+            ("'a'@'b'@'%'", "a'@'b@%"),
+        ] {
+            let who = answer("base@%", Some(proxy));
+            assert_eq!(&*who.row, row.as_bytes());
+            assert_eq!(who.proxied.as_deref().map(user_of), Some(&b"base"[..]));
+        }
     }
 
     #[test]
     fn a_row_is_read() {
         let hash = "*6BB4837EB74329105EE4568DDA7DC67ED2CA2AD9";
+        let hash = &format!("{hash},,{hash}");
         let rows = UserRows::read(vec![
-            cells(["a", "H", "1", "1", hash, "SPECIFIED", "c", "/CN=i", "/CN=s"]),
-            cells(["b", "%", "0", "0", "", "X509", "", "", ""]),
+            cells([
+                "a",
+                "H",
+                "1",
+                "1",
+                "0",
+                hash,
+                "SPECIFIED",
+                "c",
+                "/CN=i",
+                "/CN=s",
+            ]),
+            cells(["b", "%", "0", "0", "1", "", "X509", "", "", ""]),
+            cells(["c", "%", "0", "0", "0", "", "CIPHER", "c", "", ""]),
         ]);
         let rows: Vec<_> = rows.iter().collect();
-        assert!(rows[0].by_socket && rows[0].is_relayed && rows[0].native_hash.is_some());
+        assert!(rows[0].by_socket && rows[0].is_relayed && rows[0].native_hashes.len() == 2);
+        assert!(!rows[0].is_native && rows[1].is_native && rows[1].native_hashes.is_empty());
         assert_eq!(
             rows[0].requires,
             Requires::Exactly {
+                certificate: true,
                 cipher: "c".into(),
                 issuer: "/CN=i".into(),
                 subject: "/CN=s".into()
@@ -339,6 +503,16 @@ mod tests {
             (&*rows[0].host, &rows[1].requires),
             ("h", &Requires::Certificate)
         );
+        let is_without = |row: &UserRow| {
+            matches!(
+                row.requires,
+                Requires::Exactly {
+                    certificate: false,
+                    ..
+                }
+            )
+        };
+        assert!(!is_without(rows[0]) && is_without(rows[2]));
     }
 
     #[test]

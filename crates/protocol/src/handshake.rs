@@ -124,15 +124,10 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// Reads the packet's block.
+    /// Reads the packet's block. Its length must be there and true; what is in it, servers do not look at before the
+    /// login is done (observed on both families).
     fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let block = reader.lenenc_bytes()?;
-        let mut reader = Reader::new(block);
-        while !reader.is_empty() {
-            reader.lenenc_bytes()?;
-            reader.lenenc_bytes()?;
-        }
-        let block = block.into();
+        let block = reader.lenenc_bytes()?.into();
         Ok(Attributes { block })
     }
 
@@ -190,8 +185,12 @@ pub enum ClientHello {
 
 impl ClientHello {
     /// Reads the client's first payload, sent in answer to a greeting that offered
-    /// `server_caps`.
-    pub fn parse(payload: &[u8], server_caps: Capabilities) -> Result<Self, Malformed> {
+    /// `server_caps`, as a server of the family would.
+    pub fn parse(
+        payload: &[u8],
+        server_caps: Capabilities,
+        family: Family,
+    ) -> Result<Self, Malformed> {
         let mut reader = Reader::new(payload);
         let low = reader.u16()?;
         if u32::from(low) & Capabilities::PROTOCOL_41.basic() == 0 {
@@ -220,7 +219,13 @@ impl ClientHello {
             collation,
             ..HandshakeResponse::default()
         };
-        response.read_fields(&mut reader)?;
+        match family {
+            Family::MySql => response.read_as_mysql(&mut reader)?,
+            Family::MariaDb => response.read_as_mariadb(&mut reader)?,
+        }
+        if response.has(Capabilities::ZSTD_COMPRESSION) && !reader.is_empty() {
+            response.zstd_level = reader.u8()?;
+        }
         Ok(Self::Response(response))
     }
 }
@@ -246,8 +251,7 @@ impl OldResponse {
         reader.bytes(3)?;
         old.user = reader.nul_bytes()?.to_vec();
         old.auth_response = if old.capabilities.contains(Capabilities::SECURE_CONNECTION) {
-            let len = reader.u8()?;
-            reader.bytes(usize::from(len))?.to_vec()
+            short_bytes(&mut reader)?.to_vec()
         } else {
             reader.nul_bytes_or_rest().to_vec()
         };
@@ -284,30 +288,49 @@ impl fmt::Debug for HandshakeResponse {
 }
 
 impl HandshakeResponse {
-    /// The layout follows the client's own flags, as in the servers' parsers.
-    fn read_fields(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
-        let has = |flag| self.capabilities.contains(flag);
+    fn has(&self, flag: Capabilities) -> bool {
+        self.capabilities.contains(flag)
+    }
+
+    /// Every name ends with its zero (observed on 9.7).
+    fn read_as_mysql(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         self.user = reader.nul_bytes()?.to_vec();
-        self.auth_response = if has(Capabilities::PLUGIN_AUTH_LENENC) {
-            reader.lenenc_bytes()?
-        } else if has(Capabilities::SECURE_CONNECTION) {
-            let len = reader.u8()?;
-            reader.bytes(usize::from(len))?
-        } else {
-            reader.nul_bytes_or_rest()
+        self.auth_response = match self.has(Capabilities::PLUGIN_AUTH_LENENC) {
+            true => reader.lenenc_bytes()?.to_vec(),
+            false => short_bytes(reader)?.to_vec(),
+        };
+        if self.has(Capabilities::CONNECT_WITH_DB) {
+            self.database = some_name(reader.nul_bytes()?);
         }
-        .to_vec();
-        if has(Capabilities::CONNECT_WITH_DB) {
-            self.database = some_name(reader.nul_bytes_or_rest());
+        if self.has(Capabilities::PLUGIN_AUTH) {
+            self.plugin = some_name(reader.nul_bytes().unwrap_or_default());
         }
-        if has(Capabilities::PLUGIN_AUTH) {
-            self.plugin = some_name(reader.nul_bytes_or_rest());
-        }
-        if has(Capabilities::CONNECT_ATTRS) && !reader.is_empty() {
+        if self.has(Capabilities::CONNECT_ATTRS) {
             self.attributes = Attributes::read(reader)?;
         }
-        if has(Capabilities::ZSTD_COMPRESSION) && !reader.is_empty() {
-            self.zstd_level = reader.u8()?;
+        Ok(())
+    }
+
+    /// The end of the packet ends names as well (observed on 10.11). A plugin's name that is not there at all is another
+    /// thing than an empty one.
+    fn read_as_mariadb(&mut self, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        self.user = reader.nul_bytes()?.to_vec();
+        self.auth_response = if !self.has(Capabilities::SECURE_CONNECTION) {
+            reader.nul_bytes_or_rest()
+        } else if self.has(Capabilities::PLUGIN_AUTH_LENENC) {
+            reader.lenenc_bytes()?
+        } else {
+            short_bytes(reader)?
+        }
+        .to_vec();
+        if self.has(Capabilities::CONNECT_WITH_DB) {
+            self.database = some_name(reader.nul_bytes_or_rest());
+        }
+        if self.has(Capabilities::PLUGIN_AUTH) && !reader.is_empty() {
+            self.plugin = Some(reader.nul_bytes_or_rest().to_vec());
+        }
+        if self.has(Capabilities::CONNECT_ATTRS) {
+            self.attributes = Attributes::read(reader)?;
         }
         Ok(())
     }
@@ -383,6 +406,12 @@ fn put_hello(writer: &mut Writer<'_>, capabilities: Capabilities, max_packet: u3
 fn put_short(writer: &mut Writer<'_>, bytes: &[u8]) {
     let bytes = &bytes[..bytes.len().min(255)];
     writer.u8(bytes.len() as u8).bytes(bytes);
+}
+
+/// A string with its length in one byte.
+fn short_bytes<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
+    let len = reader.u8()?;
+    reader.bytes(usize::from(len))
 }
 
 fn some_name(name: &[u8]) -> Option<Vec<u8>> {
@@ -508,28 +537,32 @@ impl fmt::Debug for ChangeUser {
 }
 
 impl ChangeUser {
-    /// Reads the payload without its command byte.
-    pub fn parse(body: &[u8], caps: Capabilities) -> Result<Self, Malformed> {
+    /// Reads the payload without its command byte, as a server of the family would.
+    pub fn parse(body: &[u8], caps: Capabilities, family: Family) -> Result<Self, Malformed> {
         let mut reader = Reader::new(body);
         let mut change = Self {
             user: reader.nul_bytes()?.to_vec(),
             ..Self::default()
         };
-        change.auth_response = if caps.contains(Capabilities::SECURE_CONNECTION) {
-            let len = reader.u8()?;
-            reader.bytes(usize::from(len))?.to_vec()
-        } else {
-            reader.nul_bytes()?.to_vec()
+        let is_short = caps.contains(Capabilities::SECURE_CONNECTION) || family == Family::MySql;
+        change.auth_response = match is_short {
+            true => short_bytes(&mut reader)?.to_vec(),
+            false => reader.nul_bytes()?.to_vec(),
         };
-        change.database = reader.nul_bytes_or_rest().to_vec();
-        if reader.remaining() < 2 {
-            return Ok(change);
+        if reader.is_empty() {
+            return Err(Malformed);
         }
-        change.collation = Some(reader.u16()?);
+        change.database = reader.nul_bytes_or_rest().to_vec();
+        if reader.remaining() >= 2 {
+            change.collation = Some(reader.u16()?);
+        }
         if caps.contains(Capabilities::PLUGIN_AUTH) {
+            if reader.is_empty() {
+                return Err(Malformed);
+            }
             change.plugin = some_name(reader.nul_bytes_or_rest());
         }
-        if caps.contains(Capabilities::CONNECT_ATTRS) && !reader.is_empty() {
+        if caps.contains(Capabilities::CONNECT_ATTRS) {
             change.attributes = Attributes::read(&mut reader)?;
         }
         Ok(change)

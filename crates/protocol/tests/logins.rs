@@ -62,7 +62,7 @@ fn greeting(hex: &str) -> Greeting {
 }
 
 fn response(hex: &str, server: Capabilities) -> HandshakeResponse {
-    match ClientHello::parse(&unhex(hex), server).unwrap() {
+    match ClientHello::parse(&unhex(hex), server, Family::MySql).unwrap() {
         ClientHello::Response(response) => response,
         other => panic!("{other:?}"),
     }
@@ -226,7 +226,7 @@ fn tls_requests_and_old_clients_are_told_apart() {
     let request = encoded(|out| encode_ssl_request(out, 1, caps, 1 << 24, 45));
     assert_eq!(request.len(), 32);
     assert_eq!(
-        ClientHello::parse(&request, greeting.capabilities),
+        ClientHello::parse(&request, greeting.capabilities, Family::MySql),
         Ok(ClientHello::SslRequest {
             capabilities: caps | Capabilities::SSL,
             max_packet: 1 << 24,
@@ -235,7 +235,7 @@ fn tls_requests_and_old_clients_are_told_apart() {
     );
     let old = b"\x85\x24\0\0\x01root\0";
     assert_eq!(
-        ClientHello::parse(old, greeting.capabilities),
+        ClientHello::parse(old, greeting.capabilities, Family::MariaDb),
         Ok(ClientHello::TooOld)
     );
     let parsed = OldResponse::parse(old).expect("it is whole");
@@ -261,8 +261,10 @@ fn logins_cut_short_are_refused_not_misread() {
     let server = greeting(MYSQL_GREETING).capabilities;
     let whole = unhex(MYSQL_RESPONSE);
     for cut in 0..67 {
-        let hello = ClientHello::parse(&whole[..cut], server);
-        assert_eq!(hello, Err(Malformed), "{cut}");
+        for family in [Family::MySql, Family::MariaDb] {
+            let hello = ClientHello::parse(&whole[..cut], server, family);
+            assert_eq!(hello, Err(Malformed), "{cut}");
+        }
     }
 }
 
@@ -279,9 +281,50 @@ fn a_change_of_user_comes_back() {
     };
     let payload = encoded(|out| change.encode(out, caps));
     assert_eq!(payload[0], 0x11);
-    assert_eq!(ChangeUser::parse(&payload[1..], caps), Ok(change));
-    let short = ChangeUser::parse(b"n\0\0db\0", caps).unwrap();
-    assert_eq!((short.database, short.collation), (b"db".to_vec(), None));
+    for family in [Family::MySql, Family::MariaDb] {
+        let parse = |body, caps| ChangeUser::parse(body, caps, family);
+        assert_eq!(parse(&payload[1..], caps), Ok(change.clone()));
+        // A client that knows of plugins has to name one.
+        assert_eq!(parse(b"n\0\0db\0", caps), Err(Malformed));
+        let few = caps - Capabilities::PLUGIN_AUTH - Capabilities::CONNECT_ATTRS;
+        let short = parse(b"n\0\0db\0", few).unwrap();
+        assert_eq!((short.database, short.collation), (b"db".to_vec(), None));
+    }
+}
+
+/// What each family makes of packets that no library sends (observed on MySQL 9.7 and MariaDB 10.11).
+#[test]
+fn odd_responses_are_read_as_the_servers_read_them() {
+    let server = greeting(MYSQL_GREETING).capabilities;
+    let base = Capabilities::PROTOCOL_41 | Capabilities::LONG_PASSWORD;
+    let whole = base | Capabilities::SECURE_CONNECTION | Capabilities::PLUGIN_AUTH;
+    let attributes = whole | Capabilities::CONNECT_ATTRS;
+    let parse = |flags: Capabilities, rest: &[u8], family| {
+        let mut payload = flags.basic().to_le_bytes().to_vec();
+        payload.extend_from_slice(&[0; 28]);
+        payload.extend_from_slice(rest);
+        match ClientHello::parse(&payload, server, family) {
+            Ok(ClientHello::Response(response)) => Ok(response),
+            Ok(other) => panic!("{other:?}"),
+            Err(malformed) => Err(malformed),
+        }
+    };
+    for family in [Family::MySql, Family::MariaDb] {
+        let has = |flags, rest: &[u8]| parse(flags, rest, family).is_ok();
+        assert!(has(attributes, b"u\0\0p\0\0"));
+        assert!(!has(attributes, b"u\0\0p\0"), "attributes are announced");
+        assert!(!has(attributes, b"u\0\0p\0\x02a"), "they are cut short");
+        assert!(has(attributes, b"u\0\0p\0\x02\x07a"), "nobody reads them");
+        assert!(!has(whole, b"u\0\x02a"), "the proof is cut short");
+        let database = whole | Capabilities::CONNECT_WITH_DB;
+        let open_end = parse(database, b"u\0\0db", family);
+        assert_eq!(open_end.is_ok(), family == Family::MariaDb);
+    }
+    // Without the flag the proof ends with a zero for one of them, and has its length for the other.
+    let short = base | Capabilities::PLUGIN_AUTH_LENENC;
+    let proof = |family| parse(short, b"u\0\x01ab\0", family).unwrap().auth_response;
+    assert_eq!(proof(Family::MySql), b"a");
+    assert_eq!(proof(Family::MariaDb), b"\x01ab");
 }
 
 #[test]

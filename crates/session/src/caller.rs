@@ -53,10 +53,12 @@ struct Names {
 pub(crate) struct LetIn {
     /// Where it listens.
     pub(crate) server: Address,
-    /// `CURRENT_USER()`: the row by which it let Millrace in. Empty where that cannot be asked.
+    /// The row by which it let Millrace in, `user@host`. Empty where that cannot be asked.
     pub(crate) current: Box<[u8]>,
     /// The rows that it may have been; none where they cannot be read.
     pub(crate) rows: Option<UserRows>,
+    /// Of a proxy user, what the account asks for whose privileges it has; none within where that is not known.
+    pub(crate) required: Option<Option<Requires>>,
     /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
     pub(crate) unproven: bool,
 }
@@ -128,7 +130,7 @@ impl Caller {
             };
             return match is_for && rows.iter().all(met) {
                 true => Ok(()),
-                false => Err(self.denied(user, "")),
+                false => Err(self.denied(user, password, "")),
             };
         }
         let Some(row) = rows.named(&let_in.current) else {
@@ -138,13 +140,17 @@ impl Caller {
                 current = ?String::from_utf8_lossy(&let_in.current),
                 "the account's row was not found"
             );
-            return Err(self.denied(user, ""));
+            return Err(self.denied(user, password, ""));
         };
         if by_socket && row.by_socket && !proves(row, password) {
             return Err(self.by_socket(user));
         }
-        if !self.has(&row.requires) {
-            return Err(self.denied(user, ""));
+        let is_met = match &let_in.required {
+            Some(of_proxied) => of_proxied.as_ref().is_some_and(|asked| self.has(asked)),
+            None => self.has(&row.requires),
+        };
+        if !is_met {
+            return Err(self.denied(user, password, ""));
         }
         let Some(address) = self.address else {
             return Ok(());
@@ -161,9 +167,34 @@ impl Caller {
                  see [auth] hosts)",
                 String::from_utf8_lossy(&let_in.current)
             );
-            return Err(self.denied(user, &text));
+            return Err(self.denied(user, password, &text));
         }
         Ok(())
+    }
+
+    /// Whether some row may let the client in at all. Servers look at hosts, TLS and certificates before they say
+    /// that an account is locked, that its password has expired, or that a database is not for it.
+    pub(crate) async fn may_enter(&self, rows: &UserRows, worker: &Worker) -> bool {
+        let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
+        match self.address.filter(|_| hosts == Hosts::Check) {
+            Some(address) => {
+                let first = first_for(rows, address, resolver).await;
+                first.is_some_and(|row| self.has(&row.requires))
+            }
+            None => rows.iter().any(|row| self.has(&row.requires)),
+        }
+    }
+
+    /// Whether the client's account is of mysql_native_password alone.
+    pub(crate) async fn is_native(&self, rows: &UserRows, worker: &Worker) -> bool {
+        let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
+        match self.address.filter(|_| hosts == Hosts::Check) {
+            Some(address) => match first_for(rows, address, resolver).await {
+                Some(row) => row.is_native,
+                None => rows.are_native(),
+            },
+            None => rows.are_native(),
+        }
     }
 
     fn has(&self, requires: &Requires) -> bool {
@@ -173,26 +204,34 @@ impl Caller {
             Requires::Tls => self.tls.is_some(),
             Requires::Certificate => certificate.is_some(),
             Requires::Exactly {
+                certificate: wanted,
                 cipher,
                 issuer,
                 subject,
             } => {
-                let (Some(tls), Some(names)) = (&self.tls, certificate) else {
-                    return false;
-                };
                 let is = |wanted: &str, has: &str| wanted.is_empty() || wanted == has;
-                is(cipher, &tls.cipher) && is(issuer, &names.issuer) && is(subject, &names.subject)
+                let names = match certificate {
+                    Some(names) => is(issuer, &names.issuer) && is(subject, &names.subject),
+                    None => !wanted,
+                };
+                self.tls.as_ref().is_some_and(|tls| is(cipher, &tls.cipher)) && names
             }
         }
     }
 
-    fn denied(&self, user: &[u8], why: &str) -> Answer {
+    /// What a server says to whom it does not let in. It tells whether there was a password.
+    pub(crate) fn denied(&self, user: &[u8], password: Option<&Secret>, why: &str) -> Answer {
         let host = match self.address {
             Some(address) => address.to_canonical().to_string(),
             None => "localhost".to_owned(),
         };
         let user = String::from_utf8_lossy(user);
-        let text = format!("Access denied for user '{user}'@'{host}' (using password: YES){why}");
+        let used = match password.is_some_and(Secret::is_empty) {
+            true => "NO",
+            false => "YES",
+        };
+        let text =
+            format!("Access denied for user '{user}'@'{host}' (using password: {used}){why}");
         Answer::client(1045, b"28000", text)
     }
 
@@ -210,10 +249,7 @@ impl Caller {
 
 /// The password by itself opens the account, whoever is at the socket.
 fn proves(row: &UserRow, password: Option<&Secret>) -> bool {
-    match (&row.native_hash, password) {
-        (Some(hash), Some(password)) => password.native_hash() == *hash,
-        _ => false,
-    }
+    password.is_some_and(|password| row.native_hashes.contains(&password.native_hash()))
 }
 
 /// The row by which a client of that address would be let in.

@@ -6,7 +6,7 @@ use millrace_backend::state::SessionState;
 use millrace_metrics::PinReason;
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::command::{COM_STMT_PREPARE, StmtExecute};
-use millrace_protocol::handshake::{ChangeUser, HandshakeResponse};
+use millrace_protocol::handshake::{self, ChangeUser, HandshakeResponse};
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
@@ -532,17 +532,25 @@ impl Session {
         self.read_found_rows().await;
         self.release_everything();
         let database = self.state.database.clone();
+        self.begin_anew(database).await?;
+        self.ok(OkFields::default()).await
+    }
+
+    /// All that the session has set is as it is on a connection that was just reset.
+    async fn begin_anew(&mut self, database: Box<[u8]>) -> Result<(), Failure> {
         let state = SessionState {
             database,
             multi_statements: self.state.multi_statements,
             ..self.state_of_new().await?
         };
         self.set_level(self.level_given);
+        // The flag is the login's: it is in `sql_mode` no longer (observed on both families).
+        self.capabilities.remove(Capabilities::IGNORE_SPACE);
         let state = self.worker.states.share(state);
         self.set_state(state);
         self.status = self.first_status();
         self.was_reset = true;
-        self.ok(OkFields::default()).await
+        Ok(())
     }
 
     /// What a connection has that was just reset.
@@ -627,29 +635,32 @@ impl Session {
 
     /// COM_CHANGE_USER: a login on the same connection.
     pub(crate) async fn change_user(&mut self, body: &[u8]) -> Result<(), Failure> {
-        let Ok(change) = ChangeUser::parse(body, self.capabilities) else {
-            return Err(Failure::Fatal(Answer::client(
-                1047,
-                b"08S01",
-                "Unknown command",
-            )));
+        let family = match self.family {
+            Family::MySql => handshake::Family::MySql,
+            Family::MariaDb => handshake::Family::MariaDb,
         };
+        let parsed = ChangeUser::parse(body, self.capabilities, family);
         let old_database = self.state.database.clone();
         self.read_found_rows().await;
         self.release_everything();
-        let collation = change.collation.and_then(|id| u8::try_from(id).ok());
-        let collation = collation
-            .filter(|id| *id != 0)
-            .unwrap_or(self.identity.collation);
+        let Ok(change) = parsed else {
+            let answer = Answer::client(1047, b"08S01", "Unknown command");
+            return self.stays_who_it_is(&answer, 1, old_database).await;
+        };
+        // As with COM_RESET_CONNECTION.
+        self.capabilities.remove(Capabilities::IGNORE_SPACE);
+        let collation = self.collation_of(change.collation);
         // Clients that know of no plugins cannot be asked anew: theirs is the greeting's nonce.
         let is_asked_anew = self.capabilities.contains(Capabilities::PLUGIN_AUTH);
+        // To MariaDB an empty proof is none yet: it asks for one (observed).
+        let is_proof = !change.auth_response.is_empty() || self.family == Family::MariaDb;
         let named = change.plugin.as_deref().unwrap_or_default();
         let claim = Claim {
             user: change.user.clone(),
             database: change.database.clone(),
-            used_up: is_asked_anew && !change.auth_response.is_empty(),
+            used_up: is_asked_anew && is_proof,
             plugin: match named {
-                _ if change.auth_response.is_empty() => Plugin::CachingSha2,
+                _ if !is_proof => Plugin::CachingSha2,
                 [] => Plugin::NativePassword,
                 name => Plugin::from_name(&String::from_utf8_lossy(name)),
             },
@@ -690,8 +701,7 @@ impl Session {
         match proof? {
             Proof::Account(account) => {
                 *self.handle.user.borrow_mut() = account.user.clone();
-                let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
-                if let Some(base) = self.worker.base(&account, collation, ignore_space) {
+                if let Some(base) = self.worker.base(&account, collation, false) {
                     self.base = base.state;
                 }
                 self.identity.account = account;
@@ -714,15 +724,7 @@ impl Session {
                     let accounts = &worker.shared.accounts;
                     accounts.hold_back(address, worker.options()).await;
                 }
-                out.clear();
-                crate::login::error_packet(&answer).encode(&mut out, sequence);
-                self.send(&out).await?;
-                if self.family == Family::MariaDb {
-                    // The session goes on as it was (observed); MySQL closes the connection.
-                    self.begin(&old_database);
-                    return Ok(());
-                }
-                Err(Failure::Ended)
+                self.stays_who_it_is(&answer, sequence, old_database).await
             }
             Proof::Relay | Proof::Own(_) => Err(Failure::Fatal(Answer::client(
                 1045,
@@ -730,5 +732,34 @@ impl Session {
                 "Millrace: the password cannot be learnt in COM_CHANGE_USER; connect anew",
             ))),
         }
+    }
+
+    /// The collation of a COM_CHANGE_USER. One that a handshake cannot name is at least of the right character set.
+    fn collation_of(&self, id: Option<u16>) -> u8 {
+        match (u8::try_from(id.unwrap_or_default()), self.family) {
+            (Ok(id), _) => id,
+            (Err(_), Family::MySql) => 255,
+            (Err(_), Family::MariaDb) => 45,
+        }
+    }
+
+    /// Tells the client that it was not let in as another. MariaDB's session goes on as after COM_RESET_CONNECTION;
+    /// MySQL closes the connection (observed).
+    async fn stays_who_it_is(
+        &mut self,
+        answer: &Answer,
+        sequence: u8,
+        database: Box<[u8]>,
+    ) -> Result<(), Failure> {
+        let mut out = Vec::new();
+        crate::login::error_packet(answer).encode(&mut out, sequence);
+        if self.family == Family::MySql {
+            self.send(&out).await?;
+            return Err(Failure::Ended);
+        }
+        if self.begin_anew(database.clone()).await.is_err() {
+            self.begin(&database);
+        }
+        self.send(&out).await
     }
 }

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use millrace_backend::account::Account;
 use millrace_backend::connect::{LOG_IN_ANEW, LOGIN_PACKET_MAX};
+use millrace_backend::error::ServerError;
 use millrace_backend::packet_io::{read_header, read_packet, write_packet};
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::state::SessionState;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
-use millrace_backend::user_rows::UserRows;
+use millrace_backend::user_rows::{Name, UserRow, UserRows};
 use millrace_metrics::{ErrorClass, LoginOutcome, Side};
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::compress::Algorithm;
@@ -413,7 +414,8 @@ async fn greet<'a>(
         return Ok(None);
     }
     let (mut sequence, mut payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;
-    let mut hello = ClientHello::parse(&payload, offered);
+    let (mut expected, family) = (1, server.family());
+    let mut hello = ClientHello::parse(&payload, offered, family);
     if let (Ok(ClientHello::SslRequest { .. }), Some(acceptor)) = (&hello, acceptor) {
         let Stream::Plain(plain) = stream else {
             return Ok(None);
@@ -426,7 +428,13 @@ async fn greet<'a>(
         caller.encrypted(accepted.get_ref().1);
         stream = Stream::Tls(Box::new(tokio_rustls::TlsStream::Server(accepted)));
         (sequence, payload) = read_packet(&mut stream, &mut buffer, HELLO_MAX).await?;
-        hello = ClientHello::parse(&payload, offered);
+        hello = ClientHello::parse(&payload, offered, family);
+        expected = 2;
+    }
+    if sequence != expected {
+        write_packet(&mut stream, sequence.wrapping_add(1), &out_of_order()).await?;
+        worker.metrics().login(LoginOutcome::Aborted);
+        return Ok(None);
     }
     let hello = match hello {
         Ok(ClientHello::Response(hello)) => Ok(hello),
@@ -469,6 +477,11 @@ async fn greet<'a>(
     }))
 }
 
+/// What a server says to a client that has lost count of the packets.
+fn out_of_order() -> Vec<u8> {
+    with_state(1156, b"08S01", b"Got packets out of order")
+}
+
 /// An error packet's payload.
 fn with_state(code: u16, state: &[u8; 5], message: &[u8]) -> Vec<u8> {
     let mut payload = vec![0xff];
@@ -490,10 +503,32 @@ pub(crate) struct Claim {
     pub(crate) plugin: Plugin,
 }
 
+impl Claim {
+    pub(crate) fn name(&self) -> Name<'_> {
+        Name {
+            user: &self.user,
+            collation: self.collation,
+        }
+    }
+}
+
+/// What a client is asked for that it may not have.
+#[derive(Debug, Clone, Copy, Hash)]
+enum Question {
+    /// An answer by caching_sha2_password.
+    Plugin,
+    /// The password itself.
+    Password,
+}
+
 impl Entrance<'_> {
     pub(crate) async fn read(&mut self) -> std::io::Result<Vec<u8>> {
         let (sequence, payload) =
             read_packet(&mut self.stream, &mut self.buffer, LOGIN_PACKET_MAX).await?;
+        if sequence != self.sequence {
+            self.write(&out_of_order()).await?;
+            return Err(std::io::ErrorKind::InvalidData.into());
+        }
         self.sequence = sequence.wrapping_add(1);
         Ok(payload)
     }
@@ -513,8 +548,11 @@ impl Entrance<'_> {
     /// Checks the claim against what is known, else has the client show its password and asks a
     /// server.
     pub(crate) async fn prove(&mut self, claim: &Claim) -> std::io::Result<Proof> {
+        if self.has_no_question(claim).await {
+            return Ok(Proof::Relay);
+        }
         let known = self.worker.shared.accounts.find(&claim.user);
-        if is_empty_password(&claim.plugin, &claim.response) {
+        if !claim.used_up && is_empty_password(&claim.plugin, &claim.response) {
             return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
         }
         let mut plugin = claim.plugin.clone();
@@ -523,16 +561,23 @@ impl Entrance<'_> {
         let used_up = claim.used_up && !self.proves_at_once(claim, &known).await;
         if used_up || (!known.is_empty() && !is_checked_here) {
             // Once only: many clients follow no second switch.
-            plugin = match used_up && self.answers_native(claim, !known.is_empty()).await {
+            let is_native = used_up && self.answers_native(claim, !known.is_empty()).await;
+            if !is_native && self.lacks_sha2(claim) {
+                return Ok(Proof::Relay);
+            }
+            plugin = match is_native {
                 true => Plugin::NativePassword,
                 false => Plugin::CachingSha2,
             };
-            response = self.switch(&plugin).await?;
+            response = self.switch_from(claim, &plugin).await?;
             if is_empty_password(&plugin, &response) {
                 return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
             }
         }
         self.is_native = plugin == Plugin::NativePassword;
+        if let Some(answer) = self.misshapen(claim, &plugin, &response).await {
+            return Ok(Proof::Denied(answer));
+        }
         for account in known {
             let proved = match plugin {
                 Plugin::NativePassword => account.proves_native(&response, &self.nonce),
@@ -566,45 +611,63 @@ impl Entrance<'_> {
         }
         let mut rows = self.rows(claim).await;
         if plugin == Plugin::NativePassword {
-            let mut key = native_key(rows.as_ref(), claim, &response, &self.nonce);
+            let mut key = native_key(rows.as_ref(), &response, &self.nonce);
             if key.is_none() && rows.is_some() {
                 // The password may have been changed in the moment since they were read.
                 self.forget_rows(claim);
                 rows = self.rows(claim).await;
-                key = native_key(rows.as_ref(), claim, &response, &self.nonce);
+                key = native_key(rows.as_ref(), &response, &self.nonce);
             }
-            let are_native = rows
-                .as_ref()
-                .is_some_and(|rows| rows.are_native(&claim.user));
+            let is_native = match &rows {
+                Some(rows) => self.is_native(rows).await,
+                None => false,
+            };
             // A wrong proof is for a server to refuse.
-            if let Some(key) = key.or_else(|| are_native.then(random_nonce)) {
+            if let Some(key) = key.or_else(|| is_native.then(random_nonce)) {
                 return Ok(self.try_password(claim, Secret::native_key(key)).await);
             }
         }
-        if !self.can_show_password(claim) || rows.is_some_and(|rows| rows.are_relayed(&claim.user))
-        {
+        if !self.can_show_password(claim) || rows.is_some_and(|rows| rows.are_relayed()) {
             return Ok(Proof::Relay);
         }
         self.is_native = false;
         if plugin != Plugin::CachingSha2 {
-            response = self.switch(&Plugin::CachingSha2).await?;
+            response = self.switch_from(claim, &Plugin::CachingSha2).await?;
         }
         if is_empty_password(&Plugin::CachingSha2, &response) {
             return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
         }
         match self.ask_password().await {
             Ok(Some(password)) => {
-                let asked = self.asked(claim);
+                let asked = self.asked(claim, Question::Password);
                 self.worker.shared.accounts.was_asked(&asked, true);
                 Ok(self.try_password(claim, password).await)
             }
-            Ok(None) => Ok(Proof::Denied(denied(claim, self.address))),
+            Ok(None) => Ok(Proof::Denied(self.denied(claim))),
             Err(error) => {
-                let asked = self.asked(claim);
+                let asked = self.asked(claim, Question::Password);
                 self.worker.shared.accounts.was_asked(&asked, false);
                 Err(error)
             }
         }
+    }
+
+    /// What a server says of a proof that cannot be one, by its length (observed on both families).
+    async fn misshapen(&self, claim: &Claim, plugin: &Plugin, response: &[u8]) -> Option<Answer> {
+        match plugin {
+            Plugin::NativePassword if response.len() != 20 => {
+                let rows = self.rows(claim).await?;
+                let is_native = self.is_native(&rows).await;
+                is_native.then(|| Answer::client(1043, b"08S01", "Bad handshake"))
+            }
+            Plugin::CachingSha2 if response.len() != 32 => Some(self.denied(claim)),
+            _ => None,
+        }
+    }
+
+    /// What a server says to a client whose proof is wrong.
+    pub(crate) fn denied(&self, claim: &Claim) -> Answer {
+        self.caller.denied(&claim.user, None, "")
     }
 
     /// Whether a proof by the nonce of the login is right. MariaDB's COM_CHANGE_USER takes it again, and its clients
@@ -617,7 +680,11 @@ impl Entrance<'_> {
         known
             .iter()
             .any(|account| account.proves_native(response, nonce))
-            || native_key(self.rows(claim).await.as_ref(), claim, response, nonce).is_some()
+            || native_key(self.rows(claim).await.as_ref(), response, nonce).is_some()
+    }
+
+    async fn is_native(&self, rows: &UserRows) -> bool {
+        self.caller.is_native(rows, &self.worker).await
     }
 
     /// Whether a client that is to prove itself anew is asked for mysql_native_password: it has no other plugin,
@@ -630,7 +697,7 @@ impl Entrance<'_> {
             return true;
         }
         match self.rows(claim).await {
-            Some(rows) => rows.are_native(&claim.user),
+            Some(rows) => self.is_native(&rows).await,
             None => is_known,
         }
     }
@@ -639,7 +706,7 @@ impl Entrance<'_> {
     async fn rows(&self, claim: &Claim) -> Option<UserRows> {
         let judge = self.judge()?;
         self.waits.begin();
-        let read = self.worker.user_rows(&judge, &claim.user).await;
+        let read = self.worker.user_rows(&judge, claim.name()).await;
         self.waits.end();
         read.unwrap_or_else(|error| {
             debug!(%error, "the account's rows cannot be read");
@@ -680,23 +747,55 @@ impl Entrance<'_> {
         let let_in =
             let_in.map_err(
                 |answer| match answer.error.message == LOG_IN_ANEW.as_bytes() {
-                    true => Answer::server(denied(claim, self.address).error.clone()),
+                    true => Answer::server(self.denied(claim).error.clone()),
                     false => answer,
                 },
             );
         let password = Some(&account.password);
-        self.caller
-            .judge(&claim.user, password, &*let_in?, &worker)
-            .await
+        match let_in {
+            Ok(let_in) => {
+                let judging = self.caller.judge(&claim.user, password, &let_in, &worker);
+                judging.await
+            }
+            Err(answer) if self.may_know(&answer, claim).await => Err(answer),
+            Err(_) => Err(self.caller.denied(&claim.user, password, "")),
+        }
+    }
+
+    /// Whether a server would tell this client so much of the account, rather than that it is not let in.
+    pub(crate) async fn may_know(&self, answer: &Answer, claim: &Claim) -> bool {
+        if answer.side != Side::Server || answer.passing || answer.error.code == 1045 {
+            return true;
+        }
+        match self.rows(claim).await {
+            Some(rows) => self.caller.may_enter(&rows, &self.worker).await,
+            None => true,
+        }
+    }
+
+    /// A server's error packet, as this client is to have it.
+    pub(crate) async fn as_told(&self, claim: &Claim, payload: Vec<u8>) -> Vec<u8> {
+        let Ok(error) = ErrPacket::parse(&payload) else {
+            return payload;
+        };
+        let error = ServerError::new(error.code, &error.state, error.message);
+        if self.may_know(&Answer::server(error), claim).await {
+            return payload;
+        }
+        let denied = self.denied(claim);
+        with_state(denied.error.code, b"28000", &denied.error.message)
     }
 
     /// Whether the client will send its password when asked: privately, or under our RSA key.
     fn can_show_password(&self, claim: &Claim) -> bool {
         if !self.capabilities.contains(Capabilities::PLUGIN_AUTH)
             || self.hello.plugin.as_ref().is_none_or(Vec::is_empty)
-            || (!self.stream.is_private()
-                && self.worker.shared.accounts.is_mute(&self.asked(claim)))
+            || self.lacks_sha2(claim)
         {
+            return false;
+        }
+        let asked = self.asked(claim, Question::Password);
+        if !self.stream.is_private() && self.worker.shared.accounts.is_mute(&asked) {
             return false;
         }
         let is_one_of = |names: &[&[u8]]| {
@@ -710,9 +809,29 @@ impl Entrance<'_> {
         self.stream.is_private() || !is_one_of(&REFUSE_RSA)
     }
 
+    /// Whether clients like this one have left when they were asked for caching_sha2_password. Some packages of
+    /// MariaDB's client library come without that plugin.
+    fn lacks_sha2(&self, claim: &Claim) -> bool {
+        let asked = self.asked(claim, Question::Plugin);
+        claim.plugin != Plugin::CachingSha2 && self.worker.shared.accounts.is_mute(&asked)
+    }
+
+    /// Has the client prove its password with another plugin, and remembers whether it can.
+    async fn switch_from(&mut self, claim: &Claim, plugin: &Plugin) -> std::io::Result<Vec<u8>> {
+        let switched = self.switch(plugin).await;
+        if claim.plugin != *plugin {
+            let asked = self.asked(claim, Question::Plugin);
+            let accounts = &self.worker.shared.accounts;
+            accounts.was_asked(&asked, switched.is_ok());
+        }
+        switched
+    }
+
     /// The kind of client that this one is, as far as it shows.
-    fn asked(&self, claim: &Claim) -> Asked {
+    fn asked(&self, claim: &Claim, question: Question) -> Asked {
         let mut program = DefaultHasher::new();
+        question.hash(&mut program);
+        claim.plugin.hash(&mut program);
         self.hello.capabilities.bits().hash(&mut program);
         for (name, value) in self.hello.attributes.iter() {
             if name.starts_with(b"_client_") {
@@ -767,6 +886,21 @@ impl Entrance<'_> {
         };
         auth::xor_password(&mut clear, &self.nonce);
         Ok(without_nul(clear.to_vec()).map(Secret::new))
+    }
+
+    /// Whether the account's server has no question that the client would understand: it knows of no plugins, and the
+    /// account is of another than mysql_native_password.
+    async fn has_no_question(&self, claim: &Claim) -> bool {
+        if self.capabilities.contains(Capabilities::PLUGIN_AUTH) {
+            return false;
+        }
+        match self.rows(claim).await {
+            Some(rows) => {
+                let lacks_native = |row: &UserRow| !row.is_native && row.native_hashes.is_empty();
+                rows.own().next().is_some() && rows.own().all(lacks_native)
+            }
+            None => false,
+        }
     }
 
     /// Lets a server judge a password that is not known yet.
@@ -842,12 +976,12 @@ impl Entrance<'_> {
         encode_ok(&mut out, self.sequence, self.capabilities, &fields);
         self.stream.send(&out).await.ok()?;
         let tls = self.stream.is_tls();
-        let stream = compressed(
-            self.stream,
-            self.capabilities,
-            &self.hello,
-            &mut self.buffer,
-        );
+        let mut capabilities = self.capabilities;
+        if self.worker.family() == Family::MariaDb && self.hello.plugin.is_none() {
+            // MariaDB takes it for one that knows of no plugins, whatever its flag says.
+            capabilities.remove(Capabilities::PLUGIN_AUTH);
+        }
+        let stream = compressed(self.stream, capabilities, &self.hello, &mut self.buffer);
         let identity = Identity {
             account,
             collation: self.hello.collation,
@@ -862,7 +996,7 @@ impl Entrance<'_> {
             id,
             stream,
             self.buffer,
-            self.capabilities,
+            capabilities,
             entry,
             identity,
             base,
@@ -934,15 +1068,9 @@ pub(crate) fn compressed(
 
 /// `SHA1(password)`, by which a client has proved itself to an account of mysql_native_password whose
 /// hash the servers keep: nobody has to show the password.
-fn native_key(
-    rows: Option<&UserRows>,
-    claim: &Claim,
-    response: &[u8],
-    nonce: &[u8; 20],
-) -> Option<[u8; 20]> {
-    let own = rows?.iter().filter(|row| *row.user == *claim.user);
-    let mut hashes = own.filter_map(|row| row.native_hash);
-    hashes.find_map(|hash| auth::verify_native(response, nonce, &hash))
+fn native_key(rows: Option<&UserRows>, response: &[u8], nonce: &[u8; 20]) -> Option<[u8; 20]> {
+    let mut hashes = rows?.own().flat_map(|row| &row.native_hashes);
+    hashes.find_map(|hash| auth::verify_native(response, nonce, hash))
 }
 
 /// An empty password has no proof; caching_sha2_password's clients send one zero over TLS and sockets.
@@ -963,15 +1091,6 @@ fn without_nul(mut shown: Vec<u8>) -> Option<Vec<u8>> {
 
 fn shown(address: Option<IpAddr>) -> String {
     address.map_or_else(|| "a Unix socket".to_owned(), |address| address.to_string())
-}
-
-pub(crate) fn denied(claim: &Claim, address: Option<IpAddr>) -> Answer {
-    let host = address.map_or_else(|| "localhost".to_owned(), |address| address.to_string());
-    let text = format!(
-        "Access denied for user '{}'@'{host}' (using password: YES)",
-        String::from_utf8_lossy(&claim.user)
-    );
-    Answer::client(1045, b"28000", text)
 }
 
 impl From<std::io::Error> for Failure {

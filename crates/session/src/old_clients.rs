@@ -11,7 +11,7 @@ use millrace_protocol::handshake::{HandshakeResponse, OldResponse};
 use millrace_protocol::ok::ErrPacket;
 use millrace_sql::Family;
 
-use crate::login::{Claim, Entrance, Proof, denied, error_packet};
+use crate::login::{Claim, Entrance, Proof, error_packet};
 
 /// No command of such a client is longer; bytes.
 const COMMAND_MAX: usize = 64 * 1024;
@@ -89,9 +89,7 @@ pub(crate) async fn serve(mut entrance: Entrance<'_>) -> std::io::Result<()> {
             worker.shared.accounts.hold_back(address, options).await;
             Some(refusal(&error_packet(&answer)))
         }
-        Proof::Relay | Proof::Own(_) => {
-            Some(refusal(&error_packet(&denied(&claim, entrance.address))))
-        }
+        Proof::Relay | Proof::Own(_) => Some(refusal(&error_packet(&entrance.denied(&claim)))),
     };
     if let Some(error) = error {
         worker.metrics().login(LoginOutcome::Denied);

@@ -14,6 +14,7 @@ use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
 use millrace_backend::tls::For;
+use millrace_backend::user_rows::Name;
 use millrace_metrics::{LoginOutcome, PinReason, Side};
 use millrace_protocol::Capabilities;
 use millrace_protocol::auth::Plugin;
@@ -107,7 +108,7 @@ pub(crate) async fn log_in_with(
     entrance.waits.begin();
     let opened = on_primary(&worker, async |facts| {
         let opened = open(&facts.address, &login, network, timeout).await?;
-        by_whom(&worker, facts, &claim.user, opened, login.tls).await
+        by_whom(&worker, facts, claim.name(), opened, login.tls).await
     })
     .await;
     entrance.waits.end();
@@ -196,7 +197,7 @@ async fn relay(
     let timeout = worker.shared.pool.connect_timeout;
     entrance.waits.begin();
     on_primary(worker, async |facts| {
-        learn_accounts(worker, facts, &claim.user).await
+        learn_accounts(worker, facts, claim.name()).await
     })
     .await?;
     let dialed = on_primary(worker, async |facts| {
@@ -213,7 +214,7 @@ async fn relay(
     };
     let tls = entrance.stream.is_tls();
     entrance.waits.begin();
-    let asked = by_whom(worker, &facts, &claim.user, opened, tls).await;
+    let asked = by_whom(worker, &facts, claim.name(), opened, tls).await;
     entrance.waits.end();
     let (opened, let_in) = asked.map_err(Answer::backend)?;
     let judging = entrance.caller.judge(&claim.user, None, &let_in, worker);
@@ -227,14 +228,14 @@ async fn relay(
 async fn by_whom(
     worker: &Worker,
     facts: &ServerFacts,
-    user: &[u8],
+    name: Name<'_>,
     opened: Opened,
     tls: bool,
 ) -> Result<(Opened, LetIn), BackendError> {
     let (greeting, capabilities, status) =
         (opened.greeting.clone(), opened.capabilities, opened.status);
     let mut conn = Conn::new(opened, facts.id, facts.family, None);
-    let let_in = let_in(worker, facts, user, &mut conn, tls).await?;
+    let let_in = let_in(worker, facts, name, &mut conn, tls).await?;
     let buffer = std::mem::take(&mut conn.buffer);
     let opened = Opened {
         stream: conn.into_stream(),
@@ -325,6 +326,9 @@ async fn relay_to(
                 .accounts
                 .failed(entrance.address, worker.options());
             tokio::time::sleep(delay).await;
+            let told = entrance.as_told(claim, payload).await;
+            entrance.write(&told).await?;
+            return Ok(None);
         }
         entrance.write(&payload).await?;
         if last.is_some() {

@@ -16,7 +16,7 @@ use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::state::SessionState;
 use millrace_backend::tls::For;
-use millrace_backend::user_rows::UserRows;
+use millrace_backend::user_rows::{Name, UserRows, WHO, WHO_BUT_PROXIES, Who, user_of};
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
@@ -44,6 +44,15 @@ struct Key {
     /// The client's flag, which is in the session's `sql_mode`.
     ignore_space: bool,
     tls: bool,
+}
+
+impl Key {
+    fn name(&self) -> Name<'_> {
+        Name {
+            user: &self.user,
+            collation: self.collation,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -341,7 +350,7 @@ async fn connect(
         tls: key.tls,
         whose: For::Client,
     };
-    learn_accounts(worker, &facts, &account.user).await?;
+    learn_accounts(worker, &facts, key.name()).await?;
     let timeout = worker.shared.pool.connect_timeout;
     let timeout = if last { timeout } else { timeout.min(HUNG) };
     let version = facts.fresh.version();
@@ -353,7 +362,7 @@ async fn connect(
     state.database = Box::default();
     state.multi_statements = false;
     worker.learn_collation_number(&state, conn.results_number);
-    let let_in = let_in(worker, &facts, &account.user, &mut conn, key.tls).await?;
+    let let_in = let_in(worker, &facts, key.name(), &mut conn, key.tls).await?;
     Ok((conn, state, let_in))
 }
 
@@ -362,11 +371,11 @@ async fn connect(
 pub(crate) async fn learn_accounts(
     worker: &Worker,
     facts: &ServerFacts,
-    user: &[u8],
+    name: Name<'_>,
 ) -> Result<(), BackendError> {
     let network = &worker.shared.network;
     if network.tls.hides_certificate() {
-        worker.user_rows(facts, user).await?;
+        worker.user_rows(facts, name).await?;
     }
     Ok(())
 }
@@ -375,32 +384,33 @@ pub(crate) async fn learn_accounts(
 pub(crate) async fn let_in(
     worker: &Worker,
     facts: &ServerFacts,
-    user: &[u8],
+    name: Name<'_>,
     conn: &mut Conn,
     tls: bool,
 ) -> Result<LetIn, BackendError> {
-    let mut rows = worker.user_rows(facts, user).await?;
-    let (mut current, mut unproven) = (Vec::new(), false);
+    let mut rows = worker.user_rows(facts, name).await?;
+    let (mut who, mut unproven) = (Who::default(), false);
+    let mut required = None;
     if rows.is_some() {
         let timeout = worker.shared.pool.connect_timeout;
-        let asking = conn.query("SELECT CONVERT(CURRENT_USER() USING utf8mb4)");
-        let asked = tokio::time::timeout(timeout, asking).await;
-        current = match asked.map_err(|_| BackendError::Timeout("pool.connect_timeout"))? {
-            Ok(rows) => rows
-                .into_iter()
-                .flatten()
-                .next()
-                .flatten()
-                .unwrap_or_default(),
-            // The password has expired: nothing can be asked before it is changed.
-            Err(BackendError::Server(error)) if error.code == 1820 => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        let is_there = |rows: &UserRows| rows.named(&current).is_some();
+        let asked = tokio::time::timeout(timeout, by_which_row(conn)).await;
+        who = asked.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
+        let current = &who.row;
+        let is_there = |rows: &UserRows| rows.named(current).is_some();
         if !current.is_empty() && !rows.as_ref().is_some_and(is_there) {
             // It was made in the moment since they were read.
-            worker.forget_user_rows(facts.id, user);
-            rows = worker.user_rows(facts, user).await?;
+            worker.forget_user_rows(facts.id, name.user);
+            rows = worker.user_rows(facts, name).await?;
+        }
+        if let Some(proxied) = &who.proxied {
+            // Servers look at what its account asks for, not at the proxy user's own (observed on MySQL 9.7).
+            let name = Name {
+                user: user_of(proxied),
+                collation: 45,
+            };
+            let others = worker.user_rows(facts, name).await?;
+            let row = others.as_ref().and_then(|rows| rows.named(proxied));
+            required = Some(row.map(|row| row.requires.clone()));
         }
     } else {
         UNREAD.call_once(|| {
@@ -411,29 +421,42 @@ pub(crate) async fn let_in(
         });
     }
     if rows.is_none() && facts.address.is_socket() {
-        unproven = is_let_in_unproven(worker, facts, user, tls).await?;
+        unproven = is_let_in_unproven(worker, facts, name, tls).await?;
     }
     Ok(LetIn {
         server: facts.address.clone(),
-        current: current.into(),
+        current: who.row,
         rows,
+        required,
         unproven,
     })
+}
+
+async fn by_which_row(conn: &mut Conn) -> Result<Who, BackendError> {
+    match conn.query(WHO).await {
+        Ok(rows) => Ok(Who::read(rows)),
+        // The password has expired: nothing can be asked before it is changed.
+        Err(BackendError::Server(error)) if error.code == 1820 => Ok(Who::default()),
+        Err(BackendError::Server(error)) if error.code == 1064 => {
+            Ok(Who::read(conn.query(WHO_BUT_PROXIES).await?))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether the server lets the name in with a password that it cannot have.
 async fn is_let_in_unproven(
     worker: &Worker,
     facts: &ServerFacts,
-    user: &[u8],
+    name: Name<'_>,
     tls: bool,
 ) -> Result<bool, BackendError> {
     let wrong = Secret::new(random_nonce().to_vec());
     let login = Login {
-        user,
+        user: name.user,
         password: &wrong,
         database: None,
-        collation: 45,
+        collation: name.collation,
         capabilities: Capabilities::DEPRECATE_EOF,
         tls,
         whose: For::Client,

@@ -21,7 +21,7 @@ use millrace_backend::prepared::{ById, StatementUid};
 use millrace_backend::rooms::Rooms;
 use millrace_backend::state::{self, SessionState, States, Value};
 use millrace_backend::stream::Plain;
-use millrace_backend::user_rows::UserRows;
+use millrace_backend::user_rows::{Name, UserRows};
 use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
 use millrace_routing::rules::Rules;
 use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
@@ -269,8 +269,8 @@ impl Handle {
 /// where it was in vain.
 const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
-/// A name at a server.
-type NameOn = (ServerId, Box<[u8]>);
+/// A name at a server, and the collation of its clients where that matters.
+type NameOn = (ServerId, Box<[u8]>, u8);
 
 /// Who reads a server's account rows; when the last one had no answer, and why.
 type Reading = tokio::sync::Mutex<Option<(Instant, BackendError)>>;
@@ -1104,7 +1104,7 @@ impl Worker {
     /// They are read anew when they are next asked for.
     pub(crate) fn forget_user_rows(&self, server: ServerId, user: &[u8]) {
         let mut known = self.user_rows.borrow_mut();
-        known.retain(|(of, name), _| *of != server || **name != *user);
+        known.retain(|(of, name, _), _| *of != server || **name != *user);
     }
 
     /// The rows of a server's account table for a name, as they were a moment ago. None where they
@@ -1116,11 +1116,16 @@ impl Worker {
     pub(crate) async fn user_rows(
         &self,
         facts: &ServerFacts,
-        user: &[u8],
+        name: Name<'_>,
     ) -> Result<Option<UserRows>, BackendError> {
         const MOMENT: Duration = Duration::from_secs(1);
         const REMEMBERED_MAX: usize = 1000;
-        let key = (facts.id, Box::from(user));
+        let collation = if name.user.is_ascii() {
+            0
+        } else {
+            name.collation
+        };
+        let key = (facts.id, Box::from(name.user), collation);
         let known = || {
             let known = self.user_rows.borrow();
             let (rows, since) = known.get(&key)?;
@@ -1144,7 +1149,7 @@ impl Worker {
             return Err(error.shared());
         }
         let network = &self.shared.network;
-        let rows = match self.shared.monitor.user_rows(facts, user, network).await {
+        let rows = match self.shared.monitor.user_rows(facts, name, network).await {
             Ok(rows) => rows,
             Err(error) => {
                 *failed = Some((Instant::now(), error.shared()));

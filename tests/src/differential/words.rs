@@ -2,20 +2,8 @@
 
 use super::random::Step;
 use super::script::Family;
+use crate::numbers::Numbers;
 use crate::wire::Connection;
-
-/// Numbers that a seed gives: xorshift, which is enough to draw words.
-#[derive(Debug)]
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 11
-    }
-}
 
 /// Draws steps.
 #[derive(Debug)]
@@ -428,11 +416,10 @@ const ODDITIES: &[&str] = &[
 
 impl Words {
     pub(crate) fn new(family: Family, seed: u64) -> Self {
-        let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..8 {
-            numbers.next();
+        Self {
+            family,
+            numbers: Numbers::new(seed),
         }
-        Self { family, numbers }
     }
 
     pub(crate) fn below(&mut self, end: usize) -> usize {

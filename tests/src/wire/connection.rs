@@ -131,7 +131,7 @@ pub struct Connection {
     wants_cursor: bool,
 }
 
-async fn dial(target: &Target) -> io::Result<Box<dyn Io>> {
+pub(super) async fn dial(target: &Target) -> io::Result<Box<dyn Io>> {
     Ok(match target {
         Target::Tcp(address) => {
             let stream = TcpStream::connect(address).await?;
@@ -212,16 +212,7 @@ impl Connection {
             );
             frames.seq = seq;
         }
-        let mut connection = Self {
-            frames,
-            greeting,
-            login: login.clone(),
-            capabilities,
-            login_reply: Reply::default(),
-            infile: Vec::new(),
-            cursors: HashMap::new(),
-            wants_cursor: false,
-        };
+        let mut connection = Self::entered(frames, greeting, login.clone(), capabilities);
         connection.send_login().await?;
         let reply = connection.read_reply(Expect::Auth).await;
         let good = reply.err().is_none() && reply.broken().is_none();
@@ -232,6 +223,25 @@ impl Connection {
         }
         connection.login_reply = reply.clone();
         Ok((good.then_some(connection), reply))
+    }
+
+    /// A connection whose login is somebody else's affair.
+    pub(super) fn entered(
+        frames: Frames,
+        greeting: Greeting,
+        login: Login,
+        capabilities: u64,
+    ) -> Self {
+        Self {
+            frames,
+            greeting,
+            login,
+            capabilities,
+            login_reply: Reply::default(),
+            infile: Vec::new(),
+            cursors: HashMap::new(),
+            wants_cursor: false,
+        }
     }
 
     /// Whether a password may be sent as it is. To sha256_password a Unix socket is as open as

@@ -15,8 +15,8 @@ use millrace_tests::checks::Checks;
 
 use crate::entering::{
     auth_switch, character_sets, database_at_login, empty_passwords, every_plugin, late_and_full,
-    late_replicas, no_plugin_support, probes_from_before_4_1, strange_passwords, tls_at_once, vouched_for,
-    warm_server,
+    late_replicas, no_plugin_support, probes_from_before_4_1, strange_passwords, tls_at_once,
+    vouched_for, warm_server,
 };
 use crate::ground::Ground;
 use crate::other_user::{change_user, change_user_natively};

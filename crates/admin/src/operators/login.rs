@@ -9,7 +9,7 @@ use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::handshake::{
-    AuthSwitch, ClientHello, Greeting, HandshakeResponse, encode_auth_more,
+    AuthSwitch, ClientHello, Family, Greeting, HandshakeResponse, encode_auth_more,
 };
 use millrace_protocol::ok::encode_ok;
 use millrace_protocol::{Capabilities, Status};
@@ -124,7 +124,7 @@ impl Entrance<'_> {
         greeting.encode(&mut out, 0);
         self.stream.send(&out).await?;
         let mut payload = self.read().await?;
-        let mut hello = ClientHello::parse(&payload, offered);
+        let mut hello = ClientHello::parse(&payload, offered, Family::MariaDb);
         if let (Ok(ClientHello::SslRequest { .. }), Some(acceptor)) = (&hello, acceptor) {
             let Stream::Plain(plain) = std::mem::replace(&mut self.stream, Stream::Gone) else {
                 return Ok(None);
@@ -136,7 +136,7 @@ impl Entrance<'_> {
                 .await?;
             self.stream = Stream::Tls(Box::new(tokio_rustls::TlsStream::Server(accepted)));
             payload = self.read().await?;
-            hello = ClientHello::parse(&payload, offered);
+            hello = ClientHello::parse(&payload, offered, Family::MariaDb);
         }
         let Ok(ClientHello::Response(hello)) = hello else {
             self.refuse(&Refusal::new(1043, b"08S01", "Bad handshake"))

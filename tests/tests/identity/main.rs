@@ -1,6 +1,8 @@
 //! Who gets in: accounts that ask for a host, TLS, a certificate or a Unix socket, from machines that are
 //! not Millrace's. Nobody gets in through Millrace who does not get in directly.
 
+mod random;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
