@@ -73,6 +73,22 @@ pub fn name_hosts(file: &std::path::Path, lines: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Has packets to this IPv6 address go nowhere, without a word.
+///
+/// # Errors
+/// Where there can be no such address here.
+pub fn swallow_ipv6(address: &str) -> anyhow::Result<()> {
+    let status = Command::new("ip")
+        .args(["-6", "addr", "add", &format!("{address}/128"), "dev", "lo"])
+        .status()
+        .context("ip")?;
+    ensure!(status.success(), "ip addr add {address}");
+    nft(&format!(
+        "add table ip6 t; add chain ip6 t i {{ type filter hook input priority 0; }}; \
+         add rule ip6 t i ip6 daddr {address} drop"
+    ))
+}
+
 fn nft(rules: &str) -> anyhow::Result<()> {
     let status = Command::new("nft").arg(rules).status().context("nft")?;
     ensure!(status.success(), "nft {rules}");

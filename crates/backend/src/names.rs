@@ -19,6 +19,16 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// heard of a change yet take turns with those that have.
 const ANSWERS: u32 = 2;
 
+/// Where machines come back within this time after they have left, again and again, the name stands for them in turn:
+/// Amazon Aurora's reader endpoint does, and resolvers of which some do not know of a change yet.
+const TURNS: Duration = Duration::from_secs(60);
+
+/// So many returns within that time are turns. One is a switchover and back.
+const RETURNS: usize = 2;
+
+/// At most so many machines that have left are remembered.
+const LEFT: usize = 16;
+
 /// A look-up that has not ended after this is taken to hang: another is begun beside it. A resolver's second
 /// try comes after this time (resolv.conf(5)).
 const HANGS: Duration = Duration::from_secs(5);
@@ -113,6 +123,10 @@ pub(crate) struct Name {
     begun: Option<Instant>,
     /// Its machines, each with the number of answers in a row that lacked it.
     machines: Vec<(IpAddr, u32)>,
+    /// Those that have left, and when.
+    left: Vec<(IpAddr, Instant)>,
+    /// When one of these came back, of late.
+    returned: Vec<Instant>,
     /// One answer had several of a family.
     is_several: bool,
     shared: Arc<Mutex<Shared>>,
@@ -144,13 +158,23 @@ impl Name {
             });
         }
         drop(shared);
-        self.take(&answer);
+        self.take(&answer, now);
     }
 
     /// Takes in an answer; an empty one tells nothing.
-    pub(crate) fn take(&mut self, answer: &[IpAddr]) {
+    pub(crate) fn take(&mut self, answer: &[IpAddr], now: Instant) {
         if answer.is_empty() {
             return;
+        }
+        self.left.retain(|(_, at)| now < *at + TURNS);
+        if self
+            .left
+            .iter()
+            .any(|(machine, _)| answer.contains(machine))
+        {
+            self.left.retain(|(machine, _)| !answer.contains(machine));
+            self.returned.retain(|at| now < *at + TURNS);
+            self.returned.push(now);
         }
         for (machine, without) in &mut self.machines {
             *without = match answer.contains(machine) {
@@ -158,6 +182,12 @@ impl Name {
                 false => *without + 1,
             };
         }
+        let gone = self
+            .machines
+            .iter()
+            .filter(|(_, without)| *without >= ANSWERS);
+        self.left.extend(gone.map(|(machine, _)| (*machine, now)));
+        self.left.drain(..self.left.len().saturating_sub(LEFT));
         self.machines.retain(|(_, without)| *without < ANSWERS);
         for machine in answer {
             if !self.machines.iter().any(|(known, _)| known == machine) {
@@ -169,6 +199,13 @@ impl Name {
     /// Whether the name no longer means the machine at `at`.
     pub(crate) fn has_left(&self, at: IpAddr) -> bool {
         !self.machines.is_empty() && !self.machines.iter().any(|(machine, _)| *machine == at)
+    }
+
+    /// Whether a machine that has left is likely to come back: machines have of late, and it has left of late.
+    pub(crate) fn may_return(&self, at: IpAddr, now: Instant) -> bool {
+        let returned = self.returned.iter().filter(|at| now < **at + TURNS);
+        let of_late = |(machine, left): &(IpAddr, Instant)| *machine == at && now < *left + TURNS;
+        returned.count() >= RETURNS && self.left.iter().any(of_late)
     }
 
     /// Its machines, where they are several servers: a machine has one address of each family.
@@ -198,18 +235,37 @@ mod tests {
 
     #[test]
     fn a_machine_has_left_when_two_answers_lack_it() {
-        let mut name = Name::default();
+        let (mut name, now) = (Name::default(), Instant::now());
         assert!(!name.has_left(at(1)), "nothing is known yet");
-        name.take(&[at(1)]);
-        name.take(&[at(2)]);
+        name.take(&[at(1)], now);
+        name.take(&[at(2)], now);
         assert!(!name.has_left(at(1)), "one answer is none");
-        name.take(&[at(1)]);
-        name.take(&[at(2)]);
-        name.take(&[]);
+        name.take(&[at(1)], now);
+        name.take(&[at(2)], now);
+        name.take(&[], now);
         assert!(!name.has_left(at(1)), "no answer tells nothing");
-        name.take(&[at(2)]);
+        name.take(&[at(2)], now);
         assert!(name.has_left(at(1)));
+        assert!(!name.may_return(at(1), now));
         assert_eq!(name.machines().collect::<Vec<_>>(), [at(2)]);
+    }
+
+    #[test]
+    fn machines_that_take_turns_are_expected_back() {
+        let (mut name, start) = (Name::default(), Instant::now());
+        let mut answers = |machines: &[u8], seconds| {
+            let now = start + Duration::from_secs(seconds);
+            for machine in machines {
+                name.take(&[at(*machine)], now);
+            }
+            (name.has_left(at(1)), name.may_return(at(1), now))
+        };
+        assert_eq!(answers(&[1, 2, 2], 3), (true, false));
+        let once = answers(&[1, 3, 3], 6);
+        assert_eq!(once, (true, false), "one return");
+        assert_eq!(answers(&[2, 3, 2, 3], 30), (true, true));
+        assert_eq!(answers(&[2, 3, 2, 3], 67), (true, false), "for too long");
+        assert!(name.left.len() <= LEFT);
     }
 
     #[test]

@@ -122,6 +122,8 @@ impl ServerTls {
         plain: Plain,
         whose: For,
     ) -> Result<TlsStream<Plain>, BackendError> {
+        // Certificates have no dot at the end, which is the resolver's.
+        let host = host.strip_suffix('.').unwrap_or(host);
         let name = match ServerName::try_from(host.to_owned()) {
             Ok(name) => name,
             Err(error) if self.mode == ServerTlsMode::VerifyIdentity => {

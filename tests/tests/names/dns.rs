@@ -10,7 +10,10 @@ use millrace_tests::dns::{Answers, Dns, Record};
 use millrace_tests::harness::Proxy;
 use millrace_tests::wire::Connection;
 
-use crate::ground::{Load, MACHINES, Machines, Seen, app, mark, proxy, reads_from, written};
+use tokio::net::TcpListener;
+use tokio::task::spawn_local;
+
+use crate::ground::{Load, MACHINES, Machines, PORT, Seen, app, mark, proxy, reads_from, written};
 
 /// The longest that a write may take where a primary is replaced and a name moves, the promotion included.
 const MOVED: Duration = Duration::from_secs(6);
@@ -198,10 +201,38 @@ async fn nobody_there(cluster: &Cluster, dns: &mut Dns) -> anyhow::Result<()> {
     tokio::time::sleep(Duration::from_secs(5)).await;
     set(dns, &[("db-w", nobody), ("db-r", nobody)])?;
     tokio::time::sleep(Duration::from_secs(5)).await;
+    // Somebody is there who speaks another protocol: a search domain has a record for every name.
+    let other = TcpListener::bind(("127.0.0.98", PORT)).await?;
+    let silent = spawn_local(async move {
+        let mut clients = Vec::new();
+        while let Ok((client, _)) = other.accept().await {
+            clients.push(client);
+        }
+    });
+    let another = Record::Addresses(&["127.0.0.98"]);
+    set(dns, &[("db-w", another), ("db-r", another)])?;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    silent.abort();
     reads_from(&proxy, cluster, 1).await?;
     let seen = load.end().await?;
     seen.is_well(UNMOVED)?;
     all_there(cluster, before, &seen).await
+}
+
+/// A name means one machine of two in turn, as a reader's endpoint of Amazon Aurora does.
+async fn takes_turns(cluster: &Cluster, dns: &mut Dns) -> anyhow::Result<()> {
+    set(dns, &[("db-w", place(0)), ("db-r", place(1))])?;
+    let proxy = proxy(&["db-w", "db-r"], "").await?;
+    reads_from(&proxy, cluster, 1).await?;
+    let load = Load::start(&proxy);
+    for at in [2, 1, 2, 1, 2, 1] {
+        set(dns, &[("db-w", place(0)), ("db-r", place(at))])?;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+    }
+    let log = std::fs::read_to_string(proxy.log_path())?;
+    let moved = log.matches("its name no longer means this machine").count();
+    ensure!(moved <= 2, "the server has moved {moved} times");
+    load.end().await?.is_well(UNMOVED)
 }
 
 /// Names mean for a while a machine of another cluster, which would take every write.
@@ -231,6 +262,13 @@ async fn of_another_cluster(
         set(dns, &[("db-w", place(0)), ("db-r", place(1))])?;
         tokio::time::sleep(Duration::from_secs(4)).await;
     }
+    // The replica is down while its name means the other.
+    let replica = cluster.servers()[1].name.clone();
+    set(dns, &[("db-w", place(0)), ("db-r", there)])?;
+    cluster.kill(&replica).await?;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    cluster.start(&replica).await?;
+    reads_from(&proxy, cluster, 1).await?;
     let seen = load.end().await?;
     let sent = "SELECT COUNT(*) FROM mysql.general_log WHERE user_host LIKE '%app%'";
     let sent = control.value(sent).await?;
@@ -264,6 +302,9 @@ pub(crate) async fn all(cluster: &Cluster) -> anyhow::Result<()> {
         .await;
     checks
         .run("the resolver errs", resolver_errs(cluster, &mut dns))
+        .await;
+    checks
+        .run("a name takes turns", takes_turns(cluster, &mut dns))
         .await;
     checks
         .run("nobody is there", nobody_there(cluster, &mut dns))

@@ -8,6 +8,7 @@ use millrace_sandbox::Cluster;
 use millrace_tests::checks::Checks;
 use millrace_tests::dns::{Dns, Record};
 use millrace_tests::harness::Proxy;
+use millrace_tests::netns;
 
 use crate::ground::{Load, MACHINES, Machines, mark, proxy, reads_from, written};
 
@@ -137,7 +138,8 @@ async fn both_families(
 
 /// The resolver prefers IPv6, where nobody listens, or no packet goes.
 async fn ipv6_leads_nowhere(dns: &mut Dns) -> anyhow::Result<()> {
-    for nowhere in ["fd00::99", "::ffff:127.0.0.98"] {
+    netns::swallow_ipv6("fd00::98")?;
+    for nowhere in ["fd00::98", "fd00::99", "::ffff:127.0.0.98"] {
         set(dns, &[ONE, nowhere])?;
         let begun = Instant::now();
         let proxy = proxy(&["db"], "").await?;

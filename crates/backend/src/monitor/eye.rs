@@ -31,6 +31,9 @@ const EXCUSES: u32 = 3;
 /// and that has never answered.
 const SELDOM: u32 = 10;
 
+/// So many machines of other clusters are remembered for a name.
+const STRANGERS: usize = 16;
+
 /// What watches one server.
 #[derive(Clone)]
 pub(super) struct Eye {
@@ -57,6 +60,8 @@ struct Track {
     /// What the server's name means, and the machine that answered last.
     name: Name,
     at: Option<IpAddr>,
+    /// The machine of the last answer that was taken.
+    judged: Option<IpAddr>,
     /// What is under way where the name has moved, and when it was last begun.
     moving: Option<JoinHandle<Result<Moved, BackendError>>>,
     tried: Option<Instant>,
@@ -206,7 +211,7 @@ impl Eye {
         }
         let (resolver, timeout) = (&self.network.resolver, self.options.connect_timeout);
         let found = resolver.look_up(&address.host, timeout).await;
-        track.name.take(&found);
+        track.name.take(&found, Instant::now());
         self.tell_what_it_means(track, &address);
         self.until_known(track).await;
     }
@@ -286,7 +291,9 @@ impl Eye {
             }
             Ok(probed)
         };
-        self.within(Limit::Answers, asking).await
+        let probed = self.within(Limit::Answers, asking).await?;
+        self.refuse_stranger(track, &probed)?;
+        Ok(probed)
     }
 
     /// Where the name no longer means the machine that is asked: asks the one that it means now beside that, and
@@ -308,6 +315,9 @@ impl Eye {
         }
         let due = track.tried.is_none_or(|tried| now >= tried + names::PAUSE);
         if track.moving.is_some() || !due || !track.name.has_left(before) {
+            return;
+        }
+        if track.name.may_return(before, now) && track.conn.is_some() && self.is_at_work() {
             return;
         }
         track.tried = Some(now);
@@ -349,30 +359,51 @@ impl Eye {
     }
 
     /// From now on the machine that the name means is the server; but not where that is one of another cluster, and
-    /// the one before is at work.
+    /// the one before answers, as long as there is a primary.
     fn move_over(&self, track: &mut Track, before: IpAddr, moved: Moved) {
         if !track.name.has_left(before) {
             return;
         }
-        let (server, at) = (self.name(), moved.at);
-        let at_work = track.conn.is_some() && self.is_at_work();
-        if at_work && !self.monitor.is_kin(self.id, &moved.probed.report) {
-            if !track.strangers.contains(&at) {
-                warn!(
-                    %server, %before, %at,
-                    "its name means a machine of another cluster now, and is not followed while the one before is in use"
-                );
-                track.strangers.push(at);
-            }
+        let stays = track.conn.is_some() && self.primary().is_some();
+        if stays && !self.monitor.is_kin(self.id, &moved.probed.report) {
+            self.is_strange(track, moved.at);
             return;
         }
-        self.has_moved(track, before, at);
-        (track.at, track.conn) = (Some(at), Some(moved.followed));
+        (track.at, track.conn) = (Some(moved.at), Some(moved.followed));
     }
 
-    fn has_moved(&self, track: &mut Track, before: IpAddr, now: IpAddr) {
-        warn!(server = %self.name(), at = %before, %now, "its name no longer means this machine");
-        track.strangers.clear();
+    /// An answer of another machine than before, which came when that one did not answer: it is not taken where it is
+    /// of another cluster, and another server is the primary.
+    fn refuse_stranger(&self, track: &mut Track, probed: &Probed) -> Result<(), BackendError> {
+        let (Some(before), Some(at)) = (track.judged, track.at) else {
+            return Ok(());
+        };
+        let other = self.primary().is_some_and(|primary| primary != self.id);
+        if before == at || !other || self.monitor.is_kin(self.id, &probed.report) {
+            return Ok(());
+        }
+        self.is_strange(track, at);
+        (track.at, track.conn) = (Some(before), None);
+        Err(BackendError::Protocol(
+            "its name means a machine of another cluster",
+        ))
+    }
+
+    fn is_strange(&self, track: &mut Track, at: IpAddr) {
+        if !track.strangers.contains(&at) {
+            warn!(
+                server = %self.name(), %at,
+                "its name means a machine of another cluster now, which is not used in its place"
+            );
+            if track.strangers.len() == STRANGERS {
+                track.strangers.remove(0);
+            }
+            track.strangers.push(at);
+        }
+    }
+
+    fn primary(&self) -> Option<ServerId> {
+        self.monitor.world.borrow().snapshot.primary
     }
 
     /// It takes writes, or reads beside the one that does.
@@ -402,7 +433,7 @@ impl Eye {
             machines = names
                 .look_up(&address.host, self.options.connect_timeout)
                 .await;
-            track.name.take(&machines);
+            track.name.take(&machines, Instant::now());
         }
         let is_own = |at: &IpAddr| Some(*at) == before;
         if !machines.iter().any(is_own) {
@@ -424,10 +455,6 @@ impl Eye {
             let connecting = self.within(Limit::Connect, connect(address.at(at)));
             match connecting.await {
                 Ok(reached) => {
-                    if let (Some(before), Some(now)) = (before, at.filter(|at| before != Some(*at)))
-                    {
-                        self.has_moved(track, before, now);
-                    }
                     track.at = at;
                     return Ok(reached);
                 }
@@ -518,6 +545,13 @@ impl Eye {
             info!(server = %name, error, "the monitor's account may not list its replicas: those that no other server names are not found");
         }
         track.complaint = blind;
+        let before = std::mem::replace(&mut track.judged, track.at);
+        if let (Some(before), Some(now)) = (before, track.at)
+            && before != now
+        {
+            warn!(server = %self.name(), at = %before, %now, "its name no longer means this machine");
+            track.strangers.clear();
+        }
         track.excused = 0;
         track.abandoned.count = 0;
         // Before it is published, which is what is waited for.
