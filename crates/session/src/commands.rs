@@ -652,15 +652,13 @@ impl Session {
         let collation = self.collation_of(change.collation);
         // Clients that know of no plugins cannot be asked anew: theirs is the greeting's nonce.
         let is_asked_anew = self.capabilities.contains(Capabilities::PLUGIN_AUTH);
-        // To MariaDB an empty proof is none yet: it asks for one (observed).
-        let is_proof = !change.auth_response.is_empty() || self.family == Family::MariaDb;
         let named = change.plugin.as_deref().unwrap_or_default();
         let claim = Claim {
             user: change.user.clone(),
             database: change.database.clone(),
-            used_up: is_asked_anew && is_proof,
+            // An empty proof as well: servers ask for one (observed on both families).
+            used_up: is_asked_anew,
             plugin: match named {
-                _ if !is_proof => Plugin::CachingSha2,
                 [] => Plugin::NativePassword,
                 name => Plugin::from_name(&String::from_utf8_lossy(name)),
             },

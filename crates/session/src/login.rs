@@ -897,7 +897,7 @@ impl Entrance<'_> {
         match self.rows(claim).await {
             Some(rows) => {
                 let lacks_native = |row: &UserRow| !row.is_native && row.native_hashes.is_empty();
-                rows.own().next().is_some() && rows.own().all(lacks_native)
+                rows.iter().next().is_some() && rows.iter().all(lacks_native)
             }
             None => false,
         }
