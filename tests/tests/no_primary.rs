@@ -36,6 +36,7 @@ async fn no_primary(family: Family) -> anyhow::Result<()> {
     check!("server full", room::server_full);
     check!("logins per hour", room::per_hour);
     check!("primary dies", logins::primary_dies);
+    check!("primary hangs", logins::primary_hangs);
     check!("nobody answers", logins::nobody_answers);
     checks.finish()
 }

@@ -82,3 +82,58 @@ pub(crate) async fn nobody_answers(cluster: &Cluster) -> anyhow::Result<()> {
     entered.expect("SET NAMES utf8mb4").await?;
     Ok(())
 }
+
+/// The primary hangs while many log in at once, each name for the first time: each has its answer in a time that does
+/// not grow with their number, and sessions that need another server go on.
+pub(crate) async fn primary_hangs(cluster: &Cluster) -> anyhow::Result<()> {
+    const LOGINS: usize = 30;
+    let proxy = proxy(cluster, "[failover]\nhold_time = \"4s\"\n").await?;
+    let login = app(proxy.address());
+    let mut reader = Connection::open(&login).await?;
+    reader.expect("SELECT port FROM place").await?;
+    let old = cluster.primary();
+    cluster.pause(&old.name).await?;
+    let tried = async {
+        let begun = Instant::now();
+        let waiting: Vec<_> = (0..LOGINS)
+            .map(|at| {
+                // Names that nobody has asked for: their rows are read for each.
+                let mut login = app(proxy.address());
+                login.user = format!("stranger{at}");
+                tokio::spawn(async move {
+                    let answered = Connection::try_open(&login).await;
+                    (
+                        answered.map(|(_, reply)| reply.err().cloned()),
+                        begun.elapsed(),
+                    )
+                })
+            })
+            .collect();
+        let (mut longest, mut reads) = (Duration::ZERO, Duration::ZERO);
+        while begun.elapsed() < Duration::from_secs(3) {
+            let asked = Instant::now();
+            reader.expect("SELECT port FROM place").await?;
+            reads = reads.max(asked.elapsed());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        for waiting in waiting {
+            let (answered, took) = waiting.await?;
+            let error = answered?.context("a stranger got in")?;
+            ensure!(error.code != 0, "{error:?}");
+            longest = longest.max(took);
+        }
+        anyhow::Ok((longest, reads))
+    }
+    .await;
+    cluster.resume(&old.name).await?;
+    let (longest, reads) = tried?;
+    println!("{LOGINS} logins, the longest {longest:?}; the longest read {reads:?}");
+    ensure!(
+        longest < Duration::from_secs(15),
+        "a login took {longest:?}"
+    );
+    ensure!(reads < Duration::from_secs(4), "a read took {reads:?}");
+    // Nothing is left of them.
+    Connection::open(&login).await?.quit().await;
+    Ok(())
+}
