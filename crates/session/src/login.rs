@@ -684,7 +684,7 @@ impl Entrance<'_> {
     }
 
     async fn is_native(&self, rows: &UserRows) -> bool {
-        self.caller.is_native(rows, &self.worker).await
+        self.caller.is_native(rows, self.worker).await
     }
 
     /// Whether a client that is to prove itself anew is asked for mysql_native_password: it has no other plugin,
@@ -768,7 +768,7 @@ impl Entrance<'_> {
             return true;
         }
         match self.rows(claim).await {
-            Some(rows) => self.caller.may_enter(&rows, &self.worker).await,
+            Some(rows) => self.caller.may_enter(&rows, self.worker).await,
             None => true,
         }
     }
