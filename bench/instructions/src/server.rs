@@ -339,10 +339,20 @@ impl Server {
                 table(&["Variable_name", "Value"], &["Com_grant", "0"])
             }
             _ if text.starts_with("SELECT SHA2(") => table(&["h", "i", "a"], &["00", "", "1"]),
-            "SELECT CONVERT(CURRENT_USER() USING utf8mb4)" => table(&["u"], &["app@%"]),
+            "SELECT @@GLOBAL.session_track_system_variables" => table(
+                &["v"],
+                &["time_zone,autocommit,character_set_client,character_set_results"],
+            ),
+            // `app@%`, and no proxy user.
+            _ if text.starts_with("SELECT HEX(CONVERT(CURRENT_USER()") => {
+                table(&["u", "p"], &["6170704025", ""]);
+            }
             // The client's account, which asks for nothing.
             _ if text.contains("FROM mysql.user WHERE") => {
-                table(&["u"; 10], &["1", "app", "%", "0", "0", "", "", "", "", ""]);
+                table(
+                    &["u"; 12],
+                    &["1", "app", "app", "%", "0", "0", "0", "", "", "", "", ""],
+                );
             }
             // A few of them: they come back in a SET that costs only when a connection opens.
             "SHOW GLOBAL VARIABLES LIKE 'aurora_version'" => {
