@@ -4,13 +4,10 @@
 //! was built in. With `MILLRACE_TESTS_DIRECT=1` there is no proxy: clients go to the second
 //! cluster's primary, which shows what a suite itself gets wrong.
 
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -388,14 +385,7 @@ pub fn direct_only() -> bool {
 /// A port that nobody listens at now, and that this process has not been given before: the system
 /// may name one twice while nobody listens there yet.
 pub fn free_port() -> anyhow::Result<u16> {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    loop {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if given.insert(port) {
-            return Ok(port);
-        }
-    }
+    millrace_sandbox::free_port()
 }
 
 async fn http_get(port: u16, path: &str) -> anyhow::Result<String> {

@@ -33,6 +33,7 @@ pub use binaries::{Binaries, NotInstalled, skip_unless, skip_unless_topology};
 pub use cluster::Cluster;
 pub use control::Control;
 pub use group::GroupStatus;
+pub use ports::free_port;
 pub use spec::{ClusterSpec, Family, Release, Role, Topology};
 pub use state::{ClusterInfo, ServerInfo};
 pub use status::{ProcessState, ReplicationStatus, ServerStatus};

@@ -24,6 +24,14 @@ pub(crate) fn choose(base: u16, count: usize) -> Result<Vec<u16>> {
     }
 }
 
+/// A port that is free, and that neither this process nor outgoing connections are given again soon.
+///
+/// # Errors
+/// When none is free.
+pub fn free_port() -> Result<u16> {
+    choose_any(1)?.first().copied().context("no port")
+}
+
 fn choose_from(base: u16, count: usize) -> Result<Vec<u16>> {
     let port = |index: usize| {
         let port = u16::try_from(usize::from(base) + index).context("ports end at 65535")?;

@@ -724,11 +724,7 @@ impl Session {
                 }
                 self.stays_who_it_is(&answer, sequence, old_database).await
             }
-            Proof::Relay | Proof::Own(_) => Err(Failure::Fatal(Answer::client(
-                1045,
-                b"28000",
-                "Millrace: the password cannot be learnt in COM_CHANGE_USER; connect anew",
-            ))),
+            Proof::Relay | Proof::Own(_) => Err(Failure::Fatal(Answer::no_other_user())),
         }
     }
 

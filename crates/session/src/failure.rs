@@ -207,6 +207,12 @@ impl Answer {
         )
     }
 
+    /// COM_CHANGE_USER where only a server can judge the login.
+    pub(crate) fn no_other_user() -> Self {
+        let text = "Millrace: the password cannot be learnt in COM_CHANGE_USER; connect anew";
+        Self::client(1045, b"28000", text)
+    }
+
     /// The session has panicked.
     pub(crate) fn defect() -> Self {
         let text = "Millrace: the session has failed, by a defect of Millrace, which its log shows; whether the \

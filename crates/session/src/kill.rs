@@ -385,6 +385,7 @@ impl Session {
             conn.into_stream(),
             packet.to_vec(),
             Vec::new(),
+            &self.identity.account.user,
             &handle,
         )
         .await;

@@ -56,6 +56,7 @@ mod strangers;
 mod sum;
 mod variables;
 mod verify;
+mod watched_commands;
 mod worker;
 mod written;
 

@@ -25,6 +25,7 @@ use crate::caller::LetIn;
 use crate::failure::{Answer, observed};
 use crate::login::{Claim, Entrance, compressed, error_packet};
 use crate::verify::{learn_accounts, let_in};
+use crate::watched_commands::Commands;
 use crate::worker::{Handle, Worker};
 use crate::written::Concealing;
 
@@ -34,6 +35,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A client with a server connection of its own.
 pub(crate) struct Relayed {
     worker: Rc<Worker>,
+    user: Box<[u8]>,
     client: Stream,
     server: Stream,
     /// What it writes, nobody here knows of.
@@ -56,6 +58,7 @@ pub(crate) async fn log_in(mut entrance: Entrance<'_>, claim: &Claim) -> Option<
             );
             Some(Relayed {
                 worker: entrance.worker.clone(),
+                user: claim.user.as_slice().into(),
                 _concealing: entrance.worker.shared.written.conceal(),
                 client,
                 server,
@@ -150,6 +153,7 @@ pub(crate) async fn log_in_with(
     Some(Relayed {
         _concealing: worker.shared.written.conceal(),
         worker,
+        user: claim.user.as_slice().into(),
         client,
         server: opened.stream,
         ahead: [buffer, opened.buffer],
@@ -276,7 +280,7 @@ async fn relay_to(
         capabilities,
         max_packet: MAX_PACKET,
         collation: claim.collation,
-        user: claim.user.clone(),
+        user: claim.user.as_slice().into(),
         // A plugin that no account has: the server then names the account's own, with a nonce
         // that the client can answer.
         auth_response: Vec::new(),
@@ -438,7 +442,15 @@ impl Relayed {
         let _pinned = Pinned::new(this.worker);
         handle.pins.add(PinReason::RelayedLogin);
         let [from_client, from_server] = this.ahead;
-        exchange(this.client, this.server, from_client, from_server, handle).await;
+        exchange(
+            this.client,
+            this.server,
+            from_client,
+            from_server,
+            &this.user,
+            handle,
+        )
+        .await;
     }
 }
 
@@ -458,14 +470,20 @@ impl Drop for Pinned {
     }
 }
 
-/// Copies both ways until one side ends, the session is told to end, or a drain finds it silent.
+/// Copies both ways until one side ends, the session is told to end, or a drain finds it silent. A client that wants
+/// to be another than `user` is sent away: whether it may, a server cannot judge from here.
 pub(crate) async fn exchange(
     mut client: Stream,
     mut server: Stream,
     from_client: Vec<u8>,
     from_server: Vec<u8>,
+    user: &[u8],
     handle: &Handle,
 ) {
+    let mut commands = Commands::default();
+    if commands.changes_user(&from_client, user) {
+        return send_away(&mut client).await;
+    }
     if server.send(&from_client).await.is_err() || client.send(&from_server).await.is_err() {
         return;
     }
@@ -498,8 +516,16 @@ pub(crate) async fn exchange(
             Duration::from_secs(365 * 24 * 3600)
         };
         let sent = match tokio::time::timeout(limit, said).await {
-            Ok(Ok(Said::Client)) if !upward.is_empty() => server.send(&upward).await,
-            Ok(Ok(Said::Server)) if !downward.is_empty() => client.send(&downward).await,
+            Ok(Ok(Said::Client)) if !upward.is_empty() => {
+                if commands.changes_user(&upward, user) {
+                    return send_away(&mut client).await;
+                }
+                server.send(&upward).await
+            }
+            Ok(Ok(Said::Server)) if !downward.is_empty() => {
+                commands.answered();
+                client.send(&downward).await
+            }
             _ => return,
         };
         if sent.is_err() {
@@ -508,4 +534,11 @@ pub(crate) async fn exchange(
         upward.clear();
         downward.clear();
     }
+}
+
+async fn send_away(client: &mut Stream) {
+    let mut out = Vec::new();
+    error_packet(&Answer::no_other_user()).encode(&mut out, 1);
+    // It may be gone itself.
+    let _ = client.send(&out).await;
 }

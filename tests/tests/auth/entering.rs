@@ -338,7 +338,7 @@ pub(crate) async fn late_and_full(ground: &Ground) -> anyhow::Result<()> {
     let mut control = cluster.control(&cluster.primary().name).await?;
     let before = control.value("SELECT @@max_connections").await?;
     let before = before.context("max_connections")?;
-    let outcome = delayed(ground, 20, async {
+    delayed(ground, 20, async {
         ground
             .account_somewhere("late_full", plugin, "late-full-3c1")
             .await?;
@@ -361,13 +361,13 @@ pub(crate) async fn late_and_full(ground: &Ground) -> anyhow::Result<()> {
             drop(all);
         };
         let (logged_in, ()) = tokio::join!(ground.good("new account, full", &login), freeing);
+        // What follows asks the primary, too.
+        let sql = format!("SET GLOBAL max_connections={before}");
+        control.run(&sql).await?;
         logged_in?.quit().await;
         Ok(())
     })
-    .await;
-    let sql = format!("SET GLOBAL max_connections={before}");
-    control.run(&sql).await?;
-    outcome
+    .await
 }
 
 /// A payload as a packet.

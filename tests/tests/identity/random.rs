@@ -16,7 +16,8 @@ use millrace_tests::wire::{
 
 use crate::{AWAY, HERE, Reach, Stage, addresses, certificate};
 
-/// For how long a run of `make test` draws logins, each family.
+/// How many logins a run of `make test` draws for each family, and for how long at most.
+const STEPS: u64 = 250;
 const TIME: Duration = Duration::from_secs(20);
 
 const RIGHT: [&str; 4] = [
@@ -629,7 +630,7 @@ async fn random(family: Family, test: &str) -> anyhow::Result<()> {
     loop {
         let over = match steps {
             Some(steps) => step >= steps,
-            None => begun.elapsed() > TIME,
+            None => step >= STEPS || begun.elapsed() > TIME,
         };
         if over || found.len() >= enough {
             break;
