@@ -151,7 +151,8 @@ impl Session {
             }
             Box::pin(self.restore_insert_id(lease, &mut prelude)).await?;
         }
-        if self.sees_old_messages(lease, request) {
+        let clears = self.sees_old_messages(lease, request);
+        if clears {
             if lease.last_user == uid && lease.residue.found_rows {
                 // What clears them counts a row.
                 Box::pin(self.save_own_diagnostics(lease)).await;
@@ -161,7 +162,7 @@ impl Session {
         // After what clears messages, which counts too.
         let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
         if request.class.flags.intersects(counts) {
-            let asked = held_insert_id && self.insert_id_at.is_none();
+            let asked = clears || (held_insert_id && self.insert_id_at.is_none());
             self.restore_counts(lease, request.class, asked, &mut prelude);
         }
         if request.expect != Expect::Prepare {
@@ -470,7 +471,8 @@ impl Session {
     }
 
     /// Makes FOUND_ROWS() and ROW_COUNT() on another connection what they are for the session,
-    /// as far as a statement without effect can. `asked`: LAST_INSERT_ID() was read on this one.
+    /// as far as a statement without effect can. `asked`: something else
+    /// was run on this one since.
     fn restore_counts(
         &mut self,
         lease: &Lease,

@@ -356,14 +356,14 @@ pub(crate) async fn late_and_full(ground: &Ground) -> anyhow::Result<()> {
         let login = ground
             .through("late_full", "late-full-3c1", Way::Tls)
             .database("app");
+        let sql = format!("SET GLOBAL max_connections={before}");
         let freeing = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             drop(all);
+            control.run(&sql).await
         };
-        let (logged_in, ()) = tokio::join!(ground.good("new account, full", &login), freeing);
-        // What follows asks the primary, too.
-        let sql = format!("SET GLOBAL max_connections={before}");
-        control.run(&sql).await?;
+        let (logged_in, freed) = tokio::join!(ground.good("new account, full", &login), freeing);
+        freed?;
         logged_in?.quit().await;
         Ok(())
     })
