@@ -178,7 +178,7 @@ pub(crate) async fn server_tls_modes(checks: &mut Checks, cluster: &Cluster) {
 /// Servers with a certificate of X.509 version 1, which the old manuals had people make, and servers that offer
 /// only finite-field DHE.
 pub(crate) async fn old_servers(release: Release) -> anyhow::Result<()> {
-    let dir = std::env::temp_dir().join(format!("millrace-old-{}", std::process::id()));
+    let dir = std::env::temp_dir().join(format!("millrace-old-{}-{release:?}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     for arguments in [
         "req -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -keyout v1.key -out v1.csr",
