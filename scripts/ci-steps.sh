@@ -90,7 +90,7 @@ suites() {
         kind=together
         ! runs_alone "suite-$name" || kind=alone
         [ "$kind" = "$1" ] || continue
-        printf 'suite-%s|1200|%s\n' "$name" \
+        printf 'suite-%s|1800|%s\n' "$name" \
             "$(awk '/^\/\/! / { print substr($0, 5); exit }' "$file")"
     done
 }
