@@ -1,21 +1,26 @@
-//! A session whose database was dropped by another, or whose account has lost its last right in it: directly it stays
-//! there, and goes on with all that does not depend on it. A connection that is lent cannot be put there, so that such statements run in whatever database
-//! theirs is in.
+//! A session whose database was dropped by another, or whose account has lost its last right in it. Directly it stays
+//! there, and goes on with all that does not depend on it. A connection that is lent cannot be put there: such
+//! statements run in whatever database theirs is in.
 
 use std::rc::Rc;
 
+use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::SessionState;
 use millrace_metrics::Side;
 use millrace_sql::{Flags, Kind, Show, Statement};
 
-use crate::failure::Answer;
+use crate::failure::{Answer, Failure};
 use crate::lease::Request;
 use crate::local::words;
+use crate::prelude::Prelude;
 use crate::session::Session;
 
 /// ER_BAD_DB_ERROR; ER_DBACCESS_DENIED_ERROR, where the account has lost its last right there.
 const REFUSED: [u16; 2] = [1049, 1044];
+
+/// So many such databases of a session are known; statements are tried once more for each.
+const KNOWN_MAX: usize = 16;
 
 impl Session {
     /// The primary has just refused a database that the connection was to be put in: true where the statement may be
@@ -25,11 +30,46 @@ impl Session {
             return false;
         };
         let refusal = why.side == Side::Server && REFUSED.contains(&why.error.code);
-        if !refusal || self.gone_database.as_ref() == Some(&refused.database) {
+        if !refusal || self.is_gone(&refused) || self.gone_databases.len() >= KNOWN_MAX {
             return false;
         }
-        self.gone_database = Some(refused.database.clone());
+        self.gone_databases.push(refused.database.clone());
         refused.database != self.state.database || !self.needs_database(request)
+    }
+
+    /// Whether the state's database was refused before. It may have been made anew since.
+    pub(crate) fn is_gone(&self, state: &SessionState) -> bool {
+        self.gone_databases.contains(&state.database)
+    }
+
+    /// Puts the connection that the session keeps into its database, for a statement that depends on that: where
+    /// the server refuses, the statement alone has failed, and the transaction goes on.
+    pub(crate) async fn enter_database(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+    ) -> Result<(), Failure> {
+        let chooses = request.class.kind == Kind::Use;
+        if !self.is_gone(&self.state) || chooses || !self.needs_database(request) {
+            return Ok(());
+        }
+        let before = lease.state.clone();
+        let mut target = SessionState::clone(&before);
+        target.database = self.state.database.clone();
+        let target = self.worker.states.share(target);
+        let mut prelude = Prelude::default();
+        self.replay(lease, &target, &mut prelude);
+        match self.run_steps(lease, &mut prelude).await {
+            Ok(()) => Ok(()),
+            Err(error @ BackendError::Server(_)) => {
+                lease.state = before;
+                Err(Failure::Answer(Answer::backend(error)))
+            }
+            Err(error) => {
+                lease.broken = true;
+                Err(Failure::Fatal(Answer::backend(error)))
+            }
+        }
     }
 
     /// The state that a connection is given for a statement, which runs where the connection is if it does not
@@ -40,10 +80,8 @@ impl Session {
         target: &Rc<SessionState>,
         depends: impl FnOnce(&Session) -> bool,
     ) -> Rc<SessionState> {
-        if self.gone_database.as_ref() != Some(&target.database)
-            || target.database == lease.state.database
-            || depends(self)
-        {
+        let is_there = target.database == lease.state.database;
+        if is_there || !self.is_gone(target) || depends(self) {
             return target.clone();
         }
         let mut other = SessionState::clone(target);

@@ -236,6 +236,9 @@ impl Session {
         if unready && let Err(answer) = Box::pin(self.make_ready(lease, request, wait)).await? {
             return Ok(Attempt::Elsewhere(answer));
         }
+        if !self.gone_databases.is_empty() && self.lease_is_kept() {
+            Box::pin(self.enter_database(lease, request)).await?;
+        }
         let (mut statement_id, mut types_told) = (0, 0);
         if let Main::Execute { id, .. } = request.main {
             (statement_id, types_told) = match self.held_prepared(lease, id) {

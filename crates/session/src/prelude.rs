@@ -132,7 +132,7 @@ impl Session {
             other.database = lease.state.database.clone();
             target = self.worker.states.share(other);
         }
-        if self.gone_database.is_some() {
+        if !self.gone_databases.is_empty() {
             target = self.placed(lease, &target, |session| session.needs_database(request));
         }
         self.replay(lease, &target, &mut prelude);
@@ -740,10 +740,17 @@ impl Session {
                 (text, statement.context.clone(), wanted.is_some())
             })
             .collect();
-        for (text, context, wanted) in all {
-            // It may compile no more, which is told to whoever executes it.
-            let closes = named.is_some_and(|(_, closes)| closes);
-            let context = self.placed(lease, &context, |_| wanted && !closes);
+        let mut is_whole = true;
+        for (text, mut context, wanted) in all {
+            let closes = wanted && named.is_some_and(|(_, closes)| closes);
+            if closes {
+                // Only its name is needed, wherever the connection is.
+                context = self.placed(lease, &context, |_| false);
+            } else if !wanted && self.is_gone(&context) {
+                // In another database it would mean other tables. It is told to whoever executes it.
+                is_whole = false;
+                continue;
+            }
             self.replay(lease, &context, prelude);
             lease.frame_query(&mut prelude.bytes, &text);
             prelude.steps.push(match wanted {
@@ -752,7 +759,10 @@ impl Session {
             });
         }
         lease.private_of = uid;
-        lease.private_version = self.private.version;
+        lease.private_version = match is_whole {
+            true => self.private.version,
+            false => u64::MAX,
+        };
     }
 
     /// Statements that show session variables see the client's own tracking settings, all

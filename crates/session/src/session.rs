@@ -256,8 +256,8 @@ pub(crate) struct Session {
     pub(crate) found_rows_known: bool,
     /// The connection that has it: only statements with rows change it.
     pub(crate) found_rows_at: Option<(ServerId, u64)>,
-    /// A database that others have dropped while the session was in it, or where it may do nothing any more.
-    pub(crate) gone_database: Option<Box<[u8]>>,
+    /// Databases that others have dropped while the session was in them, or where it may do nothing any more.
+    pub(crate) gone_databases: Vec<Box<[u8]>>,
     /// The statement that may have drawn from a sequence last.
     pub(crate) drew_at: Option<(ServerId, u64)>,
     /// Where warnings or an error can be asked for: the server, and the statement that has them.
@@ -410,7 +410,7 @@ impl Session {
             last_insert_id: 0,
             row_count: 0,
             found_rows: first_found_rows(family),
-            gone_database: None,
+            gone_databases: Vec::new(),
             found_rows_known: true,
             found_rows_at: None,
             drew_at: None,
