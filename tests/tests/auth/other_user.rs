@@ -1,6 +1,7 @@
 //! COM_CHANGE_USER.
 
 use anyhow::ensure;
+use millrace_sandbox::Family;
 use millrace_tests::wire::{Connection, Login, cap};
 
 use crate::ground::{CATCH_UP, Ground, Way, answer};
@@ -144,5 +145,52 @@ pub(crate) fn differences(what: &str, direct: &[String], through: &[String]) -> 
     }
     ensure!(found.is_empty(), "{what}: {}", found.join("; "));
     ensure!(direct.len() == through.len(), "{what}: steps are missing");
+    Ok(())
+}
+
+/// Only the server can judge a login that is relayed, and it would judge the next one by Millrace's address and
+/// socket: the session may become itself, and nobody else.
+pub(crate) async fn relayed_stay_who_they_are(ground: &Ground) -> anyhow::Result<()> {
+    let plugin = match ground.family {
+        Family::MySql => "caching_sha2_password",
+        Family::MariaDb => "ed25519",
+    };
+    let (own, other) = ("stays-secret-4a1", "becomes-secret-4a2");
+    ground.account("stays", plugin, own).await?;
+    ground.account("becomes", plugin, other).await?;
+    let mut login = ground.through("stays", own, Way::Plain);
+    let direct = ground.direct(&login);
+    // Warms the server's cache.
+    for (user, password) in [("stays", own), ("becomes", other)] {
+        let login = ground.through(user, password, Way::Plain);
+        Connection::open(&ground.direct(&login)).await?.quit().await;
+    }
+    login.shows_password = false;
+    login.attributes = vec![("_client_name".to_owned(), "libmysql".to_owned())];
+    let relayed = "millrace_logins_total{outcome=\"relayed\"}";
+    let before = ground.counter(relayed).await?;
+    let mut both = Vec::new();
+    for login in [&direct, &login] {
+        let mut connection = Connection::open(login).await?;
+        let mut seen = Vec::new();
+        let reply = connection.change_user("stays", own, "app", 45).await;
+        seen.push(answer(&reply));
+        seen.push(answer(
+            &connection.query("SELECT CURRENT_USER(), DATABASE()").await,
+        ));
+        both.push((connection, seen));
+    }
+    ensure!(
+        ground.counter(relayed).await? > before,
+        "it was not relayed"
+    );
+    ensure!(both[0].1 == both[1].1, "{:?}, {:?}", both[0].1, both[1].1);
+    let reply = both[0].0.change_user("becomes", other, "app", 45).await;
+    ensure!(reply.err().is_none(), "direct: {}", answer(&reply));
+    let reply = both[1].0.change_user("becomes", other, "app", 45).await;
+    let is_refused = reply.err().is_some_and(|err| err.code == 1045);
+    ensure!(is_refused, "through: {}", answer(&reply));
+    let after = both[1].0.query("SELECT CURRENT_USER()").await;
+    ensure!(after.scalar().is_none(), "it goes on: {:?}", after.render());
     Ok(())
 }
