@@ -177,6 +177,12 @@ impl Session {
         let Some((server, seq)) = self.diagnostics_at.filter(|_| is_about_last(class)) else {
             return false;
         };
+        if let Some(kept) = &self.lease
+            && (kept.server, kept.last_seq) != (server, seq)
+        {
+            // The statement itself runs on the one that is kept.
+            return true;
+        }
         if !matches!(self.transaction, Transaction::None) {
             return self.lease.is_none();
         }
