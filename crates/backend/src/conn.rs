@@ -1,7 +1,7 @@
 //! One server connection: its stream, the state that is set on it, and small control queries.
 //! Does not decide who may use it.
 
-use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -21,6 +21,7 @@ use millrace_protocol::{Capabilities, Status, packet};
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
+use crate::books::{Books, SessionUid};
 use crate::connect::{Opened, attributes, finish, scramble_sha2, server_error};
 use crate::error::{BackendError, ServerError};
 use crate::exchange::Exchange;
@@ -31,113 +32,6 @@ use crate::rooms::{ROOM, Rooms};
 use crate::secret::Secret;
 use crate::state::{self, SessionState, Value, frame_query};
 use crate::stream::Stream;
-
-/// Identifies a session within the process; 0 is nobody.
-pub type SessionUid = u64;
-
-/// What a connection remembers of the statement before, and another session must save before it
-/// uses the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Residue {
-    /// LAST_INSERT_ID() may have changed to something that is not known.
-    pub insert_id: bool,
-    /// There are warnings or an error to show.
-    pub diagnostics: bool,
-    /// FOUND_ROWS() is not the number of rows sent (SQL_CALC_FOUND_ROWS).
-    pub found_rows: bool,
-}
-
-impl Residue {
-    /// Nothing that would be lost.
-    pub fn is_empty(self) -> bool {
-        self == Residue::default()
-    }
-}
-
-/// What a session may still ask about a statement after another has used the connection.
-#[derive(Debug, Clone, Default)]
-pub struct Saved {
-    /// Which of the session's statements this is about.
-    pub seq: u64,
-    /// LAST_INSERT_ID(), where it was read.
-    pub last_insert_id: Option<u64>,
-    /// FOUND_ROWS(), where it was read.
-    pub found_rows: Option<u64>,
-    /// The rows of SHOW WARNINGS: level, code, message.
-    pub warnings: Option<Vec<[Box<[u8]>; 3]>>,
-}
-
-/// Where a session finds what was saved for it, and sees that something is being saved. What was
-/// saved of different statements, on different connections, stands side by side.
-#[derive(Debug, Default)]
-pub struct Keeper {
-    saved: RefCell<Vec<Saved>>,
-    saving: Cell<u32>,
-    waker: RefCell<Option<Waker>>,
-}
-
-/// As long as it lives, something is being saved.
-#[derive(Debug)]
-pub struct Saving(Rc<Keeper>);
-
-impl Keeper {
-    /// What was saved of the session's statement `seq`.
-    pub fn find(&self, seq: u64) -> Option<Ref<'_, Saved>> {
-        Ref::filter_map(self.saved.borrow(), |saved| {
-            saved.iter().find(|saved| saved.seq == seq)
-        })
-        .ok()
-    }
-
-    /// What was saved of the session's statement `seq`, to add to it.
-    pub fn keep(&self, seq: u64) -> RefMut<'_, Saved> {
-        RefMut::map(self.saved.borrow_mut(), |saved| {
-            let at = saved.iter().position(|saved| saved.seq == seq);
-            let at = at.unwrap_or_else(|| {
-                saved.push(Saved {
-                    seq,
-                    ..Saved::default()
-                });
-                saved.len() - 1
-            });
-            &mut saved[at]
-        })
-    }
-
-    /// Forgets what was saved of statements that `wanted` does not name.
-    pub fn retain(&self, mut wanted: impl FnMut(u64) -> bool) {
-        self.saved.borrow_mut().retain(|saved| wanted(saved.seq));
-    }
-
-    /// Something is about to be saved: its owner waits for that before it asks.
-    pub fn begin(self: &Rc<Self>) -> Saving {
-        self.saving.set(self.saving.get() + 1);
-        Saving(self.clone())
-    }
-
-    /// Whether something is being saved.
-    pub fn is_saving(&self) -> bool {
-        self.saving.get() > 0
-    }
-
-    /// Done when nothing is being saved.
-    pub fn poll_saved(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.is_saving() {
-            return Poll::Ready(());
-        }
-        *self.waker.borrow_mut() = Some(cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-impl Drop for Saving {
-    fn drop(&mut self) {
-        self.0.saving.set(self.0.saving.get() - 1);
-        if let Some(waker) = self.0.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-}
 
 /// Counts a connection against its server's limit for as long as it lives.
 #[derive(Debug)]
@@ -190,24 +84,8 @@ pub struct Conn {
     pub place: u32,
     /// What is set on it.
     pub state: Rc<SessionState>,
-    /// Whose user variables (and SQL-level prepared statements) it holds; 0 for none.
-    pub private_of: SessionUid,
-    /// The version of the owner's user variables that it holds.
-    pub private_version: u64,
-    /// The session that used it last.
-    pub last_user: SessionUid,
-    /// Which of that session's statements it ran last.
-    pub last_seq: u64,
-    /// The value that LAST_INSERT_ID() has, where that is known.
-    pub last_insert_id: Option<u64>,
-    /// Where that session finds what is saved for it.
-    pub keeper: Option<Rc<Keeper>>,
-    /// It is on its way to another session, which will save that first.
-    pub saving: Option<Saving>,
-    /// What the last user might still ask about.
-    pub residue: Residue,
-    /// The last session that may have drawn from sequences since it was new: LASTVAL() is its. 0: none.
-    pub drew: SessionUid,
+    /// What it remembers of the sessions that have used it.
+    pub books: Books,
     /// Prepared statements it holds.
     pub prepared: Prepared,
     /// Session tracking is set as a client wanted it, not as Millrace needs it.
@@ -275,14 +153,7 @@ impl Conn {
             family,
             status: opened.status,
             state: Rc::default(),
-            private_of: 0,
-            private_version: 0,
-            last_user: 0,
-            last_seq: 0,
-            keeper: None,
-            saving: None,
-            last_insert_id: Some(0),
-            residue: Residue::default(),
+            books: Books::default(),
             prepared: Prepared::default(),
             tracking_foreign: false,
             deaf: false,
@@ -303,7 +174,6 @@ impl Conn {
             permit,
             at: None,
             place: 0,
-            drew: 0,
             exchange: Exchange::default(),
         }
     }
@@ -717,11 +587,8 @@ impl Conn {
         self.send(&out, 1 + SET_UP).await?;
         self.deaf = true;
         self.read_answer(Expect::Simple).await?;
-        self.forget_private();
+        self.books.reset();
         self.prepared.clear();
-        self.residue = Residue::default();
-        self.drew = 0;
-        self.last_insert_id = Some(0);
         let mut state = self.finish_set_up(facts).await?;
         // The database stays, but `character_set_database` is no longer its own (observed on both
         // families): it has to be chosen again.
@@ -731,23 +598,23 @@ impl Conn {
 
     /// Asks what the last user might still want to know and keeps it for that session. For a
     /// connection that is about to be closed.
-    pub async fn save_residue(&mut self) -> Result<(), BackendError> {
-        let Some(keeper) = self.keeper.take() else {
+    pub async fn save_unread(&mut self) -> Result<(), BackendError> {
+        let Some(store) = self.books.take_store() else {
             return Ok(());
         };
+        let seq = self.books.last_seq();
         // First the warnings: any other statement clears them.
-        if self.residue.diagnostics {
+        if self.books.unread().diagnostics {
             let warnings = warnings(self.query("SHOW WARNINGS").await?);
-            keeper.keep(self.last_seq).warnings = Some(warnings);
+            store.keep(seq).warnings = Some(warnings);
         }
-        let rows = self
-            .query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS() LIMIT 1")
-            .await?;
-        let mut saved = keeper.keep(self.last_seq);
+        let rows = self.query(SAVE_NUMBERS).await?;
+        self.books.set_insert_id(BLANK_ID);
+        let mut saved = store.keep(seq);
         saved.last_insert_id = number(&rows, 0);
         saved.found_rows = number(&rows, 1);
         drop(saved);
-        self.saving = None;
+        self.books.saved();
         Ok(())
     }
 
@@ -777,30 +644,22 @@ impl Conn {
         }
     }
 
-    /// It goes to another session than the one that used it last.
-    pub fn leave_owner(&mut self) {
-        if self.last_user != 0 && !self.residue.is_empty() {
-            self.saving = self.keeper.as_ref().map(Keeper::begin);
-        }
+    /// Its server, and the count of the last statement that a session can ask about here.
+    pub fn last_statement(&self) -> (ServerId, u64) {
+        (self.server, self.books.last_seq())
     }
 
-    /// Forgets whose user variables it holds; they are gone on the server.
-    pub fn forget_private(&mut self) {
-        self.private_of = 0;
-        self.private_version = 0;
+    /// What `session` has at `at` (a server, and one of its statements) is on this connection: nobody has used
+    /// it since.
+    pub fn is_at(&self, session: SessionUid, at: Option<(ServerId, u64)>) -> bool {
+        self.books.is_of(session) && at == Some(self.last_statement())
     }
 
     /// Nothing of what sessions did is left on the server.
     fn be_new(&mut self) {
         self.deaf = true;
-        self.forget_private();
+        self.books.login();
         self.prepared.clear();
-        self.residue = Residue::default();
-        self.drew = 0;
-        self.last_insert_id = Some(0);
-        self.last_user = 0;
-        self.last_seq = 0;
-        self.keeper = None;
         self.one_shot = false;
         self.state = Rc::default();
     }
@@ -890,6 +749,16 @@ fn is_path_lost(error: &io::Error) -> bool {
             | io::ErrorKind::NetworkUnreachable
     )
 }
+
+/// LAST_INSERT_ID() of a connection that nobody's was left on: no table generates it. InnoDB
+/// refuses with error 1467 (observed), and an explicit value leaves LAST_INSERT_ID() alone.
+pub const BLANK_ID: u64 = u64::MAX;
+
+/// Asks for the numbers of the session before, and takes its LAST_INSERT_ID() off the connection:
+/// the parts of a select list are worked out in their order. Without LIMIT, `sql_select_limit=0`
+/// would keep the server from working out anything (observed).
+pub const SAVE_NUMBERS: &str = "SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS(),\
+    LAST_INSERT_ID(18446744073709551615) LIMIT 1";
 
 /// The answers of what `frame_set_up` frames.
 const SET_UP: usize = 2;

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use crate::conn::{Conn, SessionUid};
+use crate::books::SessionUid;
+use crate::conn::Conn;
 use crate::fresh::Version;
 use crate::prepared::StatementUid;
 use crate::state::SessionState;
@@ -49,12 +50,12 @@ impl<'a> Wish<'a> {
         if conn.version < self.version {
             return TOO_OLD;
         }
-        let rank = if conn.last_user == self.uid {
+        let rank = if conn.books.is_of(self.uid) {
             OWN
         } else {
             CLEAN
                 + u8::from(!Rc::ptr_eq(&conn.state, self.state))
-                + 2 * u8::from(conn.private_of != 0 && conn.private_of != self.uid)
+                + 2 * u8::from(conn.books.has_variables_of_other(self.uid))
         };
         rank + LACKS_STATEMENT * u8::from(self.lacks(conn))
     }
@@ -114,10 +115,10 @@ impl Idle {
     pub(crate) fn push(&mut self, conn: Box<Conn>) {
         if conn.version < self.newest_wanted {
             self.old.push(conn);
-        } else if conn.residue.is_empty() {
+        } else if !conn.books.is_missed() {
             self.free.push(conn);
         } else {
-            self.bound.push((conn.last_user, conn));
+            self.bound.push((conn.books.last_user(), conn));
         }
     }
 
@@ -137,7 +138,7 @@ impl Idle {
         if version > self.newest_wanted {
             self.set_aside(version);
         }
-        let is_free = |conn: &Conn| conn.residue.is_empty();
+        let is_free = |conn: &Conn| !conn.books.is_missed();
         let at = self.old.iter().rposition(|conn| is_free(conn))?;
         Some(self.old.remove(at))
     }
@@ -145,14 +146,14 @@ impl Idle {
     /// For a session that was there before they were too old.
     #[cold]
     fn take_from_old(&mut self, wish: &Wish<'_>) -> Option<Found> {
-        let own = |conn: &Conn| conn.last_user == wish.uid && conn.version >= wish.version;
+        let own = |conn: &Conn| conn.books.is_of(wish.uid) && conn.version >= wish.version;
         let at = self.old.iter().rposition(|conn| own(conn));
         let at = at.or_else(|| {
             let (back, _) = best(self.old.iter().rev(), wish)?;
             Some(self.old.len() - 1 - back)
         })?;
         let conn = self.old.swap_remove(at);
-        let was_bound = conn.last_user != wish.uid && !conn.residue.is_empty();
+        let was_bound = conn.books.is_missed_by_other(wish.uid);
         Some(Found { conn, was_bound })
     }
 
@@ -217,7 +218,7 @@ impl Idle {
 
     /// The one that ran statement `seq` of `uid`, if nothing was run on it since.
     pub(crate) fn take_own(&mut self, uid: SessionUid, seq: u64) -> Option<Box<Conn>> {
-        let ran = |conn: &Conn| conn.last_user == uid && conn.last_seq == seq;
+        let ran = |conn: &Conn| conn.books.is_at(uid, seq);
         let bound = |(owner, conn): &(SessionUid, Box<Conn>)| *owner == uid && ran(conn);
         if let Some(at) = self.bound.iter().rposition(bound) {
             return Some(self.bound.remove(at).1);
@@ -293,7 +294,6 @@ mod tests {
     use millrace_topology::ServerId;
 
     use super::*;
-    use crate::conn::Residue;
     use crate::connect::Opened;
     use crate::stream::Stream;
 
@@ -318,12 +318,8 @@ mod tests {
         };
         let mut conn = Conn::new(opened, ServerId(0), Family::MySql, None);
         conn.used = used;
-        conn.last_user = last_user;
-        conn.last_seq = used;
-        conn.residue = Residue {
-            insert_id: is_missed,
-            ..Residue::default()
-        };
+        conn.books.mark(last_user, used);
+        conn.books.has_messages(is_missed);
         Box::new(conn)
     }
 
@@ -428,7 +424,7 @@ mod tests {
         while let Some(oldest) = idle.oldest() {
             let conn = idle.take_oldest().unwrap();
             assert_eq!(conn.used, oldest);
-            seen.push((conn.used, conn.last_user));
+            seen.push((conn.used, conn.books.last_user()));
         }
         assert_eq!(seen, [(1, 8), (1, 7), (2, 7), (3, 8)]);
     }

@@ -2,6 +2,7 @@
 //! that is set on them again, and the probes that watch the servers. Never looks at a client.
 
 pub mod account;
+pub mod books;
 mod chronicle;
 mod clock;
 pub mod compressed;

@@ -52,17 +52,17 @@ impl Session {
     /// Whether something of the session may live on its last connection: user variables, messages,
     /// a number that only the server knows.
     pub(crate) fn may_need_its_own(&self) -> bool {
-        self.private.version != 0
-            || self.insert_id_at.is_some()
-            || self.diagnostics_at.is_some()
-            || !self.found_rows_known
+        self.image.vars.private.version != 0
+            || self.image.last.insert_id.at.is_some()
+            || self.image.last.messages.at.is_some()
+            || !self.image.last.found_rows.known
     }
 
     /// The prepared statement that a request executes.
     fn executed_by(&self, request: &Request<'_>) -> Option<&ClientStatement> {
         match request.main {
             Main::Packet(_) => None,
-            Main::Execute { id, .. } => self.statements.get(id),
+            Main::Execute { id, .. } => self.image.statements.get(id),
         }
     }
 
@@ -87,12 +87,12 @@ impl Session {
         };
         let chosen = incarnation();
         let wish = self.wish(server, state, request);
-        let queued = match last && self.route.patient {
+        let queued = match last && self.running.route.patient {
             true => pool.queue_patiently(&wish),
             false => pool.queue(&wish),
         };
         let taken = match queued {
-            Ok(waiting) if self.route.brief && !last => {
+            Ok(waiting) if self.running.route.brief && !last => {
                 Box::pin(tokio::time::timeout(BRIEF, self.unless_killed(waiting)))
                     .await
                     .unwrap_or_else(|_| {
@@ -112,7 +112,7 @@ impl Session {
                 Err(Answer::no_server(NoServer::NoPrimary).into())
             }
             Ok(lease) => {
-                self.runs_since.set(Instant::now());
+                self.running.runs_since.set(Instant::now());
                 Ok(lease)
             }
             Err(_) if self.was_killed() => Err(self.interrupted().await),

@@ -9,9 +9,10 @@ use millrace_sql::{Access, Kind, Statement};
 use millrace_topology::{ServerId, Snapshot, Waits};
 
 use crate::failure::Answer;
+use crate::image::transaction::Transaction;
 use crate::lease::Request;
 use crate::otherwise::asks_server;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 use crate::worker::SERVERS;
 
 impl Session {
@@ -27,7 +28,7 @@ impl Session {
                 if reason.is_balanced() && seen.is_none() {
                     self.worker.rotate();
                 }
-                self.route.reason = Some(reason);
+                self.running.route.reason = Some(reason);
                 Ok(candidates)
             }
             Decision::NoServer(why) => Err(Answer::no_server(why)),
@@ -57,15 +58,15 @@ impl Session {
             }
         }
         let alone = candidates.len() == 1 && self.lease.is_none();
-        if !alone || std::mem::replace(&mut self.route.passed, true) {
+        if !alone || std::mem::replace(&mut self.running.route.passed, true) {
             return false;
         }
         let Some(access) = self.elsewhere(request, true) else {
             return false;
         };
-        self.route.instead = Some(access);
+        self.running.route.instead = Some(access);
         let others = self.candidates(request);
-        self.route.instead = None;
+        self.running.route.instead = None;
         let Ok(others) = others else {
             return false;
         };
@@ -79,7 +80,7 @@ impl Session {
                     wait: false,
                 },
             );
-            self.route.brief = true;
+            self.running.route.brief = true;
             return false;
         }
         true
@@ -95,10 +96,10 @@ impl Session {
         at: usize,
     ) -> bool {
         let last = at + 1 == candidates.len();
-        if !last || self.route.patient || self.was_killed() || !pool.is_full() {
+        if !last || self.running.route.patient || self.was_killed() || !pool.is_full() {
             return false;
         }
-        self.route.patient = true;
+        self.running.route.patient = true;
         self.is_passed_by(request, pool, candidates, at);
         true
     }
@@ -120,7 +121,7 @@ impl Session {
             // After that: what was known of the primary may be older than the last write.
             self.note_all_written();
             self.has_all_written();
-            if self.seen.is_some() && self.worker.waits_of_primary() == Waits::Cluster {
+            if self.image.reads.seen.is_some() && self.worker.waits_of_primary() == Waits::Cluster {
                 // The node where it has read last may not have that.
                 return self.settle_seen();
             }
@@ -131,7 +132,7 @@ impl Session {
     /// Whether a read of the session could run anywhere but on the primary: where it could not,
     /// nobody is asked how far he is, but at level `global` the primary what it has.
     fn has_choice(&self) -> bool {
-        self.target != Target::PrimaryOnly
+        self.client.target != Target::PrimaryOnly
             && self.worker.with_world(|world| {
                 let snapshot = &world.snapshot;
                 snapshot.primary.is_none() || snapshot.servers.len() > 1
@@ -148,11 +149,11 @@ impl Session {
         let global = self.needs_frontier(request);
         let directions = request.directions.as_ref();
         let view = SessionView {
-            target: self.target,
+            target: self.client.target,
             consistency: self.level_for(request),
             pinned_to: self.lease.as_ref().map(|lease| lease.server),
-            transaction: match self.transaction {
-                Transaction::None if self.rerun.is_some() => self.lost_transaction(),
+            transaction: match self.image.tx.state {
+                Transaction::None if self.image.tx.rerun.is_some() => self.lost_transaction(),
                 Transaction::None => TxView::None,
                 Transaction::Deferred {
                     read_only: true, ..
@@ -162,20 +163,24 @@ impl Session {
             required: self.required(),
             seen,
             primary_lags: self.may_primary_lag(request),
-            home: self.home,
+            home: self.image.reads.home,
             wanted: directions.and_then(|directions| directions.wanted),
             about_server: request.access == Access::PrimaryRead
-                && !self.settings.finds_last_row
+                && !self.image.vars.switches.finds_last_row
                 && request
                     .inner
                     .map_or(request.class, |inner| inner.0)
                     .asks_about_server(),
-            position_unknown: self.position_unknown
-                || self.position_stale
-                || (global && self.frontier.is_none()),
-            serializable: self.settings.serializable,
-            autocommit_off: self.autocommit_off(),
-            otherwise: self.route.instead.or_else(|| self.otherwise(request)),
+            position_unknown: self.image.reads.unknown
+                || self.image.reads.stale
+                || (global && self.image.reads.frontier.is_none()),
+            serializable: self.image.vars.switches.serializable,
+            autocommit_off: self.image.autocommit_off(),
+            otherwise: self
+                .running
+                .route
+                .instead
+                .or_else(|| self.otherwise(request)),
         };
         let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
         let measures = self.worker.options().routing.balance == Balance::Latency;
@@ -204,7 +209,12 @@ impl Session {
 
     /// The transaction that is to be run again.
     pub(crate) fn lost_transaction(&self) -> TxView {
-        let begun = self.rerun.as_ref().map(|rerun| &rerun.journal.begun);
+        let begun = self
+            .image
+            .tx
+            .rerun
+            .as_ref()
+            .map(|rerun| &rerun.journal.begun);
         match begun {
             Some(begun) if begun.read_only => TxView::ReadOnly,
             _ => TxView::ReadWrite,

@@ -22,7 +22,7 @@ use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::{ClientStatement, TEMPORARY};
 use crate::questions::{asks_connection, asks_own_number, is_about_last, with_connection_id};
 use crate::route;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 
 /// Whether clients may share the statement on a server connection: it is nothing but its text, under
 /// what is set.
@@ -40,7 +40,7 @@ impl Session {
     /// The error of a command that names a statement which the client does not have.
     async fn unknown_statement(&mut self, id: u32, command: &str) -> Failure {
         // MySQL 9 names the function that looks first (observed).
-        let command = match self.family {
+        let command = match self.image.family {
             Family::MySql => "mysql_stmt_precheck",
             Family::MariaDb => command,
         };
@@ -52,7 +52,7 @@ impl Session {
     /// COM_STMT_PREPARE.
     pub(crate) async fn prepare(&mut self, packet: &[u8], text: &[u8]) -> Result<(), Failure> {
         let limit = self.worker.options().statements_max;
-        if self.statements.len() >= limit {
+        if self.image.statements.len() >= limit {
             let text = format!(
                 "Can't create more than max_prepared_stmt_count statements \
                  (current value: {limit}; Millrace: limits.max_prepared_statements)"
@@ -62,7 +62,7 @@ impl Session {
         let rewritten = self.rewritten_for_good(text);
         let text = rewritten.as_deref().unwrap_or(text);
         let mut class = self.worker.take_statement();
-        classify(text, &self.lex, &mut class);
+        classify(text, &self.image.vars.lex, &mut class);
         if class.flags.contains(Flags::MILLRACE_VARIABLE) || route::is_own(text) {
             let prepared = self.prepare_own(text, &class).await;
             self.worker.put_statement(class);
@@ -74,8 +74,8 @@ impl Session {
         let mut framed = Vec::new();
         let (packet, text) = match own_number.as_ref().or(rewritten.as_ref()) {
             Some(text) => {
-                classify(text, &self.lex, &mut class);
-                if own_number.is_some() && !asks_connection(text, &self.lex) {
+                classify(text, &self.image.vars.lex, &mut class);
+                if own_number.is_some() && !asks_connection(text, &self.image.vars.lex) {
                     class.flags.remove(Flags::USES_CONNECTION_ID);
                 }
                 let payload = [&[COM_STMT_PREPARE][..], text].concat();
@@ -84,7 +84,7 @@ impl Session {
             }
             None => (packet, text),
         };
-        let id = self.statements.next_id();
+        let id = self.image.statements.next_id();
         // Preparing runs nothing, so that nothing follows for the session: it is only sent
         // where the statement will run.
         let mut preparing = self.worker.take_statement();
@@ -109,16 +109,17 @@ impl Session {
         let ran = self.run_somewhere(&request).await;
         let ended = match ran {
             Ok(mut lease) => {
-                if let Some((server_id, _, params)) = self.outcome.prepared {
+                if let Some((server_id, _, params)) = self.running.outcome.prepared {
                     self.note_prepared(&mut lease, &class);
-                    let shared = self.temporary_tables.is_empty() && is_shareable(&class);
+                    let shared =
+                        self.image.held.temporary_tables.is_empty() && is_shareable(&class);
                     let mut statement = ClientStatement {
                         uid: self.worker.next_statement_uid(),
                         shared,
                         unused: None,
                         text: text.into(),
                         class: Rc::new((*class).clone()),
-                        context: self.state.clone(),
+                        context: self.image.vars.state.clone(),
                         params,
                         types: Box::default(),
                         types_changed: 0,
@@ -135,7 +136,7 @@ impl Session {
                         }
                     }
                     self.hold_new(&mut lease, &statement, server_id).await;
-                    self.statements.add(id, statement);
+                    self.image.statements.add(id, statement);
                 }
                 self.conclude(lease, &request, b"").await
             }
@@ -152,9 +153,9 @@ impl Session {
         if !self.worker.shared.rules.rewrites() {
             return None;
         }
-        let class = self.worker.classify(text, &self.lex);
+        let class = self.worker.classify(text, &self.image.vars.lex);
         let access = self.access(&class, text);
-        let directions = self.said(&class, text, access, &self.state.database);
+        let directions = self.said(&class, text, access, &self.image.vars.state.database);
         self.worker.put_class(class);
         self.rewritten(directions.as_deref(), text)
     }
@@ -166,9 +167,9 @@ impl Session {
         payload: &[u8],
         execute: StmtExecute<'_>,
     ) -> Result<(), Failure> {
-        let (capabilities, family) = (self.capabilities, self.family);
-        let id = self.statements.real(execute.id);
-        let Some(statement) = self.statements.get_mut(id) else {
+        let (capabilities, family) = (self.client.capabilities, self.image.family);
+        let id = self.image.statements.real(execute.id);
+        let Some(statement) = self.image.statements.get_mut(id) else {
             let unknown = self.unknown_statement(execute.id, "mysqld_stmt_execute");
             return Err(Box::pin(unknown).await);
         };
@@ -177,7 +178,7 @@ impl Session {
                 Family::MySql => "mysql_stmt_precheck",
                 Family::MariaDb => "mysqld_stmt_send_long_data",
             };
-            self.statements.clear_long_data(id);
+            self.image.statements.clear_long_data(id);
             let text = format!("Incorrect arguments to {command}");
             return Err(Answer::client(1210, b"HY000", text).into());
         }
@@ -235,7 +236,7 @@ impl Session {
         {
             return killed;
         }
-        if self.lease.is_none() && self.rerun.is_none() && is_about_last(&class) {
+        if self.lease.is_none() && self.image.tx.rerun.is_none() && is_about_last(&class) {
             return Box::pin(self.execute_about_last(packet, id, types)).await;
         }
         // A cursor keeps its connection, which must then take whatever comes next.
@@ -258,11 +259,11 @@ impl Session {
         // Made in its box, where `Box::pin` would copy it.
         let running = Box::write(Box::new_uninit(), self.run_somewhere(&request));
         let ran = Box::into_pin(running).await;
-        self.statements.clear_long_data(id);
+        self.image.statements.clear_long_data(id);
         let lease = ran?;
         if wants_cursor
-            && self.outcome.status.contains(Status::CURSOR_EXISTS)
-            && let Some(statement) = self.statements.get_mut(id)
+            && self.running.outcome.status.contains(Status::CURSOR_EXISTS)
+            && let Some(statement) = self.image.statements.get_mut(id)
         {
             statement.cursor = true;
             self.pin(PinReason::Cursor);
@@ -288,15 +289,15 @@ impl Session {
         id: u32,
         types: Types,
     ) -> Result<(), Failure> {
-        let Some(asking) = self.statements.get(id) else {
+        let Some(asking) = self.image.statements.get(id) else {
             return Err(Failure::Ended);
         };
         let (class, text) = (asking.class.clone(), asking.text.clone());
         self.gather_answers().await;
         if class.kind == Kind::Diagnostics {
-            self.answers_binary = true;
+            self.running.answers_binary = true;
             let answered = self.show_saved_warnings(&text).await;
-            self.answers_binary = false;
+            self.running.answers_binary = false;
             if answered? {
                 return Ok(());
             }
@@ -314,12 +315,12 @@ impl Session {
         let asked = request(&class, access, packet, id, None);
         let answered = self.with_known_answers(&asked, &text)?;
         let text: Rc<[u8]> = answered.map_or(text, Into::into);
-        let class = Rc::new(self.worker.classify(&text, &self.lex));
-        let database = self.state.database.clone();
+        let class = Rc::new(self.worker.classify(&text, &self.image.vars.lex));
+        let database = self.image.vars.state.database.clone();
         let directions = self.directions(&class, &text, access, &database);
         refusal(directions.as_deref())?;
         let uid = self.worker.next_statement_uid();
-        self.statements.add_temporary(id, uid, &text, &class);
+        self.image.statements.add_temporary(id, uid, &text, &class);
         // Its rows are sent whole: a cursor would be another statement's than the client's.
         let mut packet = packet.to_vec();
         if let Some(flags) = packet.get_mut(packet::HEADER + 5) {
@@ -328,7 +329,7 @@ impl Session {
         let asked = request(&class, access, &packet, TEMPORARY, directions);
         let begun = std::time::Instant::now();
         let ran = self.run_somewhere(&asked).await;
-        self.statements.remove(TEMPORARY);
+        self.image.statements.remove(TEMPORARY);
         let mut lease = ran?;
         if let Some(held) = lease.prepared.remove(uid) {
             lease.close_statement(held).await;
@@ -343,7 +344,7 @@ impl Session {
 
     /// A cursor was closed: the pin ends with the last one.
     fn unpin_cursor(&mut self) {
-        if !self.statements.has_cursor() {
+        if !self.image.statements.has_cursor() {
             self.unpin(PinReason::Cursor);
         }
     }
@@ -355,8 +356,8 @@ impl Session {
         id: u32,
         flags: u16,
     ) -> Result<(), Failure> {
-        let id = self.statements.real(id);
-        let Some(statement) = self.statements.get(id) else {
+        let id = self.image.statements.real(id);
+        let Some(statement) = self.image.statements.get(id) else {
             return Err(self.unknown_statement(id, "mysqld_stmt_bulk_execute").await);
         };
         let _ = flags;
@@ -390,14 +391,14 @@ impl Session {
         data: &[u8],
     ) -> Result<(), Failure> {
         let limit = self.worker.options().long_data_max;
-        if self.statements.long_data + data.len() > limit {
+        if self.image.statements.long_data + data.len() > limit {
             let text = format!(
                 "Parameter of prepared statement which is set through mysql_send_long_data() is longer \
                  than 'max_long_data_size' bytes (Millrace: limits.max_long_data is {limit})"
             );
             return Err(Failure::Fatal(Answer::client(1153, b"08S01", text)));
         }
-        if let Some(statement) = self.statements.get_mut(id) {
+        if let Some(statement) = self.image.statements.get_mut(id) {
             statement.bad_long_data |= param >= statement.params;
             match statement.long_data.last_mut() {
                 Some((last, bytes))
@@ -407,14 +408,14 @@ impl Session {
                 }
                 _ => statement.long_data.push((param, data.to_vec())),
             }
-            self.statements.long_data += data.len();
+            self.image.statements.long_data += data.len();
         }
         Ok(())
     }
 
     /// COM_STMT_CLOSE: no answer. The server's statement goes when its connection has too many.
     pub(crate) async fn close_statement(&mut self, id: u32) -> Result<(), Failure> {
-        let Some(statement) = self.statements.remove(id) else {
+        let Some(statement) = self.image.statements.remove(id) else {
             return Ok(());
         };
         if let Some(lease) = &mut self.lease
@@ -441,9 +442,9 @@ impl Session {
 
     /// COM_STMT_RESET: forgets long data and closes the cursor.
     pub(crate) async fn reset_statement(&mut self, packet: &[u8], id: u32) -> Result<(), Failure> {
-        let id = self.statements.real(id);
-        self.statements.clear_long_data(id);
-        let Some(statement) = self.statements.get_mut(id) else {
+        let id = self.image.statements.real(id);
+        self.image.statements.clear_long_data(id);
+        let Some(statement) = self.image.statements.get_mut(id) else {
             return Err(self.unknown_statement(id, "mysqld_stmt_reset").await);
         };
         if !std::mem::take(&mut statement.cursor) {
@@ -478,12 +479,12 @@ impl Session {
 
     /// COM_STMT_FETCH.
     pub(crate) async fn fetch(&mut self, packet: &[u8], id: u32) -> Result<(), Failure> {
-        let id = self.statements.real(id);
-        let Some(statement) = self.statements.get(id) else {
+        let id = self.image.statements.real(id);
+        let Some(statement) = self.image.statements.get(id) else {
             return Err(self.unknown_statement(id, "mysqld_stmt_fetch").await);
         };
         if !statement.cursor {
-            let dot = if self.family == Family::MySql {
+            let dot = if self.image.family == Family::MySql {
                 "."
             } else {
                 ""
@@ -509,10 +510,10 @@ impl Session {
         };
         let ended = match self.run_somewhere(&request).await {
             Ok(lease) => {
-                let done = self.outcome.error.is_some()
-                    || self.outcome.status.contains(Status::LAST_ROW_SENT);
+                let done = self.running.outcome.error.is_some()
+                    || self.running.outcome.status.contains(Status::LAST_ROW_SENT);
                 if done {
-                    if let Some(statement) = self.statements.get_mut(id) {
+                    if let Some(statement) = self.image.statements.get_mut(id) {
                         statement.cursor = false;
                     }
                     self.unpin_cursor();
@@ -531,7 +532,7 @@ impl Session {
         let _ = packet;
         self.read_found_rows().await;
         self.release_everything();
-        let database = self.state.database.clone();
+        let database = self.image.vars.state.database.clone();
         self.begin_anew(database).await?;
         self.ok(OkFields::default()).await
     }
@@ -540,16 +541,16 @@ impl Session {
     async fn begin_anew(&mut self, database: Box<[u8]>) -> Result<(), Failure> {
         let state = SessionState {
             database,
-            multi_statements: self.state.multi_statements,
+            multi_statements: self.image.vars.state.multi_statements,
             ..self.state_of_new().await?
         };
-        self.set_level(self.level_given);
+        self.set_level(self.image.reads.level_given);
         // The flag is the login's: it is in `sql_mode` no longer (observed on both families).
-        self.capabilities.remove(Capabilities::IGNORE_SPACE);
+        self.client.capabilities.remove(Capabilities::IGNORE_SPACE);
         let state = self.worker.states.share(state);
         self.set_state(state);
-        self.status = self.first_status();
-        self.was_reset = true;
+        self.image.status = self.image.first_status();
+        self.image.vars.was_reset = true;
         Ok(())
     }
 
@@ -565,7 +566,7 @@ impl Session {
                     self.worker
                         .learn_collation_number(&state, lease.results_number);
                     lease.state = self.worker.states.share(state.clone());
-                    lease.last_user = 0;
+                    lease.books.disown();
                     lease.give_back();
                     return Ok(state);
                 }
@@ -584,7 +585,7 @@ impl Session {
 
     /// FOUND_ROWS() outlives a reset and another login (observed on both families).
     async fn read_found_rows(&mut self) {
-        if self.found_rows_known {
+        if self.image.last.found_rows.known {
             return;
         }
         match self.lease.take() {
@@ -596,9 +597,9 @@ impl Session {
             None => self.gather_answers().await,
         }
         self.collect_saved();
-        if !self.found_rows_known {
-            self.found_rows = first_found_rows(self.family);
-            self.found_rows_known = true;
+        if !self.image.last.found_rows.known {
+            self.image.last.found_rows.count = first_found_rows(self.image.family);
+            self.image.last.found_rows.known = true;
         }
     }
 
@@ -611,36 +612,19 @@ impl Session {
         }
         self.unpin_all();
         self.handle.on.set(None);
-        self.statements.clear();
-        self.private.clear();
-        self.transaction = Transaction::None;
-        (self.journal, self.rerun) = (None, None);
         self.handle.begun.set(false);
-        self.one_shot.clear();
-        self.one_shot_waits = false;
-        self.one_shot_read_only = None;
-        self.owns_gtid = false;
-        self.insert_id_at = None;
-        self.last_insert_id = 0;
-        self.last_server = None;
-        self.diagnostics_at = None;
-        self.found_rows_at = None;
-        self.drew_at = None;
-        self.row_count = 0;
-        self.seq += 1;
-        self.status = Status::AUTOCOMMIT;
-        let by_default = self.worker.with_world(|world| world.tracked_by_default());
-        self.tracks = crate::session::Tracks::new(self.family, &by_default);
+        let tracked = self.worker.with_world(|world| world.tracked_by_default());
+        self.image.reset(&tracked);
     }
 
     /// COM_CHANGE_USER: a login on the same connection.
     pub(crate) async fn change_user(&mut self, body: &[u8]) -> Result<(), Failure> {
-        let family = match self.family {
+        let family = match self.image.family {
             Family::MySql => handshake::Family::MySql,
             Family::MariaDb => handshake::Family::MariaDb,
         };
-        let parsed = ChangeUser::parse(body, self.capabilities, family);
-        let old_database = self.state.database.clone();
+        let parsed = ChangeUser::parse(body, self.client.capabilities, family);
+        let old_database = self.image.vars.state.database.clone();
         self.read_found_rows().await;
         self.release_everything();
         let Ok(change) = parsed else {
@@ -648,10 +632,10 @@ impl Session {
             return self.stays_who_it_is(&answer, 1, old_database).await;
         };
         // As with COM_RESET_CONNECTION.
-        self.capabilities.remove(Capabilities::IGNORE_SPACE);
+        self.client.capabilities.remove(Capabilities::IGNORE_SPACE);
         let collation = self.collation_of(change.collation);
         // Clients that know of no plugins cannot be asked anew: theirs is the greeting's nonce.
-        let is_asked_anew = self.capabilities.contains(Capabilities::PLUGIN_AUTH);
+        let is_asked_anew = self.client.capabilities.contains(Capabilities::PLUGIN_AUTH);
         let named = change.plugin.as_deref().unwrap_or_default();
         let claim = Claim {
             user: change.user.clone(),
@@ -666,16 +650,19 @@ impl Session {
             collation,
         };
         let worker = self.worker.clone();
-        let client = std::mem::replace(&mut self.client, millrace_backend::stream::Stream::Gone);
-        let caller = self.identity.caller.clone();
+        let client = std::mem::replace(
+            &mut self.client.stream,
+            millrace_backend::stream::Stream::Gone,
+        );
+        let caller = self.client.identity.caller.clone();
         let address = caller.address;
         let mut entrance = Entrance {
             worker: &worker,
             stream: client,
-            buffer: std::mem::take(&mut self.inbuf),
+            buffer: std::mem::take(&mut self.client.inbuf),
             held_back: Vec::new(),
             sequence: 1,
-            nonce: self.identity.nonce,
+            nonce: self.client.identity.nonce,
             is_native: false,
             address,
             caller,
@@ -684,7 +671,7 @@ impl Session {
                 plugin: change.plugin,
                 ..HandshakeResponse::default()
             },
-            capabilities: self.capabilities,
+            capabilities: self.client.capabilities,
             waits: Rc::default(),
         };
         let proof = entrance.prove(&claim).await;
@@ -693,27 +680,32 @@ impl Session {
             Ok(Proof::Account(account)) => entrance.vouch(account),
             _ => Vec::new(),
         };
-        self.client = entrance.stream;
-        self.inbuf = entrance.buffer;
+        self.client.stream = entrance.stream;
+        self.client.inbuf = entrance.buffer;
         let mut out = entrance.held_back;
         match proof? {
             Proof::Account(account) => {
                 *self.handle.user.borrow_mut() = account.user.clone();
                 if let Some(base) = self.worker.base(&account, collation, false) {
-                    self.base = base.state;
+                    self.image.vars.base = base.state;
                 }
-                self.identity.account = account;
-                self.identity.collation = collation;
+                self.client.identity.account = account;
+                self.client.identity.collation = collation;
                 self.begin(&claim.database);
                 // Of variables servers tell nothing here (observed on MariaDB 11.8).
                 let session = crate::login::tracked_schema(&claim.database);
                 let fields = OkFields {
-                    status: self.status,
+                    status: self.image.status,
                     session: &session,
                     info: &info,
                     ..OkFields::default()
                 };
-                millrace_protocol::ok::encode_ok(&mut out, sequence, self.capabilities, &fields);
+                millrace_protocol::ok::encode_ok(
+                    &mut out,
+                    sequence,
+                    self.client.capabilities,
+                    &fields,
+                );
                 self.send(&out).await
             }
             Proof::Denied(answer) => {
@@ -730,7 +722,7 @@ impl Session {
 
     /// The collation of a COM_CHANGE_USER. One that a handshake cannot name is at least of the right character set.
     fn collation_of(&self, id: Option<u16>) -> u8 {
-        match (u8::try_from(id.unwrap_or_default()), self.family) {
+        match (u8::try_from(id.unwrap_or_default()), self.image.family) {
             (Ok(id), _) => id,
             (Err(_), Family::MySql) => 255,
             (Err(_), Family::MariaDb) => 45,
@@ -747,7 +739,7 @@ impl Session {
     ) -> Result<(), Failure> {
         let mut out = Vec::new();
         crate::login::error_packet(answer).encode(&mut out, sequence);
-        if self.family == Family::MySql {
+        if self.image.family == Family::MySql {
             self.send(&out).await?;
             return Err(Failure::Ended);
         }

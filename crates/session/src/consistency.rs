@@ -15,9 +15,10 @@ use millrace_sql::{Access, Family, Flags, Kind, Scope, Statement, ValueKind};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot, Waits};
 
 use crate::failure::{Answer, Failure};
+use crate::image::transaction::Transaction;
 use crate::lease::Request;
 use crate::relay::Outcome;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 
 /// The name of the variable that holds a session's level.
 const VARIABLE: &str = "millrace_consistency";
@@ -86,7 +87,11 @@ const NOWHERE: ServerId = ServerId(u16::MAX);
 impl Session {
     /// The position that a read must have reached.
     pub(crate) fn required(&self) -> &GtidSet {
-        self.frontier.as_deref().unwrap_or(&self.position)
+        self.image
+            .reads
+            .frontier
+            .as_deref()
+            .unwrap_or(&self.image.reads.position)
     }
 
     /// Notes what the statement that has just been answered let the session see.
@@ -101,10 +106,10 @@ impl Session {
             return;
         }
         let server = lease.server;
-        self.home = Some(server);
+        self.image.reads.home = Some(server);
         if outcome.positioned && !reads_after_writing(class) {
             // Whoever has the session's transaction has all that was committed before it.
-            self.seen = None;
+            self.image.reads.seen = None;
         } else if self.level_for(request) != Consistency::Eventual && !sees_nothing(class) {
             let monitor = &self.worker.shared.monitor;
             let mark = monitor.positions().mark(server);
@@ -114,11 +119,17 @@ impl Session {
                 (told.0, told.1, world.snapshot.primary)
             });
             // The primary has shown all only where nobody else has shown anything before.
-            if waits == Waits::Cluster && (primary != Some(server) || self.shown_by.is_none()) {
-                self.shown_by = Some(server);
+            if waits == Waits::Cluster
+                && (primary != Some(server) || self.image.reads.shown_by.is_none())
+            {
+                self.image.reads.shown_by = Some(server);
             }
-            let before = self.seen.filter(|before| before.server == server);
-            self.seen = Some(Seen {
+            let before = self
+                .image
+                .reads
+                .seen
+                .filter(|before| before.server == server);
+            self.image.reads.seen = Some(Seen {
                 server,
                 mark,
                 // Of another machine than the server's name means now, no incarnation of it says anything.
@@ -135,7 +146,7 @@ impl Session {
     /// The server that the session has read from last, as long as it is not known how far that one
     /// was then; once it is known, any server that is as far will do.
     pub(crate) fn settle_seen(&mut self) -> Option<ServerId> {
-        let seen = self.seen?;
+        let seen = self.image.reads.seen?;
         if self.worker.waits_of(seen.server) == Waits::Cluster {
             return self.settle_in_cluster(seen.server);
         }
@@ -158,12 +169,12 @@ impl Session {
             if primary == Some(seen.server) {
                 // Whatever was required before and is not here is nowhere: a transaction of some
                 // replica's own, or one that was lost with an old primary.
-                self.position = GtidSet::clone(&found.visible);
+                self.image.reads.position = GtidSet::clone(&found.visible);
                 // Something may have been written there since.
-                self.written_seen = 0;
+                self.image.reads.written_seen = 0;
                 self.leave_out_unreplicated();
             } else if self.is_elsewhere(seen.server, &found) {
-                self.position.union(&found.visible);
+                self.image.reads.position.union(&found.visible);
             } else {
                 return Some(seen.server);
             }
@@ -172,11 +183,11 @@ impl Session {
         match view {
             Some(None) => Some(seen.server),
             // Only the primary is sure to have what was seen.
-            _ if primary.is_some() && self.target == Target::Auto => Some(NOWHERE),
+            _ if primary.is_some() && self.client.target == Target::Auto => Some(NOWHERE),
             // The primary itself is gone, and with it what it alone had; or it is not to be asked. What
             // the server was last known to have is what can be asked for.
             Some(Some(last)) => {
-                self.position.union(&last);
+                self.image.reads.position.union(&last);
                 self.settled()
             }
             None => self.settled(),
@@ -202,7 +213,7 @@ impl Session {
 
     /// Whether a node is known to have what the session must see.
     fn has_own(&self, node: ServerId) -> bool {
-        self.position.is_empty() || self.has_reached(node, &self.position)
+        self.image.reads.position.is_empty() || self.has_reached(node, &self.image.reads.position)
     }
 
     fn has_reached(&self, node: ServerId, position: &GtidSet) -> bool {
@@ -217,7 +228,7 @@ impl Session {
     /// primary may have yet to apply what the one before it wrote.
     pub(crate) fn may_primary_lag(&self, request: &Request<'_>) -> bool {
         let moved = self.worker.shared.written.moved();
-        if self.shown_by.is_none() && moved == 0 {
+        if self.image.reads.shown_by.is_none() && moved == 0 {
             return false;
         }
         let cluster = self.worker.with_world(|world| {
@@ -227,7 +238,10 @@ impl Session {
         });
         let Some(primary) = cluster else { return false };
         let lags = || {
-            self.shown_by.is_some_and(|node| node != primary)
+            self.image
+                .reads
+                .shown_by
+                .is_some_and(|node| node != primary)
                 || (moved != 0
                     && !self.required().is_empty()
                     && !self.has_reached(primary, &GtidSet::Cluster(moved)))
@@ -245,8 +259,8 @@ impl Session {
         match request.access {
             Access::Session => false,
             // All that follows in the transaction sees what its first statement does.
-            _ if matches!(self.transaction, Transaction::Deferred { .. }) => true,
-            _ if self.rerun.is_some() => true,
+            _ if matches!(self.image.tx.state, Transaction::Deferred { .. }) => true,
+            _ if self.image.tx.rerun.is_some() => true,
             _ if class.kind == Kind::Begin => true,
             Access::Read | Access::PrimaryRead => !sees_nothing(class),
             Access::Write => class.kind == Kind::Select || reads_after_writing(class),
@@ -257,20 +271,21 @@ impl Session {
     /// where the session has read before.
     fn require_everything(&mut self) {
         let count = self.worker.shared.written.reserve();
-        self.position.union(&GtidSet::Cluster(count));
-        self.seen = None;
+        self.image.reads.position.union(&GtidSet::Cluster(count));
+        self.image.reads.seen = None;
     }
 
     fn settled(&mut self) -> Option<ServerId> {
-        self.worker.bound(&mut self.position, INTERVALS_MAX);
-        self.seen = None;
+        self.worker
+            .bound(&mut self.image.reads.position, INTERVALS_MAX);
+        self.image.reads.seen = None;
         self.worker.want_positions();
         None
     }
 
     /// What the primary has and no replica will ever have is not to be waited for.
     fn leave_out_unreplicated(&mut self) {
-        let position = &mut self.position;
+        let position = &mut self.image.reads.position;
         self.worker.with_world(|world| {
             if let Some(never) = &world.snapshot.unreplicated {
                 position.subtract(never);
@@ -306,9 +321,12 @@ impl Session {
             return false;
         }
         let class = request.inner.map_or(request.class, |(inner, _)| inner);
-        let ends_with_rows = !self.capabilities.contains(Capabilities::DEPRECATE_EOF)
+        let ends_with_rows = !self
+            .client
+            .capabilities
+            .contains(Capabilities::DEPRECATE_EOF)
             && match class.kind {
-                Kind::Insert | Kind::Replace | Kind::Delete => self.family == Family::MariaDb,
+                Kind::Insert | Kind::Replace | Kind::Delete => self.image.family == Family::MariaDb,
                 Kind::Select | Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } => {
                     true
                 }
@@ -324,8 +342,14 @@ impl Session {
     /// Whether a read that may only run where the session has read last had better not, and why:
     /// asking how far that server is would let it run elsewhere.
     pub(crate) fn is_stuck(&self, request: &Request<'_>) -> Option<Stuck> {
-        let seen = self.seen.filter(|_| request.access == Access::Read)?;
-        if self.level_for(request) == Consistency::Eventual || self.target == Target::PrimaryOnly {
+        let seen = self
+            .image
+            .reads
+            .seen
+            .filter(|_| request.access == Access::Read)?;
+        if self.level_for(request) == Consistency::Eventual
+            || self.client.target == Target::PrimaryOnly
+        {
             return None;
         }
         let directions = request.directions.as_ref();
@@ -348,7 +372,7 @@ impl Session {
             let (first, most) = READS;
             let reads = match primary && routing.reads == Reads::Replicas && wanted.is_none() {
                 true => first,
-                false => first.saturating_mul(1 << self.asked).min(most),
+                false => first.saturating_mul(1 << self.image.reads.asked).min(most),
             };
             // Where it is not worth it this time, it is not at once again.
             let turn = seen.reads >= reads && (seen.reads - reads).is_multiple_of(TURNS);
@@ -402,9 +426,11 @@ impl Session {
 
     /// Asks how far the server is where the session has read last.
     pub(crate) async fn come_loose(&mut self, stuck: Stuck) {
-        let Some(seen) = &mut self.seen else { return };
+        let Some(seen) = &mut self.image.reads.seen else {
+            return;
+        };
         seen.reads = 0;
-        self.asked = (self.asked + 1).min(7);
+        self.image.reads.asked = (self.image.reads.asked + 1).min(7);
         let (server, mark) = (seen.server, seen.mark);
         if self.worker.waits_of(server) == Waits::Cluster {
             return self.require_everything();
@@ -470,7 +496,7 @@ impl Session {
                 if let Some(hidden) = hidden {
                     self.worker.found(hidden, &all);
                 }
-                self.frontier = Some(Arc::new(all));
+                self.image.reads.frontier = Some(Arc::new(all));
                 return;
             }
             Waits::Gtids | Waits::Log => {}
@@ -489,10 +515,10 @@ impl Session {
         }
         if waits == Waits::Log {
             // The session's own writes are in it, and what was required of another log is not comparable.
-            self.position = GtidSet::clone(&found.visible);
-            self.position_stale = false;
+            self.image.reads.position = GtidSet::clone(&found.visible);
+            self.image.reads.stale = false;
         }
-        self.frontier = Some(found.visible);
+        self.image.reads.frontier = Some(found.visible);
     }
 
     /// What was the primary takes no writes any more, so that somebody else may: reads that must see
@@ -523,13 +549,13 @@ impl Session {
 
     /// Whether the session has written something, and servers without GTIDs have not said where.
     fn must_ask_for_own(&self) -> bool {
-        self.position_stale && self.worker.waits_of_primary() == Waits::Log
+        self.image.reads.stale && self.worker.waits_of_primary() == Waits::Log
     }
 
     /// What was written through this process is in the session's position, its own writes among it.
     pub(crate) fn has_all_written(&mut self) {
         if self.must_ask_for_own() && !self.worker.has_hidden() {
-            self.position_stale = false;
+            self.image.reads.stale = false;
         }
     }
 
@@ -539,19 +565,19 @@ impl Session {
         match self.worker.waits_of(server) {
             Waits::Cluster => {
                 let count = self.worker.count_write();
-                self.position.union(&GtidSet::Cluster(count));
+                self.image.reads.position.union(&GtidSet::Cluster(count));
                 if self.worker.with_world(|world| world.snapshot.primary) != Some(server) {
                     self.worker.shared.written.has_moved();
                 }
             }
             Waits::Log => {
-                self.position_stale = true;
+                self.image.reads.stale = true;
                 self.worker.shared.written.hide();
                 self.worker.shared.monitor.positions().stir();
             }
             Waits::Gtids | Waits::Nothing => return,
         }
-        self.outcome.positioned = true;
+        self.running.outcome.positioned = true;
     }
 
     /// What a statement is guaranteed to see: a hint or a rule counts more than the session's own
@@ -559,10 +585,12 @@ impl Session {
     pub(crate) fn level_for(&self, request: &Request<'_>) -> Consistency {
         let said = request.directions.as_ref();
         let said = said.and_then(|directions| directions.consistency);
-        match self.transaction {
-            Transaction::None => said.unwrap_or(self.level),
+        match self.image.tx.state {
+            Transaction::None => said.unwrap_or(self.image.reads.level),
             // Its first statement says what all that follow will see.
-            Transaction::Deferred { .. } => said.map_or(self.level, |said| said.max(self.level)),
+            Transaction::Deferred { .. } => said.map_or(self.image.reads.level, |said| {
+                said.max(self.image.reads.level)
+            }),
         }
     }
 
@@ -594,7 +622,7 @@ impl Session {
         }
         let value = assignment.value.of(text);
         let level = match assignment.kind {
-            ValueKind::Default => Some(self.level_given),
+            ValueKind::Default => Some(self.image.reads.level_given),
             _ => std::str::from_utf8(unquoted(value))
                 .ok()
                 .and_then(Consistency::from_name),
@@ -607,9 +635,9 @@ impl Session {
             );
             return Err(Answer::client(1231, b"42000", text).into());
         };
-        if self.level == Consistency::Eventual && self.target == Target::Auto {
+        if self.image.reads.level == Consistency::Eventual && self.client.target == Target::Auto {
             // What it has seen until now was not noted: only the primary is sure to have it.
-            self.seen = Some(Seen {
+            self.image.reads.seen = Some(Seen {
                 server: NOWHERE,
                 mark: 0,
                 incarnation: 0,
@@ -622,7 +650,7 @@ impl Session {
 
     /// An empty one, with the column of the answer.
     pub(crate) fn variable_table(&self, text: &[u8]) -> TextResult {
-        let collation = match self.family {
+        let collation = match self.image.family {
             Family::MySql => 255,
             Family::MariaDb => 45,
         };
@@ -645,7 +673,7 @@ impl Session {
             return Err(alone().into());
         }
         let mut result = self.variable_table(text);
-        result.row(&[Value::Bytes(self.level.name().as_bytes())]);
+        result.row(&[Value::Bytes(self.image.reads.level.name().as_bytes())]);
         self.show(&result, 0).await
     }
 }

@@ -171,7 +171,7 @@ impl Session {
         let Some(get) = asked(text) else {
             return Ok(false);
         };
-        let messages = match self.diagnostics_at {
+        let messages = match self.image.last.messages.at {
             Some(_) => self.saved_warnings(),
             None => Some(Vec::new()),
         };
@@ -181,7 +181,7 @@ impl Session {
         let number = match &get.condition {
             None => None,
             Some(Number::Literal(number)) => Some(*number),
-            Some(Number::Variable(name)) => Some(self.private.number(name).unwrap_or(0)),
+            Some(Number::Variable(name)) => Some(self.image.vars.private.number(name).unwrap_or(0)),
         };
         let found = number.map(|number| {
             let at = usize::try_from(number).ok()?.checked_sub(1)?;
@@ -202,7 +202,7 @@ impl Session {
                 return Ok(true);
             }
         };
-        let (rows, count) = (self.row_count, messages.len());
+        let (rows, count) = (self.image.last.row_count, messages.len());
         let mut values = Vec::new();
         for (name, item) in &get.items {
             let value = match (item, message) {
@@ -244,7 +244,7 @@ impl Session {
         // Those of a connection that is kept for them are not known here.
         if !self.handle.pins.has(PinReason::UserVariable) {
             for (name, value) in values {
-                self.private.set(name, value.as_slice().into());
+                self.image.vars.private.set(name, value.as_slice().into());
             }
             if let Some(lease) = &mut kept {
                 self.note_private(lease, holds);
@@ -261,10 +261,13 @@ impl Session {
             .and_then(|code| code.parse().ok())
             .unwrap_or(0);
         let raised = self
+            .image
+            .last
+            .messages
             .last_error
             .filter(|(raised, _)| **level == *b"Error" && u32::from(*raised) == code);
         let state = raised.map_or_else(
-            || sqlstate(code, self.family).as_bytes().to_vec(),
+            || sqlstate(code, self.image.family).as_bytes().to_vec(),
             |(_, state)| state.to_vec(),
         );
         let text = match item {
@@ -272,12 +275,12 @@ impl Session {
             Item::RowNumber => return b"CAST(0 AS UNSIGNED)".to_vec(),
             Item::Sqlstate => &*state,
             Item::Message => message,
-            Item::ClassOrigin => origin(&state, self.family, false),
-            Item::SubclassOrigin => origin(&state, self.family, true),
+            Item::ClassOrigin => origin(&state, self.image.family, false),
+            Item::SubclassOrigin => origin(&state, self.image.family, true),
             Item::Name | Item::Number | Item::RowCount => b"",
         };
         // Saved as results are; the servers' own name for what these items are in is the default.
-        let charset = match self.state.reported("character_set_results") {
+        let charset = match self.image.vars.state.reported("character_set_results") {
             Some(charset) if item == Item::Message && !charset.starts_with(b"utf8") => {
                 String::from_utf8_lossy(charset).into_owned()
             }

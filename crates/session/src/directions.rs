@@ -88,10 +88,10 @@ impl Session {
             return;
         }
         let who = Who {
-            account: &self.identity.account.user,
-            database: &self.state.database,
+            account: &self.client.identity.account.user,
+            database: &self.image.vars.state.database,
             address: self.handle.peer.map(|(address, _)| address),
-            listener: self.entry.listener,
+            listener: self.client.entry.listener,
         };
         let selection = rules.select(&who);
         if selection != *self.selection {
@@ -142,7 +142,7 @@ impl Session {
                         text,
                         class,
                         access,
-                        mode: &self.lex,
+                        mode: &self.image.vars.lex,
                         database,
                     },
                 ));

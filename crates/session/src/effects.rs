@@ -1,7 +1,6 @@
 //! After a statement: takes in what it changed, as far as the server said so and the statement's
 //! text lets expect, and gives the connection back or keeps it, with the reason.
 
-use millrace_backend::conn::Residue;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState, Value};
 use millrace_metrics::PinReason;
@@ -16,12 +15,13 @@ use millrace_topology::{GtidSet, ServerId, Waits};
 
 use crate::failure::Failure;
 use crate::found_rows::{Found, found_rows};
+use crate::image::last::IdBefore;
+use crate::image::transaction::Transaction;
 use crate::lease::Request;
 use crate::local::words;
 use crate::pins::Cause;
-use crate::prelude::IdBefore;
 use crate::relay::Outcome;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 use crate::variables::{self, Named};
 use crate::worker::{COLLATION_DEFAULTS, CollationKey, Worker};
 use crate::written::INTERVALS_MAX;
@@ -78,19 +78,19 @@ impl Session {
         text: &[u8],
     ) -> Result<(), Failure> {
         let class = request.class;
-        let outcome = std::mem::replace(&mut self.outcome, self.worker.take_outcome());
-        self.touching = None;
+        let outcome = std::mem::replace(&mut self.running.outcome, self.worker.take_outcome());
+        self.running.touching = None;
         if self.worker.is_catalogue_stale() {
             let (class, text) = request.inner.unwrap_or((class, text));
             if self.names_touched(class, text) {
                 // What it left on the connection is told by what was defined.
                 self.flush().await?;
-                let database = &self.state.database;
+                let database = &self.image.vars.state.database;
                 Box::pin(self.worker.wait_for_catalogue(class, text, database)).await;
             }
         }
         let failed = outcome.error.is_some();
-        let mut began = !matches!(self.transaction, Transaction::None);
+        let mut began = self.image.tx.is_deferred();
         if request.expect == Expect::Prepare {
             began = false;
         } else {
@@ -98,7 +98,7 @@ impl Session {
             if outcome.has_status && outcome.status.contains(Status::IN_TRANS) {
                 lease.one_shot = false;
             }
-            self.transaction = Transaction::None;
+            self.image.tx.state = Transaction::None;
             if began {
                 self.handle.begun.set(false);
             }
@@ -109,7 +109,7 @@ impl Session {
             self.note_draws(&mut lease, class, held);
         }
         self.note_transaction(&outcome, request, began);
-        if self.journal.is_some() {
+        if self.image.tx.journal.is_some() {
             self.keep_journal(&outcome, request);
         }
         // Whoever did that, in whatever statement: the next user needs to be told again.
@@ -141,7 +141,7 @@ impl Session {
         {
             // A PREPARE that fails has dropped the statement of that name.
             let name = variables::variable_name(name.name.of(text));
-            self.private.deallocate(&name);
+            self.image.vars.private.deallocate(&name);
         }
         // From here on what ran counts, not the EXECUTE that ran it.
         let (class, text) = request.inner.unwrap_or((class, text));
@@ -157,8 +157,8 @@ impl Session {
         if hidden {
             self.note_hidden(lease.server);
         }
-        match self.concealing.take() {
-            Some(concealing) if !hidden && !self.position_unknown => concealing.told(),
+        match self.running.concealing.take() {
+            Some(concealing) if !hidden && !self.image.reads.unknown => concealing.told(),
             Some(_) => {}
             None if hidden => self.worker.shared.written.hide(),
             None => {}
@@ -190,7 +190,7 @@ impl Session {
     /// and succeeded; otherwise it may still wait on the connection, which nobody else may have then.
     fn note_one_shot(&mut self, lease: &mut Lease, class: &Statement, failed: bool) {
         let opened = self.opens_transaction(class);
-        let sent = opened && !self.one_shot.is_empty();
+        let sent = opened && !self.image.tx.next.is_empty();
         let is_primary = |worker: &Worker| {
             worker.with_world(|world| world.snapshot.primary) == Some(lease.server)
         };
@@ -200,15 +200,15 @@ impl Session {
             return;
         }
         if sent {
-            self.one_shot.clear();
-            self.one_shot_read_only = None;
+            self.image.tx.next.clear();
+            self.image.tx.next_read_only = None;
         }
         let sets = class.kind == Kind::SetTransaction && class.flags.contains(Flags::TX_ONE_SHOT);
         lease.one_shot |= class.flags.contains(Flags::TX_ONE_SHOT);
         if sets && !failed {
-            self.one_shot_waits = true;
-        } else if sent || self.one_shot_waits {
-            self.one_shot_waits = failed || !opened;
+            self.image.tx.next_waits = true;
+        } else if sent || self.image.tx.next_waits {
+            self.image.tx.next_waits = failed || !opened;
         }
     }
 
@@ -218,6 +218,8 @@ impl Session {
             return false;
         }
         let by_default = self
+            .image
+            .vars
             .state
             .effective("completion_type")
             .is_some_and(|value| value.eq_ignore_ascii_case(b"RELEASE") || value == b"2");
@@ -258,60 +260,51 @@ impl Session {
         if class.kind == Kind::Diagnostics && outcome.error.is_none() {
             if request.expect == Expect::Simple {
                 // COM_PING asks nothing.
-                self.row_count = 0;
+                self.image.last.row_count = 0;
                 return;
             }
-            self.ok_count = Some(0);
+            self.image.last.messages.ok_count = Some(0);
             // What was asked for can be asked for again.
-            let own = self
-                .diagnosed(class)
-                .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
-            if !own && lease.last_user == uid && lease.last_seq != 0 {
+            let own = lease.is_at(uid, self.diagnosed(class));
+            if !own && lease.books.is_of(uid) && lease.books.last_seq() != 0 {
                 // It may hold LAST_INSERT_ID(), but what went ahead may have counted rows.
-                lease.residue.diagnostics = false;
-                if self.found_rows_at == Some((lease.server, lease.last_seq)) {
-                    self.found_rows_at = None;
+                lease.books.has_messages(false);
+                if self.image.last.found_rows.at == Some(lease.last_statement()) {
+                    self.image.last.found_rows.at = None;
                 }
             } else if !own {
-                lease.last_user = 0;
-                lease.last_seq = 0;
-                lease.residue = Residue::default();
+                lease.books.release();
             }
             if outcome.result_sets > 0 && counts_messages(class, text) {
-                (self.found_rows, self.found_rows_known) = (outcome.rows, true);
-                self.found_rows_at = None;
+                (
+                    self.image.last.found_rows.count,
+                    self.image.last.found_rows.known,
+                ) = (outcome.rows, true);
+                self.image.last.found_rows.at = None;
             }
             // An OK (of GET DIAGNOSTICS, or to COM_PING) counts no rows, a result none at all.
-            self.row_count = if outcome.ended_ok { 0 } else { -1 };
+            self.image.last.row_count = if outcome.ended_ok { 0 } else { -1 };
             return;
         }
-        let holds_insert_id = self
-            .insert_id_at
-            .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
-        let held_rows = self
-            .found_rows_at
-            .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
-        let held_unread_rows = held_rows && lease.residue.found_rows;
-        let held_diagnostics = self
-            .diagnostics_at
-            .is_some_and(|at| at == (lease.server, lease.last_seq) && lease.last_user == uid);
+        let holds_insert_id = lease.is_at(uid, self.image.last.insert_id.at);
+        let held_rows = lease.is_at(uid, self.image.last.found_rows.at);
+        let held_unread_rows = held_rows && lease.books.unread().found_rows;
+        let held_diagnostics = lease.is_at(uid, self.image.last.messages.at);
         self.collect_saved();
-        self.seq += 1;
-        self.ok_count = match class.kind {
+        self.image.last.seq += 1;
+        self.image.last.messages.ok_count = match class.kind {
             // RESIGNAL adds to the messages there are.
             Kind::Signal if outcome.error.is_some() => Some(1),
             _ => None,
         };
-        if !holds_insert_id || lease.last_user != uid {
-            lease.residue = Residue::default();
-        }
-        lease.last_user = uid;
-        lease.last_seq = self.seq;
-        lease.keeper = Some(self.handle.saved.clone());
+        let store = &self.handle.saved;
+        lease
+            .books
+            .ran(uid, self.image.last.seq, store, holds_insert_id);
         if holds_insert_id {
-            self.insert_id_at = Some((lease.server, self.seq));
+            self.image.last.insert_id.at = Some((lease.server, self.image.last.seq));
         }
-        self.last_server = Some(lease.server);
+        self.image.last.server = Some(lease.server);
         let failed = outcome.error.is_some();
         // The rows before the one that failed have set it (observed).
         let failed_insert = failed && matches!(class.kind, Kind::Insert | Kind::Replace);
@@ -330,16 +323,15 @@ impl Session {
             )
             || sets_insert_id(class, text);
         if may_set_insert_id {
-            let held = lease.last_insert_id.take();
-            if held == Some(self.last_insert_id) || sets_insert_id(class, text) {
-                self.insert_id_before = IdBefore::Own;
+            let held = lease.books.generates_insert_id();
+            if held == Some(self.image.last.insert_id.value) || sets_insert_id(class, text) {
+                self.image.last.insert_id.before = IdBefore::Own;
             } else if !holds_insert_id || held.is_some() {
-                self.insert_id_before = IdBefore::blank(held);
+                self.image.last.insert_id.before = IdBefore::blank(held);
             }
-            lease.residue.insert_id = true;
-            self.insert_id_at = Some((lease.server, self.seq));
-            self.insert_id_seen = match failed_insert {
-                true => self.last_insert_id,
+            self.image.last.insert_id.at = Some((lease.server, self.image.last.seq));
+            self.image.last.insert_id.seen = match failed_insert {
+                true => self.image.last.insert_id.value,
                 false => outcome.insert_id,
             };
         }
@@ -351,48 +343,57 @@ impl Session {
                 Messages::Unknown => held_diagnostics,
                 Messages::Own => {
                     // One of several may have left some: the connection is asked.
-                    self.diagnostics_at = Some((lease.server, self.seq));
-                    lease.residue.diagnostics = true;
+                    self.image.last.messages.at = Some((lease.server, self.image.last.seq));
+                    lease.books.has_messages(true);
                     true
                 }
             };
         if failed || outcome.warnings > 0 {
-            lease.residue.diagnostics = true;
-            self.diagnostics_at = Some((lease.server, self.seq));
-            self.warning_count = u64::from(outcome.warnings);
+            lease.books.has_messages(true);
+            self.image.last.messages.at = Some((lease.server, self.image.last.seq));
+            self.image.last.messages.count = u64::from(outcome.warnings);
             if let Some(error) = &outcome.error {
-                self.last_error = Some((error.code, error.state));
+                self.image.last.messages.last_error = Some((error.code, error.state));
             }
         } else if !leaves_messages {
-            lease.residue.diagnostics = false;
-            self.diagnostics_at = None;
+            lease.books.has_messages(false);
+            self.image.last.messages.at = None;
         } else if held_diagnostics {
-            lease.residue.diagnostics = true;
-            self.diagnostics_at = Some((lease.server, self.seq));
+            lease.books.has_messages(true);
+            self.image.last.messages.at = Some((lease.server, self.image.last.seq));
         }
-        self.row_count = match outcome.ended_ok && !failed {
+        self.image.last.row_count = match outcome.ended_ok && !failed {
             true => i64::try_from(outcome.affected_rows).unwrap_or(i64::MAX),
             false => -1,
         };
-        let found = found_rows(self.family, counted, outcome);
+        let found = found_rows(self.image.family, counted, outcome);
         let holds_rows = held_rows || matches!(found, Found::Rows(_) | Found::Unknown);
         match found {
-            Found::Rows(rows) => (self.found_rows, self.found_rows_known) = (rows, true),
-            Found::Unknown => self.found_rows_known = false,
+            Found::Rows(rows) => {
+                (
+                    self.image.last.found_rows.count,
+                    self.image.last.found_rows.known,
+                ) = (rows, true)
+            }
+            Found::Unknown => self.image.last.found_rows.known = false,
             // Should the connection be lost, the number from before is as good as any.
             Found::Perhaps | Found::Kept => {}
         }
         // Whoever takes the connection reads it first, whatever has run on it since.
-        lease.residue.found_rows = match found {
+        lease.books.has_found_rows(match found {
             Found::Rows(_) => false,
             Found::Unknown => true,
             Found::Perhaps => held_rows,
             Found::Kept => held_unread_rows,
-        };
+        });
         if holds_rows {
-            self.found_rows_at = Some((lease.server, self.seq));
+            self.image.last.found_rows.at = Some((lease.server, self.image.last.seq));
         }
-        let asked = [self.diagnostics_at, self.insert_id_at, self.found_rows_at];
+        let asked = [
+            self.image.last.messages.at,
+            self.image.last.insert_id.at,
+            self.image.last.found_rows.at,
+        ];
         self.handle
             .saved
             .retain(|seq| asked.iter().flatten().any(|at| at.1 == seq));
@@ -404,31 +405,31 @@ impl Session {
     /// (observed).
     pub(crate) fn note_prepared(&mut self, lease: &mut Lease, class: &Statement) {
         let uid = self.handle.uid;
-        let own = lease.last_user == uid && lease.last_seq != 0;
+        let own = lease.books.is_of(uid) && lease.books.last_seq() != 0;
         if !own {
-            self.seq += 1;
+            self.image.last.seq += 1;
             // What is asked of the last statement is answered from what is known of it.
-            self.last_server = None;
-            lease.residue = Residue::default();
-            (lease.last_user, lease.last_seq) = (uid, self.seq);
-            lease.keeper = Some(self.handle.saved.clone());
+            self.image.last.server = None;
+            lease
+                .books
+                .ran(uid, self.image.last.seq, &self.handle.saved, false);
         }
-        if self.outcome.warnings > 0 {
-            lease.residue.diagnostics = true;
-            self.diagnostics_at = Some((lease.server, lease.last_seq));
-            self.warning_count = u64::from(self.outcome.warnings);
-        } else if self.family == Family::MySql || !class.tables.is_empty() {
+        if self.running.outcome.warnings > 0 {
+            lease.books.has_messages(true);
+            self.image.last.messages.at = Some(lease.last_statement());
+            self.image.last.messages.count = u64::from(self.running.outcome.warnings);
+        } else if self.image.family == Family::MySql || !class.tables.is_empty() {
             if own {
-                lease.residue.diagnostics = false;
+                lease.books.has_messages(false);
             }
-            self.diagnostics_at = None;
+            self.image.last.messages.at = None;
         }
     }
 
     /// What becomes of the messages of the statement before, where this one has none. On MariaDB
     /// (observed) a statement that reads no table leaves them.
     fn keeps_messages(&self, class: &Statement, text: &[u8]) -> Messages {
-        if self.family == Family::MySql {
+        if self.image.family == Family::MySql {
             return Messages::Cleared;
         }
         match class.kind {
@@ -487,7 +488,7 @@ impl Session {
             }
             return;
         }
-        if self.one_shot_waits {
+        if self.image.tx.next_waits {
             self.pin(PinReason::Transaction);
         }
         // An error may have ended the transaction (a deadlock, a failed statement that commits
@@ -502,7 +503,7 @@ impl Session {
         };
         let may_have_changed = began
             || self.handle.pins.has(PinReason::Transaction)
-            || self.autocommit_off()
+            || self.image.autocommit_off()
             || may_have_begun;
         if began || (outcome.error.is_some() && may_have_changed) {
             self.pin(PinReason::Transaction);
@@ -510,12 +511,12 @@ impl Session {
     }
 
     fn take_status(&mut self, status: Status) {
-        self.status = status;
+        self.image.status = status;
         if status.contains(Status::IN_TRANS) {
             // With the transaction's end it is used up.
-            self.one_shot_waits = false;
+            self.image.tx.next_waits = false;
         }
-        if status.contains(Status::IN_TRANS) || self.one_shot_waits {
+        if status.contains(Status::IN_TRANS) || self.image.tx.next_waits {
             self.pin(PinReason::Transaction);
         } else {
             self.unpin(PinReason::Transaction);
@@ -530,7 +531,7 @@ impl Session {
         class: &Statement,
         text: &[u8],
     ) {
-        let mut state = SessionState::clone(&self.state);
+        let mut state = SessionState::clone(&self.image.vars.state);
         // MariaDB reports what SET STATEMENT sets for the one statement.
         let lasting = !class.flags.contains(Flags::SET_STATEMENT);
         // The collation last: the character set, reported before or after it, would undo it.
@@ -567,7 +568,7 @@ impl Session {
         }
         if lasting && self.switches_may_differ(lease, outcome, class) {
             let switches = state::SWITCHES.iter().copied();
-            self.unreported.extend(switches.map(Box::from));
+            self.image.vars.unreported.extend(switches.map(Box::from));
         }
         // MariaDB's SET STATEMENT changes nothing for later.
         if outcome.error.is_none() && !class.flags.contains(Flags::SET_STATEMENT) {
@@ -579,7 +580,7 @@ impl Session {
         let state = self.worker.states.share(state);
         lease.state = state.clone();
         self.set_state(state);
-        if !self.speaks_utf8() && !self.private.only_ascii() {
+        if !self.speaks_utf8() && !self.image.vars.private.only_ascii() {
             // They could not be named as they were.
             self.pin(PinReason::UserVariable);
         }
@@ -589,7 +590,7 @@ impl Session {
     /// that the server names. What the text sets is known from the text.
     fn switches_may_differ(&self, lease: &Lease, outcome: &Outcome, class: &Statement) -> bool {
         let is_named = |(name, _): &(Box<str>, Box<[u8]>)| &**name == "autocommit";
-        self.family == Family::MariaDb
+        self.image.family == Family::MariaDb
             && outcome.variables.iter().any(is_named)
             && (class.assignments.is_empty() || !class.functions.is_empty())
             && self
@@ -617,7 +618,11 @@ impl Session {
         let key = CollationKey::new(lease, state, class).filter(|_| is_plain);
         match key.as_ref().and_then(|key| self.worker.collation(key)) {
             Some(collation) => name_collation(state, class, &collation),
-            None => self.unreported.push("collation_connection".into()),
+            None => self
+                .image
+                .vars
+                .unreported
+                .push("collation_connection".into()),
         }
     }
 
@@ -650,7 +655,7 @@ impl Session {
                 "collation_connection",
             ];
             state.unset("character_set_connection");
-            self.unreported.extend(of.map(Box::from));
+            self.image.vars.unreported.extend(of.map(Box::from));
             return;
         }
         if let Target::Names {
@@ -660,7 +665,10 @@ impl Session {
             let collation = variables::variable_name(collation.of(text));
             if self.worker.collation_number(&collation).is_none() {
                 // Its number comes with the answer.
-                self.unreported.push("collation_connection".into());
+                self.image
+                    .vars
+                    .unreported
+                    .push("collation_connection".into());
             }
             state.set("collation_connection", Value::Reported(collation));
             return;
@@ -690,9 +698,9 @@ impl Session {
         if name == "gtid_next" {
             let word = variables::variable_name(value);
             let literal = matches!(assignment.kind, ValueKind::String | ValueKind::Word);
-            self.owns_gtid =
+            self.image.vars.owns_gtid =
                 !(assignment.kind == ValueKind::Default || (literal && is_automatic(&word)));
-            match self.owns_gtid {
+            match self.image.vars.owns_gtid {
                 false => self.end_cause(Cause::GtidNext),
                 true => self.pin_for(Cause::GtidNext),
             }
@@ -703,7 +711,7 @@ impl Session {
             return;
         }
         if name == "sql_log_bin" {
-            self.position_unknown = true;
+            self.image.reads.unknown = true;
         }
         if NOT_STATE.contains(&&*name) {
             return;
@@ -728,7 +736,7 @@ impl Session {
             return;
         }
         if assignment.kind == ValueKind::Default && own_default {
-            self.unreported.push(name.into());
+            self.image.vars.unreported.push(name.into());
             return;
         }
         if assignment.kind == ValueKind::Default || (name == "timestamp" && value == b"0") {
@@ -742,7 +750,7 @@ impl Session {
             ValueKind::Number | ValueKind::String | ValueKind::Word => {
                 state.set(&name, Value::Literal(value.into()));
             }
-            _ => self.unreported.push(name.into()),
+            _ => self.image.vars.unreported.push(name.into()),
         }
     }
 
@@ -785,10 +793,10 @@ impl Session {
     fn note_effects(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         if class.kind == Kind::Multi {
             let mut part = self.worker.take_statement();
-            let mode = self.lex;
+            let mode = self.image.vars.lex;
             for span in parts(text, &mode) {
                 let text = span.of(text);
-                classify(text, &self.lex, &mut part);
+                classify(text, &self.image.vars.lex, &mut part);
                 if changes_logins(&part) {
                     self.worker.shared.monitor.accounts_changed(lease.server);
                 }
@@ -803,12 +811,12 @@ impl Session {
             Kind::Flush { read_lock: true } => self.pin(PinReason::LockTables),
             Kind::UnlockTables => self.unpin(PinReason::LockTables),
             Kind::Handler(HandlerOp::Open) => {
-                self.handlers += 1;
+                self.image.held.handlers += 1;
                 self.pin(PinReason::Handler);
             }
             Kind::Handler(HandlerOp::Close) => {
-                self.handlers = self.handlers.saturating_sub(1);
-                if self.handlers == 0 {
+                self.image.held.handlers = self.image.held.handlers.saturating_sub(1);
+                if self.image.held.handlers == 0 {
                     self.unpin(PinReason::Handler);
                 }
             }
@@ -820,11 +828,18 @@ impl Session {
             Kind::Prepare => self.note_prepare(lease, class, text),
             Kind::Deallocate => {
                 if let Some(name) = class.name {
-                    let holds = lease.private_version == self.private.version;
-                    self.private
+                    let uid = self.handle.uid;
+                    let holds = lease
+                        .books
+                        .holds_variables(uid, self.image.vars.private.version);
+                    self.image
+                        .vars
+                        .private
                         .deallocate(&variables::variable_name(name.name.of(text)));
                     if holds {
-                        lease.private_version = self.private.version;
+                        lease
+                            .books
+                            .set_variables(uid, Some(self.image.vars.private.version));
                     }
                 }
             }
@@ -835,13 +850,13 @@ impl Session {
         self.note_leaves(class, text);
         if class.flags.contains(Flags::ACQUIRES_USER_LOCK) {
             self.pin(PinReason::UserLock);
-            if !lock_names(text, &mut self.locks) {
-                self.locks_unknown = true;
+            if !lock_names(text, &mut self.image.held.locks) {
+                self.image.held.locks_unknown = true;
             }
         } else if class.flags.contains(Flags::RELEASES_ALL_USER_LOCKS) {
             self.unpin(PinReason::UserLock);
-            self.locks.clear();
-            self.locks_unknown = false;
+            self.image.held.locks.clear();
+            self.image.held.locks_unknown = false;
         }
         let temporary = Flags::CREATES_TEMP_TABLE | Flags::DROPS_TEMP_TABLE;
         if class.kind == Kind::Ddl && !class.flags.intersects(temporary) {
@@ -883,7 +898,7 @@ impl Session {
         if inner.kind == Kind::Call && inner.flags.contains(Flags::PARAMETERS) {
             let names = execute.user_vars_read.iter();
             let names = names.map(|name| variables::variable_name(name.of(text)));
-            self.left_variables.extend(names);
+            self.image.vars.left.extend(names);
         }
     }
 
@@ -895,22 +910,22 @@ impl Session {
         if self.worker.is_catalogue_stale() && self.names_touched(class, text) {
             self.pin(PinReason::UserVariable);
             self.pin(PinReason::UserLock);
-            self.locks_unknown = true;
+            self.image.held.locks_unknown = true;
             return;
         }
         let catalogue = self.worker.catalogue();
-        let leaves = catalogue.leaves(class, text, &self.state.database);
+        let leaves = catalogue.leaves(class, text, &self.image.vars.state.database);
         if leaves.user_variables {
             self.pin(PinReason::UserVariable);
         }
-        self.left_variables.extend(leaves.variables);
-        self.variables_untold |= leaves.session_variables;
+        self.image.vars.left.extend(leaves.variables);
+        self.image.vars.untold |= leaves.session_variables;
         if leaves.unknown_locks || !leaves.locks.is_empty() {
             self.pin(PinReason::UserLock);
-            self.locks_unknown |= leaves.unknown_locks;
+            self.image.held.locks_unknown |= leaves.unknown_locks;
             for lock in leaves.locks {
-                if !self.locks.contains(&lock) {
-                    self.locks.push(lock);
+                if !self.image.held.locks.contains(&lock) {
+                    self.image.held.locks.push(lock);
                 }
             }
         }
@@ -925,17 +940,20 @@ impl Session {
                 .filter(|table| table.usage == TableUse::Define)
             {
                 let name = variables::variable_name(table.name.of(text));
-                if !self.temporary_tables.contains(&name) {
-                    self.temporary_tables.push(name);
+                if !self.image.held.temporary_tables.contains(&name) {
+                    self.image.held.temporary_tables.push(name);
                 }
             }
             self.pin(PinReason::TemporaryTable);
-        } else if class.flags.intersects(drops) && !self.temporary_tables.is_empty() {
+        } else if class.flags.intersects(drops) && !self.image.held.temporary_tables.is_empty() {
             for table in &class.tables {
                 let name = variables::variable_name(table.name.of(text));
-                self.temporary_tables.retain(|other| *other != name);
+                self.image
+                    .held
+                    .temporary_tables
+                    .retain(|other| *other != name);
             }
-            if self.temporary_tables.is_empty() {
+            if self.image.held.temporary_tables.is_empty() {
                 self.unpin(PinReason::TemporaryTable);
             }
         }
@@ -946,20 +964,24 @@ impl Session {
             self.pin(PinReason::SessionState);
             return;
         };
-        let body =
-            millrace_sql::ident::unquote_string(source.of(text), !self.lex.no_backslash_escapes);
-        let holds = lease.private_of == 0
-            || (lease.private_of == self.handle.uid
-                && lease.private_version == self.private.version);
-        self.private.prepare(Named {
+        let body = millrace_sql::ident::unquote_string(
+            source.of(text),
+            !self.image.vars.lex.no_backslash_escapes,
+        );
+        let uid = self.handle.uid;
+        let holds = !lease
+            .books
+            .has_foreign_variables(uid, self.image.vars.private.version);
+        self.image.vars.private.prepare(Named {
             name: variables::variable_name(name.name.of(text)),
             text: text.into(),
-            context: self.state.clone(),
+            context: self.image.vars.state.clone(),
             body: body.as_ref().into(),
         });
         if holds {
-            lease.private_of = self.handle.uid;
-            lease.private_version = self.private.version;
+            lease
+                .books
+                .set_variables(uid, Some(self.image.vars.private.version));
         }
     }
 
@@ -981,7 +1003,7 @@ impl Session {
                 | Kind::Commit
                 | Kind::Rollback
         ) || class.flags.intersects(temporary | Flags::ASSIGNS_USER_VARS)
-            || !self.left_variables.is_empty();
+            || !self.image.vars.left.is_empty();
         if !explained {
             self.pin(PinReason::SessionState);
         }
@@ -991,18 +1013,21 @@ impl Session {
     /// or an error, MySQL tells it in the next OK on the connection, whoever gets that; MariaDB never
     /// does, but marks the end of rows (observed).
     fn note_untold_variables(&mut self, lease: &Lease, outcome: &Outcome, class: &Statement) {
-        if !std::mem::take(&mut self.variables_untold) {
+        if !std::mem::take(&mut self.image.vars.untold) {
             return;
         }
         if lease.tracking_foreign {
             return self.pin(PinReason::SessionState);
         }
-        let with_rows = self.capabilities.contains(Capabilities::DEPRECATE_EOF);
+        let with_rows = self
+            .client
+            .capabilities
+            .contains(Capabilities::DEPRECATE_EOF);
         let failed = outcome.error.is_some();
-        match self.family {
+        match self.image.family {
             // What is asked about the error would be told.
             Family::MySql if failed && with_rows => self.pin(PinReason::SessionState),
-            Family::MySql => self.variables_untold = failed || !(outcome.ended_ok || with_rows),
+            Family::MySql => self.image.vars.untold = failed || !(outcome.ended_ok || with_rows),
             Family::MariaDb => {
                 if failed
                     || (outcome.end_marked && !with_rows)
@@ -1017,7 +1042,8 @@ impl Session {
     /// Whether reads can still be held to what the session has written.
     fn note_position(&mut self, outcome: &Outcome, request: &Request<'_>) {
         if outcome.positioned {
-            self.worker.bound(&mut self.position, INTERVALS_MAX);
+            self.worker
+                .bound(&mut self.image.reads.position, INTERVALS_MAX);
         }
         if request.access != Access::Write || outcome.positioned {
             return;
@@ -1027,7 +1053,7 @@ impl Session {
             primary.is_none_or(|view| view.waits != Waits::Nothing)
         });
         if !tracked {
-            self.position_unknown = true;
+            self.image.reads.unknown = true;
         }
     }
 
@@ -1035,17 +1061,17 @@ impl Session {
     fn note_hidden(&mut self, server: ServerId) {
         if self.worker.waits_of(server) == Waits::Cluster {
             let count = self.worker.count_write();
-            self.position.union(&GtidSet::Cluster(count));
+            self.image.reads.position.union(&GtidSet::Cluster(count));
             return;
         }
-        self.position_stale = true;
+        self.image.reads.stale = true;
         self.worker.shared.monitor.positions().stir();
     }
 
     /// A write may have committed without saying where: its answer ended with rows, or with an
     /// error after parts of it were done.
     fn hides_position(&self, outcome: &Outcome, request: &Request<'_>) -> bool {
-        if request.access != Access::Write || outcome.positioned || self.position_unknown {
+        if request.access != Access::Write || outcome.positioned || self.image.reads.unknown {
             return false;
         }
         if self.handle.pins.has(PinReason::Transaction) && outcome.error.is_none() {
@@ -1055,11 +1081,14 @@ impl Session {
             return matches!(
                 request.class.kind,
                 Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } | Kind::Ddl
-            ) || self.autocommit_off();
+            ) || self.image.autocommit_off();
         }
         !outcome.ended_ok
             && outcome.result_sets > 0
-            && !self.capabilities.contains(Capabilities::DEPRECATE_EOF)
+            && !self
+                .client
+                .capabilities
+                .contains(Capabilities::DEPRECATE_EOF)
     }
 }
 

@@ -26,21 +26,21 @@ impl Session {
     /// the connection, which is kept.
     fn leave_unasked(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         let assigns = class.flags.contains(Flags::ASSIGNS_USER_VARS);
-        let left = !std::mem::take(&mut self.left_variables).is_empty();
+        let left = !std::mem::take(&mut self.image.vars.left).is_empty();
         if left || (assigns && !self.keep_numbers(lease, class, text)) {
             self.pin(PinReason::UserVariable);
         }
-        let untold = std::mem::take(&mut self.variables_untold);
-        if !std::mem::take(&mut self.unreported).is_empty() || untold {
+        let untold = std::mem::take(&mut self.image.vars.untold);
+        if !std::mem::take(&mut self.image.vars.unreported).is_empty() || untold {
             self.pin(PinReason::SessionState);
         }
     }
 
     pub(crate) fn has_epilogue(&self, class: &Statement, lease: &Lease) -> bool {
         class.flags.contains(Flags::ASSIGNS_USER_VARS)
-            || !self.unreported.is_empty()
-            || !self.left_variables.is_empty()
-            || self.variables_untold
+            || !self.image.vars.unreported.is_empty()
+            || !self.image.vars.left.is_empty()
+            || self.image.vars.untold
             || self.locks_to_check(class)
             || self.has_role_to_check(class)
             || (class.flags.contains(Flags::MENTIONS_SESSION_TRACK)
@@ -51,9 +51,9 @@ impl Session {
     /// The position is behind what the session wrote, and can be asked for here without being in
     /// the way of a question about the statement before.
     fn position_to_read(&self, class: &Statement, lease: &Lease) -> bool {
-        self.position_stale
+        self.image.reads.stale
             && class.kind != Kind::Diagnostics
-            && self.diagnostics_at != Some((lease.server, self.seq))
+            && self.image.last.messages.at != Some((lease.server, self.image.last.seq))
             && !self.handle.pins.has(PinReason::Transaction)
             && self
                 .worker
@@ -63,24 +63,24 @@ impl Session {
 
     /// The role may be the login's again.
     fn has_role_to_check(&self, class: &Statement) -> bool {
-        class.kind == Kind::SetRole && self.login_role.is_some()
+        class.kind == Kind::SetRole && self.image.held.login_role.is_some()
     }
 
     /// Whether a connection of the session's has the role that its login has.
     pub(crate) fn may_ask_role(&self) -> bool {
-        self.login_role.is_none()
+        self.image.held.login_role.is_none()
             && !self.is_measured()
             && !self.handle.pins.has(PinReason::SessionState)
     }
 
     /// Asks which role the connection has before a first SET ROLE: only the server knows what a login's is.
     pub(crate) async fn ask_role(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
-        match lease.last_user == self.handle.uid {
+        match lease.books.is_of(self.handle.uid) {
             true => self.save_own_diagnostics(lease).await,
             false => self.save_for_last_user(lease).await,
         }
         let role = current_role(lease).await?;
-        self.login_role = Some(role);
+        self.image.held.login_role = Some(role);
         Ok(())
     }
 
@@ -89,8 +89,8 @@ impl Session {
             lease.broken = true;
             return;
         };
-        if self.login_role.as_ref() == Some(&role) {
-            self.login_role = None;
+        if self.image.held.login_role.as_ref() == Some(&role) {
+            self.image.held.login_role = None;
             self.end_cause(Cause::Role);
         }
     }
@@ -109,13 +109,13 @@ impl Session {
         if self.is_measured() {
             return self.leave_unasked(lease, class, text);
         }
-        if std::mem::take(&mut self.variables_untold) {
+        if std::mem::take(&mut self.image.vars.untold) {
             self.save_own_diagnostics(lease).await;
             if !self.hear_variables(lease).await {
                 self.pin(PinReason::SessionState);
             }
         }
-        let left = std::mem::take(&mut self.left_variables);
+        let left = std::mem::take(&mut self.image.vars.left);
         let assigns = (class.flags.contains(Flags::ASSIGNS_USER_VARS) || !left.is_empty())
             && !self.handle.pins.has(PinReason::UserVariable);
         if assigns && !(left.is_empty() && self.keep_numbers(lease, class, text)) {
@@ -134,7 +134,7 @@ impl Session {
         if class.flags.contains(Flags::MENTIONS_SESSION_TRACK) && !class.assignments.is_empty() {
             self.read_tracking(lease).await;
         }
-        if !self.unreported.is_empty() {
+        if !self.image.vars.unreported.is_empty() {
             self.save_own_diagnostics(lease).await;
             self.read_unreported(lease, class).await;
         }
@@ -181,7 +181,7 @@ impl Session {
 
     /// Whether names in the session's statements are in UTF-8.
     pub(crate) fn speaks_utf8(&self) -> bool {
-        let charset = self.state.reported("character_set_client");
+        let charset = self.image.vars.state.reported("character_set_client");
         charset.is_some_and(|charset| matches!(charset, b"utf8mb4" | b"utf8mb3" | b"utf8"))
     }
 
@@ -199,7 +199,10 @@ impl Session {
         for assignment in &class.assignments {
             if let Target::UserVar(name) = assignment.target {
                 let name = variables::variable_name(name.of(text));
-                self.private.set(&name, assignment.value.of(text).into());
+                self.image
+                    .vars
+                    .private
+                    .set(&name, assignment.value.of(text).into());
             }
         }
         self.note_private(lease, holds);
@@ -207,51 +210,46 @@ impl Session {
     }
 
     pub(crate) fn holds_private(&self, lease: &Lease) -> bool {
-        (lease.private_of == 0 && self.private.is_empty())
-            || (lease.private_of == self.handle.uid
-                && lease.private_version == self.private.version)
+        let (uid, version) = (self.handle.uid, self.image.vars.private.version);
+        lease.books.holds_variables(uid, version)
+            || (lease.books.is_without_variables() && self.image.vars.private.is_empty())
     }
 
     pub(crate) fn note_private(&self, lease: &mut Lease, holds: bool) {
-        lease.private_of = self.handle.uid;
-        lease.private_version = if holds {
-            self.private.version
-        } else {
-            u64::MAX
-        };
+        let version = holds.then_some(self.image.vars.private.version);
+        lease.books.set_variables(self.handle.uid, version);
     }
 
     /// Warnings would be cleared by what follows: they are saved as another session would.
     pub(crate) async fn save_own_diagnostics(&mut self, lease: &mut Lease) {
-        let seq = lease.last_seq;
-        let has_messages = lease.residue.diagnostics;
-        if self.diagnostics_at == Some((lease.server, seq))
+        let seq = lease.books.last_seq();
+        let unread = lease.books.unread();
+        if self.image.last.messages.at == Some((lease.server, seq))
             && self.saved_warnings().is_none()
             && let Ok(rows) = lease.query("SHOW WARNINGS").await
         {
             self.handle.saved.keep(seq).warnings = Some(warnings(rows));
         }
-        if lease.residue.found_rows
-            && self.found_rows_at == Some((lease.server, seq))
+        if unread.found_rows
+            && self.image.last.found_rows.at == Some((lease.server, seq))
             && let Ok(rows) = lease.query("SELECT FOUND_ROWS() LIMIT 1").await
         {
-            self.found_rows = number(&rows, 0).unwrap_or(self.found_rows);
-            self.found_rows_known = true;
-            self.found_rows_at = None;
-            lease.residue.found_rows = false;
+            let found_rows = &mut self.image.last.found_rows;
+            found_rows.set(number(&rows, 0).unwrap_or(found_rows.count));
+            lease.books.has_found_rows(false);
         }
-        if has_messages && lease.family == Family::MariaDb {
+        if unread.diagnostics && lease.family == Family::MariaDb {
             // What follows may leave them for somebody else to see.
             lease.broken |= lease.query(CLEAR_DIAGNOSTICS).await.is_err();
         }
         // What the connection says about its last statement is no longer the session's, but for
         // LAST_INSERT_ID(), which is found by a number of its own.
-        lease.residue.diagnostics = false;
-        self.seq += 1;
-        lease.last_seq = self.seq;
-        self.last_server = None;
-        if self.insert_id_at == Some((lease.server, seq)) {
-            self.insert_id_at = Some((lease.server, self.seq));
+        lease.books.has_messages(false);
+        self.image.last.seq += 1;
+        lease.books.renumber(self.image.last.seq);
+        self.image.last.server = None;
+        if self.image.last.insert_id.at == Some((lease.server, seq)) {
+            self.image.last.insert_id.at = Some((lease.server, self.image.last.seq));
         }
     }
 
@@ -322,7 +320,7 @@ impl Session {
             let Some(literal) = user_value(column, value, hex, charset, collation) else {
                 return false;
             };
-            self.private.set(name, literal);
+            self.image.vars.private.set(name, literal);
         }
         self.note_private(lease, holds);
         true
@@ -354,12 +352,18 @@ impl Session {
             .into_iter()
             .flatten();
         let mut next = || cells.next().unwrap_or_default();
-        self.tracks.schema = next() == b"1";
-        self.tracks.state_change = next() == b"1";
-        self.tracks.variables = String::from_utf8_lossy(&next()).to_ascii_lowercase().into();
-        self.tracks.gtids_value = next().into();
-        self.tracks.gtids = !self.tracks.gtids_value.eq_ignore_ascii_case(b"OFF");
-        self.tracks.changed = true;
+        self.image.vars.tracks.schema = next() == b"1";
+        self.image.vars.tracks.state_change = next() == b"1";
+        self.image.vars.tracks.variables =
+            String::from_utf8_lossy(&next()).to_ascii_lowercase().into();
+        self.image.vars.tracks.gtids_value = next().into();
+        self.image.vars.tracks.gtids = !self
+            .image
+            .vars
+            .tracks
+            .gtids_value
+            .eq_ignore_ascii_case(b"OFF");
+        self.image.vars.tracks.changed = true;
     }
 
     async fn read_position(&mut self, lease: &mut Lease) {
@@ -371,14 +375,14 @@ impl Session {
         let position = rows.and_then(|rows| rows.rows.into_iter().next()?.into_iter().next()?);
         let known = position.is_some_and(|mut text| {
             text.retain(|byte| !byte.is_ascii_whitespace());
-            GtidSet::parse(self.position.family(), &text).is_ok_and(|position| {
-                self.position.union(&position);
+            GtidSet::parse(self.image.reads.position.family(), &text).is_ok_and(|position| {
+                self.image.reads.position.union(&position);
                 self.worker.wrote(&position);
                 true
             })
         });
-        self.position_unknown |= !known;
-        self.position_stale = false;
+        self.image.reads.unknown |= !known;
+        self.image.reads.stale = false;
     }
 
     /// A switch of MariaDB's that sessions have no basis for: what it is by default, the global value says.
@@ -386,13 +390,13 @@ impl Session {
         SWITCHES.contains(&name)
             && !KEEPS_CONNECTION.contains(&name)
             && !name.starts_with("skip_")
-            && self.state.basis.get(name).is_none()
+            && self.image.vars.state.basis.get(name).is_none()
     }
 
     /// Reads variables back whose new values the server has not told: a statement that also
     /// changes what is tracked is reported by the new rule.
     async fn read_unreported(&mut self, lease: &mut Lease, class: &Statement) {
-        let names = std::mem::take(&mut self.unreported);
+        let names = std::mem::take(&mut self.image.vars.unreported);
         let columns: Vec<_> = names
             .iter()
             .map(|name| match self.is_known_by_default(name) {
@@ -415,7 +419,7 @@ impl Session {
             self.pin(PinReason::SessionState);
             return;
         };
-        let mut state = SessionState::clone(&self.state);
+        let mut state = SessionState::clone(&self.image.vars.state);
         for (name, value) in names.iter().zip(row) {
             if let ("collation_connection", Some(value)) = (&**name, &value)
                 && state.variable("collation_connection").is_none()
@@ -453,11 +457,11 @@ impl Session {
 
     /// Asks which of the locks that were asked for are held; with the last the pin ends.
     async fn check_locks(&mut self, lease: &mut Lease) {
-        if self.locks_unknown || self.locks.is_empty() {
+        if self.image.held.locks_unknown || self.image.held.locks.is_empty() {
             return;
         }
         let mut query = "SELECT ".to_owned();
-        for (at, name) in self.locks.iter().enumerate() {
+        for (at, name) in self.image.held.locks.iter().enumerate() {
             if at > 0 {
                 query.push(',');
             }
@@ -469,8 +473,11 @@ impl Session {
         };
         let held = rows.rows.into_iter().next().unwrap_or_default();
         let mut held = held.iter().map(|cell| cell.as_deref() == Some(b"1"));
-        self.locks.retain(|_| held.next().unwrap_or(true));
-        if self.locks.is_empty() {
+        self.image
+            .held
+            .locks
+            .retain(|_| held.next().unwrap_or(true));
+        if self.image.held.locks.is_empty() {
             self.unpin(PinReason::UserLock);
         }
     }

@@ -26,20 +26,23 @@ impl Session {
     /// The primary has just refused a database that the connection was to be put in: true where the statement may be
     /// tried again without it.
     pub(crate) fn does_without_database(&mut self, request: &Request<'_>, why: &Answer) -> bool {
-        let Some(refused) = self.route.database_refused.take() else {
+        let Some(refused) = self.running.route.database_refused.take() else {
             return false;
         };
         let refusal = why.side == Side::Server && REFUSED.contains(&why.error.code);
-        if !refusal || self.is_gone(&refused) || self.gone_databases.len() >= KNOWN_MAX {
+        if !refusal || self.is_gone(&refused) || self.image.vars.gone_databases.len() >= KNOWN_MAX {
             return false;
         }
-        self.gone_databases.push(refused.database.clone());
-        refused.database != self.state.database || !self.needs_database(request)
+        self.image
+            .vars
+            .gone_databases
+            .push(refused.database.clone());
+        refused.database != self.image.vars.state.database || !self.needs_database(request)
     }
 
     /// Whether the state's database was refused before. It may have been made anew since.
     pub(crate) fn is_gone(&self, state: &SessionState) -> bool {
-        self.gone_databases.contains(&state.database)
+        self.image.vars.gone_databases.contains(&state.database)
     }
 
     /// Puts the connection that the session keeps into its database, for a statement that depends on that: where
@@ -50,12 +53,12 @@ impl Session {
         request: &Request<'_>,
     ) -> Result<(), Failure> {
         let chooses = request.class.kind == Kind::Use;
-        if !self.is_gone(&self.state) || chooses || !self.needs_database(request) {
+        if !self.is_gone(&self.image.vars.state) || chooses || !self.needs_database(request) {
             return Ok(());
         }
         let before = lease.state.clone();
         let mut target = SessionState::clone(&before);
-        target.database = self.state.database.clone();
+        target.database = self.image.vars.state.database.clone();
         let target = self.worker.states.share(target);
         let mut prelude = Prelude::default();
         self.replay(lease, &target, &mut prelude);

@@ -51,10 +51,10 @@ impl Session {
     ) -> bool {
         let in_transaction = self.handle.pins.has(PinReason::Transaction);
         // What it wrote can only be committed on the primary, whatever the server was when it began.
-        let began_there = self.journal.as_ref().is_none_or(|journal| {
+        let began_there = self.image.tx.journal.as_ref().is_none_or(|journal| {
             !journal.begun.read_only && (journal.begun.on_primary || journal.wrote)
         });
-        let for_primary = match self.target {
+        let for_primary = match self.client.target {
             Target::ReplicasOnly => false,
             _ => writes || (in_transaction && began_there),
         };

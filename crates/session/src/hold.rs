@@ -92,7 +92,7 @@ impl Session {
             let ready = |session: &mut Session| session.candidates(request).is_ok();
             self.turn(&place, begun, limit, &why, ready).await?;
             place.go();
-            self.runs_since.set(Instant::now());
+            self.running.runs_since.set(Instant::now());
             match self.try_servers(request, Some(&place)).await? {
                 Tried::Answered(lease) => {
                     let monitor = &self.worker.shared.monitor;
@@ -114,10 +114,10 @@ impl Session {
     /// No server has the statement, or the one that had has done nothing of it: nobody's reads wait for
     /// what it writes.
     fn wrote_nothing_yet(&mut self) {
-        self.touching = None;
-        if self.route.ended.is_none()
-            && self.route.lost == 0
-            && let Some(concealing) = self.concealing.take()
+        self.running.touching = None;
+        if self.running.route.ended.is_none()
+            && self.running.route.lost == 0
+            && let Some(concealing) = self.running.concealing.take()
         {
             concealing.told();
         }
@@ -133,7 +133,7 @@ impl Session {
         let world = self.worker.world();
         let mut judges = world.snapshot.judges();
         if let Some(free) = judges.find(|judge| !self.pool(*judge).is_full()) {
-            let state = self.state.clone();
+            let state = self.image.vars.state.clone();
             match self
                 .pool(free)
                 .take(self.handle.uid, &state, self.version_on(free))
@@ -158,7 +158,7 @@ impl Session {
         loop {
             let server = self.worker.with_world(&choose);
             if let Some(server) = server {
-                let state = self.state.clone();
+                let state = self.image.vars.state.clone();
                 let (pool, uid) = (self.pool(server), self.handle.uid);
                 let version = self.version_on(server);
                 match pool.take(uid, &state, version).await {
@@ -194,7 +194,7 @@ impl Session {
 
     fn hold_time(&self) -> Duration {
         let limit = self.worker.options().failover.hold_time_max;
-        match self.target {
+        match self.client.target {
             Target::ReplicasOnly => limit.min(REPLICA_WAIT_MAX),
             _ => limit,
         }
@@ -202,7 +202,12 @@ impl Session {
 
     fn bytes_of(&self, request: &Request<'_>) -> usize {
         let (Main::Packet(packet) | Main::Execute { packet, .. }) = request.main;
-        let journal = self.rerun.as_ref().map_or(0, |rerun| rerun.journal.len());
+        let journal = self
+            .image
+            .tx
+            .rerun
+            .as_ref()
+            .map_or(0, |rerun| rerun.journal.len());
         packet.len() + journal
     }
 
@@ -215,7 +220,7 @@ impl Session {
     ) -> Result<Place, Failure> {
         let statement = HeldStatement {
             session: self.id,
-            account: self.identity.account.user.clone(),
+            account: self.client.identity.account.user.clone(),
             waited: Duration::ZERO,
             bytes,
             kind,
@@ -273,7 +278,8 @@ impl Session {
 
     /// Why a statement was not run, as it is now: there may be another reason than when it came.
     fn told(&self, why: &Answer) -> Answer {
-        let of_primary = why.class == ErrorClass::NoServer && self.target != Target::ReplicasOnly;
+        let of_primary =
+            why.class == ErrorClass::NoServer && self.client.target != Target::ReplicasOnly;
         self.worker
             .with_world(|world| match world.snapshot.primary {
                 None if of_primary => Answer::no_primary(&world.snapshot),
@@ -283,7 +289,7 @@ impl Session {
 
     /// What a statement is told that waited in vain, or found no room to.
     fn in_vain(&mut self, answer: Answer) -> Failure {
-        if self.rerun.is_some() {
+        if self.image.tx.rerun.is_some() {
             return self.lose_transaction(Spoilt::NoServer);
         }
         let monitor = &self.worker.shared.monitor;

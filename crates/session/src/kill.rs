@@ -179,10 +179,9 @@ impl Session {
         if prepared.is_ok() {
             rows = lease.query(&format!("SELECT ({expression}) LIMIT 1")).await;
         }
-        self.seq += 1;
-        self.last_server = None;
-        lease.last_user = self.handle.uid;
-        lease.last_seq = self.seq;
+        self.image.last.seq += 1;
+        self.image.last.server = None;
+        lease.books.mark(self.handle.uid, self.image.last.seq);
         self.part(lease);
         prepared?;
         Ok(rows.ok().and_then(|rows| number(&rows, 0)))
@@ -277,14 +276,14 @@ impl Session {
         query: bool,
     ) -> Result<(), Failure> {
         let pool = self.pool(server);
-        let state = self.state.clone();
+        let state = self.image.vars.state.clone();
         let taken = pool.take_to_kill(self.handle.uid, &state).await;
         let mut lease = taken.map_err(Answer::backend)?;
         self.save_for_last_user(&mut lease).await;
         let what = if query { "QUERY" } else { "CONNECTION" };
         let text = format!("KILL {what} {thread}");
         let killed = lease.query(&text).await;
-        lease.last_seq = 0;
+        lease.books.forget_statement();
         lease.give_back();
         match killed {
             Ok(_) => Ok(()),
@@ -297,7 +296,7 @@ impl Session {
     /// An idle session has no connection for the server to judge by: the owner may end it, and
     /// who may end anybody's.
     async fn check_right(&mut self, id: u32, running: &Running) -> Result<(), Failure> {
-        if running.user == self.identity.account.user {
+        if running.user == self.client.identity.account.user {
             return Ok(());
         }
         // Accounts are the same on all: for lack of a primary, another says what it may.
@@ -308,12 +307,12 @@ impl Session {
             let text = "Millrace: no server answers that could judge the right to kill";
             return Err(Answer::proxy(ErrorClass::NoServer, 1105, b"HY000", text).into());
         };
-        let state = self.state.clone();
+        let state = self.image.vars.state.clone();
         let taken = self.pool(judge).take_to_kill(self.handle.uid, &state).await;
         let mut lease = taken.map_err(Answer::backend)?;
         self.save_for_last_user(&mut lease).await;
         let rows = lease.query("SHOW GRANTS").await;
-        lease.last_seq = 0;
+        lease.books.forget_statement();
         lease.give_back();
         let rows = rows.map_err(Answer::backend)?;
         let may = rows.into_iter().flatten().flatten().any(|grant| {
@@ -378,14 +377,17 @@ impl Session {
             return Err(Failure::Ended);
         };
         self.pin(PinReason::Replication);
-        let client = std::mem::replace(&mut self.client, millrace_backend::stream::Stream::Gone);
+        let client = std::mem::replace(
+            &mut self.client.stream,
+            millrace_backend::stream::Stream::Gone,
+        );
         let handle = self.handle.clone();
         crate::relayed::exchange(
             client,
             conn.into_stream(),
             packet.to_vec(),
             Vec::new(),
-            &self.identity.account.user,
+            &self.client.identity.account.user,
             &handle,
         )
         .await;

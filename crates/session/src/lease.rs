@@ -28,7 +28,7 @@ use crate::prepared::ClientStatement;
 use crate::refusals::{CROWDED, Meaning, Refusals, meaning};
 use crate::relay::{Ended, Plan};
 use crate::rerun::commits;
-use crate::session::{Ends, Session, Transaction};
+use crate::session::{Ends, Session};
 
 /// What is sent to the server.
 pub(crate) enum Main<'a> {
@@ -135,7 +135,7 @@ impl Session {
             return answer;
         };
         // Of what is prepared, the request does not have it.
-        let class = self.worker.classify(&text, &self.lex);
+        let class = self.worker.classify(&text, &self.image.vars.lex);
         let denied = self.denied(&answer, &class, &text);
         self.worker.put_class(class);
         denied.unwrap_or(answer)
@@ -157,10 +157,10 @@ impl Session {
         let table = tables.find(|table| table.schema.is_none())?;
         let table = millrace_sql::ident::unquote_ident(table.name.of(text));
         let table = String::from_utf8_lossy(&table);
-        let named = match self.family {
+        let named = match self.image.family {
             Family::MySql => format!("'{table}'"),
             Family::MariaDb => {
-                let database = String::from_utf8_lossy(&self.state.database);
+                let database = String::from_utf8_lossy(&self.image.vars.state.database);
                 format!("`{database}`.`{table}`")
             }
         };
@@ -171,7 +171,7 @@ impl Session {
     /// Preparing leaves what a session may ask about its last statement, but what goes ahead of it does
     /// not.
     async fn keep_over_preparing(&mut self, lease: &mut Lease) {
-        if lease.last_user == self.handle.uid && self.handle.pins.is_empty() {
+        if lease.books.is_of(self.handle.uid) && self.handle.pins.is_empty() {
             self.save_own_diagnostics(lease).await;
         }
     }
@@ -185,7 +185,7 @@ impl Session {
     ) -> Result<Attempt, Failure> {
         self.worker.metrics().retry(RetryKind::Reprepare);
         if let Main::Execute { id, .. } = request.main
-            && let Some(statement) = self.statements.get(id)
+            && let Some(statement) = self.image.statements.get(id)
         {
             // 1243 says that the server has it no more, 1615 does not; closing it has no answer.
             for uid in [Some(statement.uid), statement.unused]
@@ -207,8 +207,8 @@ impl Session {
         request: &Request<'_>,
         wait: bool,
     ) -> Result<Attempt, Failure> {
-        let refused = self.route.crowded;
-        self.route.crowded = match self.give_up_statements(lease, refused.into()).await {
+        let refused = self.running.route.crowded;
+        self.running.route.crowded = match self.give_up_statements(lease, refused.into()).await {
             true => refused + 1,
             // What it says next is for the client.
             false => u8::MAX,
@@ -223,12 +223,12 @@ impl Session {
         wait: bool,
         first: bool,
     ) -> Result<Attempt, Failure> {
-        if lease.last_user == self.handle.uid {
-            lease.saving = None;
+        if lease.books.is_of(self.handle.uid) {
+            lease.books.saved();
         }
         // What is rare is in boxes here, so that what every statement needs is small.
-        let unready = self.rerun.is_some()
-            || self.route.ended.is_some()
+        let unready = self.image.tx.rerun.is_some()
+            || self.running.route.ended.is_some()
             || self.is_doubtful(lease, request)
             || self.sees_foreign(lease, request)
             || self.sees_foreign_draws(lease, request)
@@ -236,7 +236,7 @@ impl Session {
         if unready && let Err(answer) = Box::pin(self.make_ready(lease, request, wait)).await? {
             return Ok(Attempt::Elsewhere(answer));
         }
-        if !self.gone_databases.is_empty() && self.lease_is_kept() {
+        if !self.image.vars.gone_databases.is_empty() && self.lease_is_kept() {
             Box::pin(self.enter_database(lease, request)).await?;
         }
         let (mut statement_id, mut types_told) = (0, 0);
@@ -316,11 +316,11 @@ impl Session {
         }
         // Every command was sent, so every answer must be read, whatever one of them says.
         let mut refusal = None;
-        self.route.overdue = false;
+        self.running.route.overdue = false;
         for step in std::mem::take(&mut prelude.steps) {
             if let Err(answer) = self.settle(lease, step).await {
                 refusal.get_or_insert(answer);
-                if self.route.overdue {
+                if self.running.route.overdue {
                     break;
                 }
             }
@@ -336,7 +336,7 @@ impl Session {
         drop(prelude);
         let primary = self.worker.with_world(|world| world.snapshot.primary);
         let read_only =
-            self.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
+            self.image.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
         let on_replica = primary.is_some_and(|primary| primary != lease.server);
         let plan = Plan {
             hold: self.errors_to_hold(lease, request, read_only, first, on_replica),
@@ -344,9 +344,9 @@ impl Session {
             discard: false,
             sums: recorded,
             cursor: opens_cursor(request),
-            warnings: self.ok_warnings,
+            warnings: self.image.last.messages.ok_warnings,
         };
-        self.ends = Ends {
+        self.running.ends = Ends {
             writes: request.access == Access::Write && request.expect != Expect::Prepare,
             stays: stays_in_transaction(request.class),
         };
@@ -427,7 +427,7 @@ impl Session {
             }
         };
         lease.broken = true;
-        self.route.unsent = true;
+        self.running.route.unsent = true;
         Err(Answer::backend(error))
     }
 
@@ -442,7 +442,7 @@ impl Session {
         }
         let gone = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
         let why = Answer::backend(BackendError::Io(gone));
-        self.route.unsent = true;
+        self.running.route.unsent = true;
         self.count_retry(RetryKind::Unsent);
         Attempt::Elsewhere(why)
     }
@@ -460,7 +460,7 @@ impl Session {
         {
             return Ok(Err(answer));
         }
-        if (self.rerun.is_some() || self.route.ended.is_some())
+        if (self.image.tx.rerun.is_some() || self.running.route.ended.is_some())
             && let Err(answer) = self.take_over(lease, request, wait).await?
         {
             return Ok(Err(answer));
@@ -488,7 +488,7 @@ impl Session {
             Main::Execute { .. } if first => Refusals::STALE,
             Main::Packet(_)
                 if request.expect == Expect::Prepare
-                    && usize::from(self.route.crowded) < PAUSES.len() =>
+                    && usize::from(self.running.route.crowded) < PAUSES.len() =>
             {
                 Refusals::CROWDED
             }
@@ -496,14 +496,14 @@ impl Session {
         };
         let kept = self.lease_is_kept();
         // On a listener for replicas no server would take a write: their refusal is the answer.
-        let in_vain = self.target == Target::ReplicasOnly && request.access == Access::Write;
+        let in_vain = self.client.target == Target::ReplicasOnly && request.access == Access::Write;
         let refused = match in_vain && !read_only {
             true => Refusals::ENDING,
             false => Refusals::NOT_RUN | Refusals::ENDING,
         };
         let moves = if kept && self.handle.pins.has_only(PinReason::Transaction) {
             refused | self.hook_that_undoes(lease, request)
-        } else if !kept && may_repeat(request) && on_replica && self.target == Target::Auto {
+        } else if !kept && may_repeat(request) && on_replica && self.client.target == Target::Auto {
             let later = match request.class.kind {
                 Kind::Multi | Kind::Call => Refusals::LACKS_LATER,
                 _ => Refusals::empty(),
@@ -582,7 +582,7 @@ impl Session {
         // A server that is ending closes the connection soon.
         lease.broken |= meaning != Meaning::NotRun;
         if meaning != Meaning::NotRun && !may_repeat(request) {
-            self.route.ended = Some(why.clone());
+            self.running.route.ended = Some(why.clone());
         }
         self.count_retry(match request.access {
             Access::Write => RetryKind::Write,
@@ -594,7 +594,7 @@ impl Session {
     pub(crate) fn count_retry(&self, kind: RetryKind) {
         self.worker.metrics().retry(kind);
         let monitor = &self.worker.shared.monitor;
-        let server = self.route.server;
+        let server = self.running.route.server;
         monitor.failovers().count(FailoverCount::Retried, server);
     }
 
@@ -606,7 +606,7 @@ impl Session {
         answer: Answer,
         begins: bool,
     ) -> Result<Attempt, Failure> {
-        if std::mem::take(&mut self.route.overdue) {
+        if std::mem::take(&mut self.running.route.overdue) {
             // Only reads wait.
             lease.broken = true;
             self.stop_on_server(lease);
@@ -649,7 +649,10 @@ impl Session {
                 false => Err(Failure::Fatal(answer)),
             };
         }
-        if !reads && self.outcome.error.is_none() && !self.is_undone_with_connection(request) {
+        if !reads
+            && self.running.outcome.error.is_none()
+            && !self.is_undone_with_connection(request)
+        {
             // It ran, without what should have been there before it.
             if !may_repeat(request) {
                 return Err(Failure::Answer(answer));
@@ -664,7 +667,7 @@ impl Session {
     /// a server does not look whether anybody still waits for a long read, and until its end the
     /// read would hold up the applier's DDL, and all reads behind that.
     fn stop_on_server(&mut self, lease: &Lease) {
-        let (pool, state) = (self.pool(lease.server), self.state.clone());
+        let (pool, state) = (self.pool(lease.server), self.image.vars.state.clone());
         let kill = format!("KILL CONNECTION {}", lease.thread_id);
         tokio::task::spawn_local(tell_server(pool, self.handle.uid, state, kill));
     }
@@ -720,26 +723,26 @@ impl Session {
         if !may_repeat(request) && !self.is_undone_with_connection(request) {
             return Err(self.unknown_outcome());
         }
-        if u32::from(self.route.lost) >= self.worker.options().failover.retries_max {
+        if u32::from(self.running.route.lost) >= self.worker.options().failover.retries_max {
             return Err(Failure::Answer(why));
         }
         let stake = match self.is_undone_with_connection(request) {
             true => Stake::Session,
-            false => Stake::Read(self.runs_since.get().elapsed()),
+            false => Stake::Read(self.running.runs_since.get().elapsed()),
         };
-        let alive = self.runs_since.get();
+        let alive = self.running.runs_since.get();
         let ended = self.was_ended(lease, request, stake, &why, alive);
         if let Some(told) = ended.await {
             // As without Millrace.
             return Err(Failure::Fatal(told));
         }
-        self.route.lost += 1;
+        self.running.route.lost += 1;
         // The next attempt is a run of its own.
-        self.runs_since.set(Instant::now());
+        self.running.runs_since.set(Instant::now());
         // Who only prepares a write has written nothing.
         let writes = request.access == Access::Write && request.expect != Expect::Prepare;
         if writes {
-            self.route.ended = Some(Answer::unknown_outcome());
+            self.running.route.ended = Some(Answer::unknown_outcome());
         }
         self.count_retry(match writes {
             true => RetryKind::Write,
@@ -751,7 +754,7 @@ impl Session {
     /// Whether the statement opens a transaction and leaves it open: with its connection, all that it
     /// did is gone.
     fn is_undone_with_connection(&self, request: &Request<'_>) -> bool {
-        let opens = !matches!(self.transaction, Transaction::None) || self.autocommit_off();
+        let opens = self.image.tx.is_deferred() || self.image.autocommit_off();
         opens && !commits(request)
     }
 
@@ -769,7 +772,7 @@ impl Session {
         };
         match self.relay(lease, request.expect, &plan).await {
             Ok(Ended::Whole) => {
-                if let Some((id, ..)) = self.outcome.prepared {
+                if let Some((id, ..)) = self.running.outcome.prepared {
                     lease.close_statement(id).await;
                 }
                 if request.access <= Access::Read || request.expect == Expect::Prepare {
@@ -784,7 +787,7 @@ impl Session {
     /// The connection's number for a prepared statement that it holds.
     /// And the version of the parameter types that it was told.
     pub(crate) fn held_prepared(&self, lease: &mut Lease, id: u32) -> Option<(u32, u32)> {
-        let statement = self.statements.get(id)?;
+        let statement = self.image.statements.get(id)?;
         if let Some(held) = lease.prepared.get(statement.uid) {
             return Some(held);
         }
@@ -794,7 +797,7 @@ impl Session {
     }
 
     fn types_version(&self, id: u32) -> u32 {
-        let statement = self.statements.get(id);
+        let statement = self.image.statements.get(id);
         statement.map_or(0, ClientStatement::types_version)
     }
 
@@ -802,17 +805,17 @@ impl Session {
     pub(crate) fn append_with_types(&self, id: u32, packet: &[u8], out: &mut Vec<u8>) -> bool {
         let payload = packet::payload(packet);
         let (Some(statement), Ok(Command::StmtExecute(execute))) = (
-            self.statements.get(id),
-            Command::parse(&payload, self.capabilities),
+            self.image.statements.get(id),
+            Command::parse(&payload, self.client.capabilities),
         ) else {
             return false;
         };
         let count = usize::from(statement.params);
-        let Ok(params) = execute.params(count, self.capabilities) else {
+        let Ok(params) = execute.params(count, self.client.capabilities) else {
             return false;
         };
         let types = &statement.types;
-        execute_with_types(out, id, &execute, &params, types, self.capabilities);
+        execute_with_types(out, id, &execute, &params, types, self.client.capabilities);
         true
     }
 
@@ -821,7 +824,7 @@ impl Session {
         let Main::Execute { id, types, .. } = request.main else {
             return;
         };
-        let Some(statement) = self.statements.get(id) else {
+        let Some(statement) = self.image.statements.get(id) else {
             return;
         };
         let version = match types {
@@ -829,7 +832,7 @@ impl Session {
             Types::None if request.expect == Expect::Execute => 0,
             Types::None => return,
             // Whether they were taken from a packet that was refused is not known.
-            _ if self.outcome.error.is_some() => 0,
+            _ if self.running.outcome.error.is_some() => 0,
             Types::Sent | Types::LeftOut => statement.types_version(),
         };
         if version != told {
@@ -844,7 +847,7 @@ impl Session {
         lease: &mut Lease,
         id: u32,
     ) -> Result<Result<u32, Answer>, Failure> {
-        let Some(statement) = self.statements.get(id) else {
+        let Some(statement) = self.image.statements.get(id) else {
             return Err(Failure::Answer(Answer::client(
                 1243,
                 b"HY000",
@@ -855,15 +858,15 @@ impl Session {
         let (text, context) = (statement.text.clone(), statement.context.clone());
         let reads_private = statement.class.flags.contains(Flags::READS_USER_VARS);
         let mut prelude = Prelude::default();
-        if lease.last_user != self.handle.uid && !lease.residue.is_empty() {
-            self.save_residue(lease, &mut prelude);
+        if lease.books.is_missed_by_other(self.handle.uid) {
+            self.save_unread(lease, &mut prelude);
         }
         if reads_private {
             // Their types decide the metadata.
             self.restore_private(lease, None, &mut prelude);
         }
         let context = self.placed(lease, &context, |session| {
-            let statement = session.statements.get(id);
+            let statement = session.image.statements.get(id);
             statement.is_none_or(|it| depends_on_database(&it.class, &it.text))
         });
         self.replay(lease, &context, &mut prelude);
@@ -958,7 +961,7 @@ impl Session {
     /// an open cursor.
     async fn close_beyond(&self, lease: &mut Lease, most: usize, new: Option<StatementUid>) {
         let open: Vec<StatementUid> = match self.handle.pins.has(PinReason::Cursor) {
-            true => self.statements.with_cursor().collect(),
+            true => self.image.statements.with_cursor().collect(),
             false => Vec::new(),
         };
         let may_go = |uid| Some(uid) != new && !open.contains(&uid);
@@ -988,7 +991,7 @@ impl Session {
     }
 
     pub(crate) fn append_long_data(&self, id: u32, server_id: u32, out: &mut Vec<u8>) {
-        let Some(statement) = self.statements.get(id) else {
+        let Some(statement) = self.image.statements.get(id) else {
             return;
         };
         for (param, data) in &statement.long_data {

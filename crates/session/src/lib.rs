@@ -22,6 +22,7 @@ mod gone_database;
 mod ground;
 mod held;
 mod hold;
+mod image;
 mod journal;
 mod kill;
 mod lease;

@@ -10,9 +10,10 @@ use millrace_topology::ServerId;
 
 use crate::charsets;
 use crate::failure::Failure;
+use crate::image::transaction::Transaction;
 use crate::lease::Request;
 use crate::route;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 
 /// What MySQL warns of since 8.0.17 (observed).
 const FOUND_ROWS_DEPRECATED: [&str; 3] = [
@@ -45,7 +46,7 @@ impl Session {
         if class.kind == Kind::Diagnostics {
             return self.show_saved_warnings(text).await;
         }
-        if self.lease.is_some() || self.rerun.is_some() {
+        if self.lease.is_some() || self.image.tx.rerun.is_some() {
             return Ok(false);
         }
         match class.kind {
@@ -53,35 +54,35 @@ impl Session {
                 self.begin_deferred(class.flags, text).await?;
             }
             Kind::Commit | Kind::Rollback if self.may_end_here(class.flags) => {
-                let was_open = self.status.contains(Status::IN_TRANS);
+                let was_open = self.image.status.contains(Status::IN_TRANS);
                 let mut state = was_open.then_some(&b""[..]);
                 if !class.flags.contains(Flags::CHAIN) {
                     state = was_open.then_some(b"________");
-                    self.transaction = Transaction::None;
+                    self.image.tx.state = Transaction::None;
                     self.handle.begun.set(false);
-                    self.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
-                    self.one_shot.clear();
-                    self.one_shot_read_only = None;
+                    self.image.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
+                    self.image.tx.next.clear();
+                    self.image.tx.next_read_only = None;
                 }
                 self.settle_locally();
                 self.ok_in_transaction(state).await?;
             }
             Kind::SetTransaction
                 if class.flags.contains(Flags::TX_ONE_SHOT)
-                    && matches!(self.transaction, Transaction::None)
-                    && !self.autocommit_off()
+                    && !self.image.tx.is_deferred()
+                    && !self.image.autocommit_off()
                     && !class
                         .flags
                         .contains(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE) =>
             {
-                self.one_shot.push(text.into());
+                self.image.tx.next.push(text.into());
                 for assignment in &class.assignments {
                     if let Target::Transaction {
                         read_only: Some(read_only),
                         ..
                     } = assignment.target
                     {
-                        self.one_shot_read_only = Some(read_only);
+                        self.image.tx.next_read_only = Some(read_only);
                     }
                 }
                 self.settle_locally();
@@ -95,18 +96,20 @@ impl Session {
 
     /// The statement counts as one: what could be asked about the one before is gone.
     fn settle_locally(&mut self) {
-        self.seq += 1;
-        self.ok_count = None;
-        if self.family == Family::MySql {
-            self.diagnostics_at = None;
+        self.image.last.seq += 1;
+        self.image.last.messages.ok_count = None;
+        if self.image.family == Family::MySql {
+            self.image.last.messages.at = None;
         }
-        self.row_count = 0;
-        self.last_server = None;
+        self.image.last.row_count = 0;
+        self.image.last.server = None;
         // The connection that holds LAST_INSERT_ID() is still found by its own number.
     }
 
     fn may_defer(&self, flags: Flags) -> bool {
         let tells = self
+            .image
+            .vars
             .state
             .variable("session_track_transaction_info")
             .is_some();
@@ -117,14 +120,14 @@ impl Session {
     async fn begin_deferred(&mut self, flags: Flags, text: &[u8]) -> Result<(), Failure> {
         let read_only = flags.contains(Flags::TX_READ_ONLY)
             || (!flags.contains(Flags::TX_READ_WRITE) && self.is_read_only_by_default());
-        let changed = !self.status.contains(Status::IN_TRANS);
-        self.transaction = Transaction::Deferred {
+        let changed = !self.image.status.contains(Status::IN_TRANS);
+        self.image.tx.state = Transaction::Deferred {
             text: text.into(),
             read_only,
         };
         self.handle.begun.set(true);
-        self.status |= Status::IN_TRANS;
-        self.status.set(Status::IN_TRANS_READONLY, read_only);
+        self.image.status |= Status::IN_TRANS;
+        self.image.status.set(Status::IN_TRANS_READONLY, read_only);
         self.settle_locally();
         self.ok_in_transaction(Some(if changed { b"T_______" } else { b"" }))
             .await
@@ -132,23 +135,31 @@ impl Session {
 
     /// What a transaction begins as where the statement does not say.
     fn is_read_only_by_default(&self) -> bool {
-        if let Some(read_only) = self.one_shot_read_only {
+        if let Some(read_only) = self.image.tx.next_read_only {
             return read_only;
         }
         ["transaction_read_only", "tx_read_only"]
             .iter()
-            .any(|name| self.state.is_on(name))
+            .any(|name| self.image.vars.state.is_on(name))
     }
 
     /// An OK that tells a client that follows transactions what became of its own: it looks like
     /// this now, or (nothing) as before although it is another.
     async fn ok_in_transaction(&mut self, state: Option<&[u8]>) -> Result<(), Failure> {
         let (mut session, mut status) = (Vec::new(), Status::empty());
-        let follows = self.capabilities.contains(Capabilities::SESSION_TRACK)
-            && match self.state.reported("session_track_transaction_info") {
+        let follows = self
+            .client
+            .capabilities
+            .contains(Capabilities::SESSION_TRACK)
+            && match self
+                .image
+                .vars
+                .state
+                .reported("session_track_transaction_info")
+            {
                 Some(value) => value.eq_ignore_ascii_case(b"STATE"),
                 // Whatever the variable says, MySQL 9 does (observed).
-                None => self.family == Family::MySql && self.lex.version >= 90_000,
+                None => self.image.family == Family::MySql && self.image.vars.lex.version >= 90_000,
             };
         if let Some(state) = state.filter(|_| follows) {
             status = Status::SESSION_STATE_CHANGED;
@@ -165,13 +176,13 @@ impl Session {
     }
 
     fn may_end_here(&self, flags: Flags) -> bool {
-        let chains = self.state.effective("completion_type");
+        let chains = self.image.vars.state.effective("completion_type");
         let chains = chains.is_some_and(|value| value != b"NO_CHAIN");
         let unusual = Flags::RELEASE;
         !chains
             && !flags.intersects(unusual)
-            && (matches!(self.transaction, Transaction::Deferred { .. })
-                || (!flags.contains(Flags::CHAIN) && self.one_shot.is_empty()))
+            && (matches!(self.image.tx.state, Transaction::Deferred { .. })
+                || (!flags.contains(Flags::CHAIN) && self.image.tx.next.is_empty()))
     }
 
     /// SHOW WARNINGS and its like after another session has used the connection that had them.
@@ -185,7 +196,7 @@ impl Session {
         let Some((collation, width)) = self.results_collation() else {
             return Ok(false);
         };
-        let (decimals, code_length) = match self.family {
+        let (decimals, code_length) = match self.image.family {
             Family::MySql => (31, 5),
             Family::MariaDb => (39, 4),
         };
@@ -212,8 +223,8 @@ impl Session {
         for [level, code, message] in wanted.skip(asked.offset).take(asked.limit) {
             result.row(&[Cell::Bytes(level), Cell::Bytes(code), Cell::Bytes(message)]);
         }
-        (self.row_count, self.last_server) = (-1, None);
-        self.ok_count = Some(0);
+        self.image.last.answered_here(-1);
+        self.image.last.messages.ok_count = Some(0);
         self.show(&result, 0).await?;
         Ok(true)
     }
@@ -225,17 +236,21 @@ impl Session {
         };
         let (name, count) = match only_errors {
             true => ("@@session.error_count", errors),
-            false => ("@@session.warning_count", warnings),
+            false => ("@@session.image.last.messages.count", warnings),
         };
         let mut column = ColumnDef::integer(name);
         column.flags = flags::UNSIGNED | flags::BINARY;
         let mut result = TextResult::new(vec![column]);
-        if self.state.effective("sql_select_limit") != Some(b"0") {
+        if self.image.vars.state.effective("sql_select_limit") != Some(b"0") {
             result.row(&[Cell::UInt(count)]);
         }
-        (self.row_count, self.last_server) = (-1, None);
-        (self.found_rows, self.found_rows_known, self.found_rows_at) = (1, true, None);
-        self.ok_count = Some(0);
+        self.image.last.answered_here(-1);
+        (
+            self.image.last.found_rows.count,
+            self.image.last.found_rows.known,
+            self.image.last.found_rows.at,
+        ) = (1, true, None);
+        self.image.last.messages.ok_count = Some(0);
         self.show(&result, 0).await?;
         Ok(true)
     }
@@ -243,12 +258,12 @@ impl Session {
     /// The collation that results have, and the bytes a character may take; none where it is not
     /// known.
     fn results_collation(&self) -> Option<(u16, u32)> {
-        let charset = match self.state.variable("character_set_results")? {
+        let charset = match self.image.vars.state.variable("character_set_results")? {
             Value::Reported(charset) | Value::Literal(charset) => charset,
             Value::Null => return Some(charsets::UNCONVERTED),
         };
-        let (by_default, width) = charsets::of_results(charset, self.family)?;
-        let named = state::results_by_names(&self.state);
+        let (by_default, width) = charsets::of_results(charset, self.image.family)?;
+        let named = state::results_by_names(&self.image.vars.state);
         let number = named.and_then(|collation| self.worker.collation_number(collation));
         Some((number.unwrap_or(by_default), width))
     }
@@ -261,8 +276,8 @@ impl Session {
         let (words, name) = (words(text), expression(text));
         let last = self.last_at();
         let value = match words.as_str() {
-            "select row_count()" if !self.is_idle_at(last) => self.row_count,
-            "select found_rows()" if !self.is_idle_at(self.found_rows_at) => {
+            "select row_count()" if !self.is_idle_at(last) => self.image.last.row_count,
+            "select found_rows()" if !self.is_idle_at(self.image.last.found_rows.at) => {
                 self.collect_saved();
                 self.known_found_rows()?
             }
@@ -274,11 +289,11 @@ impl Session {
         let mut result = TextResult::new(vec![column]);
         result.row(&[Cell::Int(value)]);
         let deprecated = class.contains(Flags::USES_FOUND_ROWS)
-            && self.family == Family::MySql
-            && self.lex.version >= 80_017;
+            && self.image.family == Family::MySql
+            && self.image.vars.lex.version >= 80_017;
         self.settle_locally();
-        (self.row_count, self.found_rows, self.found_rows_at) = (-1, 1, None);
-        self.found_rows_known = true;
+        self.image.last.row_count = -1;
+        self.image.last.found_rows.set(1);
         if deprecated {
             self.note_message(FOUND_ROWS_DEPRECATED);
         }
@@ -289,21 +304,21 @@ impl Session {
     /// A warning of an answer of Millrace's own, for SHOW WARNINGS.
     fn note_message(&mut self, [level, code, message]: [&str; 3]) {
         let message = [level, code, message].map(|text| text.as_bytes().into());
-        self.handle.saved.keep(self.seq).warnings = Some(vec![message]);
+        self.handle.saved.keep(self.image.last.seq).warnings = Some(vec![message]);
         // No connection has it, whichever server this names.
-        self.diagnostics_at = Some((ServerId(0), self.seq));
-        self.warning_count = 1;
+        self.image.last.messages.at = Some((ServerId(0), self.image.last.seq));
+        self.image.last.messages.count = 1;
     }
 
     /// One more message beside those that were saved of the last statement.
     pub(crate) fn add_message(&mut self, message: [&str; 3]) {
-        let Some((_, seq)) = self.diagnostics_at else {
+        let Some((_, seq)) = self.image.last.messages.at else {
             return self.note_message(message);
         };
         let message = message.map(|text| text.as_bytes().into());
         let mut saved = self.handle.saved.keep(seq);
         saved.warnings.get_or_insert_default().push(message);
-        self.warning_count += 1;
+        self.image.last.messages.count += 1;
     }
 
     pub(crate) async fn show(&mut self, result: &TextResult, warnings: u16) -> Result<(), Failure> {
@@ -313,9 +328,9 @@ impl Session {
             warnings,
             ..OkFields::default()
         };
-        match self.answers_binary {
-            true => result.encode_binary(&mut out, 1, self.capabilities, &end),
-            false => result.encode(&mut out, 1, self.capabilities, &end),
+        match self.running.answers_binary {
+            true => result.encode_binary(&mut out, 1, self.client.capabilities, &end),
+            false => result.encode(&mut out, 1, self.client.capabilities, &end),
         };
         self.send(&out).await
     }

@@ -38,12 +38,12 @@ impl Session {
                 "optimizer_trace" => !value.contains("enabled=off") && value != "0",
                 _ => return,
             };
-        let before = self.measuring;
+        let before = self.image.held.measuring;
         match name {
-            "profiling" => self.measuring.profiling = on,
-            _ => self.measuring.trace = on,
+            "profiling" => self.image.held.measuring.profiling = on,
+            _ => self.image.held.measuring.trace = on,
         }
-        self.measuring.fading = before.is_on() && !self.measuring.is_on();
+        self.image.held.measuring.fading = before.is_on() && !self.image.held.measuring.is_on();
         if on {
             self.pin(PinReason::Diagnostics);
         }
@@ -52,12 +52,15 @@ impl Session {
     /// A statement has succeeded.
     pub(crate) fn note_measured(&mut self, class: &Statement, text: &[u8]) {
         if class.flags.contains(Flags::MEASURES) && class.kind != Kind::Set {
-            self.measuring.counters = true;
-            self.measuring.fading = false;
+            self.image.held.measuring.counters = true;
+            self.image.held.measuring.fading = false;
             self.pin(PinReason::Diagnostics);
         }
-        if self.measuring.fading && class.kind != Kind::Set && !asks_for_measures(class, text) {
-            self.measuring = Measuring::default();
+        if self.image.held.measuring.fading
+            && class.kind != Kind::Set
+            && !asks_for_measures(class, text)
+        {
+            self.image.held.measuring = Measuring::default();
             self.unpin(PinReason::Diagnostics);
         }
     }

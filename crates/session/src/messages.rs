@@ -22,11 +22,11 @@ impl Session {
     /// How many messages an OK counts that leaves those of the statement before: MySQL counts them, where
     /// MariaDB does not (observed for COM_PING and COM_INIT_DB).
     pub(crate) async fn count_messages(&mut self) -> u16 {
-        if self.family == Family::MariaDb || self.diagnostics_at.is_none() {
+        if self.image.family == Family::MariaDb || self.image.last.messages.at.is_none() {
             return 0;
         }
         self.read_messages().await;
-        if let Some(count) = self.ok_count {
+        if let Some(count) = self.image.last.messages.ok_count {
             return count;
         }
         let counts = self.saved_message_counts();
@@ -40,7 +40,7 @@ impl Session {
             return;
         }
         if let Some(mut lease) = self.lease.take() {
-            if self.diagnostics_at == Some((lease.server, lease.last_seq)) {
+            if self.image.last.messages.at == Some(lease.last_statement()) {
                 lease.begin();
                 self.save_own_diagnostics(&mut lease).await;
             }
@@ -53,7 +53,10 @@ impl Session {
 
     /// Messages can be asked for, and no connection needs to be asked.
     pub(crate) fn has_saved_messages(&self) -> bool {
-        self.diagnostics_at
+        self.image
+            .last
+            .messages
+            .at
             .and_then(|(_, seq)| self.handle.saved.find(seq))
             .is_some_and(|saved| saved.warnings.is_some())
     }
@@ -68,7 +71,7 @@ impl Session {
     pub(crate) async fn raise_on_kept(&mut self, error: &ServerError) {
         /// Characters that MESSAGE_TEXT takes.
         const TEXT_MAX: usize = 128;
-        let is_plain = self.warning_count == 1 && error.message.len() <= TEXT_MAX;
+        let is_plain = self.image.last.messages.count == 1 && error.message.len() <= TEXT_MAX;
         let is_clean = self.lease.as_ref().is_some_and(|lease| lease.is_clean());
         if !is_plain || !is_clean || self.is_measured() {
             return;
@@ -86,39 +89,41 @@ impl Session {
         let raised = lease.query(&text).await;
         let told = matches!(raised, Err(BackendError::Server(_)));
         lease.broken |= !told;
-        let (here, now) = ((lease.server, lease.last_seq), (lease.server, self.seq));
-        for held in [&mut self.insert_id_at, &mut self.found_rows_at] {
+        let (here, now) = (lease.last_statement(), (lease.server, self.image.last.seq));
+        for held in [
+            &mut self.image.last.insert_id.at,
+            &mut self.image.last.found_rows.at,
+        ] {
             if *held == Some(here) {
                 *held = Some(now);
             }
         }
-        lease.last_user = self.handle.uid;
-        lease.last_seq = self.seq;
-        lease.residue.diagnostics = true;
-        self.diagnostics_at = Some(now);
-        self.handle.saved.keep(self.seq).warnings = None;
+        lease.books.mark(self.handle.uid, self.image.last.seq);
+        lease.books.has_messages(true);
+        self.image.last.messages.at = Some(now);
+        self.handle.saved.keep(self.image.last.seq).warnings = None;
         self.keep(lease);
     }
 
     /// These are the messages that the session may ask for, wherever they came from; the next OK that
     /// leaves them counts `count`.
     pub(crate) fn put_messages(&mut self, messages: Vec<Message>, count: u16) {
-        let before = self.warning_count;
-        self.ok_count = Some(count);
-        self.seq += 1;
+        let before = self.image.last.messages.count;
+        self.image.last.messages.ok_count = Some(count);
+        self.image.last.seq += 1;
         // No connection has them, whichever server this names.
-        self.diagnostics_at = Some((ServerId(0), self.seq));
-        self.last_server = None;
-        self.warning_count = before.max(messages.len() as u64);
-        self.handle.saved.keep(self.seq).warnings = Some(messages);
+        self.image.last.messages.at = Some((ServerId(0), self.image.last.seq));
+        self.image.last.server = None;
+        self.image.last.messages.count = before.max(messages.len() as u64);
+        self.handle.saved.keep(self.image.last.seq).warnings = Some(messages);
     }
 
     /// The messages that the next error of Millrace's own is added to, which MySQL does where a
     /// command is refused before a statement begins (observed).
     pub(crate) async fn add_to_messages(&mut self, answer: Answer) -> Answer {
-        if self.family == Family::MySql && self.diagnostics_at.is_some() {
+        if self.image.family == Family::MySql && self.image.last.messages.at.is_some() {
             self.read_messages().await;
-            self.kept_messages = self.saved_warnings().unwrap_or_default();
+            self.image.last.messages.kept = self.saved_warnings().unwrap_or_default();
         }
         answer
     }

@@ -6,7 +6,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_backend::conn::Residue;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{Lease, Pool};
 use millrace_backend::state::{self, SessionState};
@@ -21,7 +20,7 @@ use tokio::time::error::Elapsed;
 
 use crate::failure::{Answer, Failure};
 use crate::lease::{Main, Request};
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 
 /// Mirror images under way at once, of one worker; further ones are left out.
 const MIRRORS_MAX: u32 = 32;
@@ -85,7 +84,7 @@ impl Session {
         {
             self.mirror(bits, packet);
         }
-        self.obeying = Some(Box::new(obeying));
+        self.running.obeying = Some(Box::new(obeying));
         Ok(())
     }
 
@@ -114,7 +113,7 @@ impl Session {
     fn set_deadline(&mut self, limit: Duration) -> AbortHandle {
         self.handle.timed_out.set(false);
         let (handle, worker) = (self.handle.clone(), self.worker.clone());
-        let (key, state) = (self.pool_key(), self.state.clone());
+        let (key, state) = (self.pool_key(), self.image.vars.state.clone());
         let task = tokio::task::spawn_local(async move {
             tokio::time::sleep(limit).await;
             handle.timed_out.set(true);
@@ -138,8 +137,8 @@ impl Session {
         request.access == Access::Read
             && request.expect == Expect::Query
             && self.handle.pins.is_empty()
-            && matches!(self.transaction, Transaction::None)
-            && !self.autocommit_off()
+            && !self.image.tx.is_deferred()
+            && !self.image.autocommit_off()
             && class.functions.is_empty()
             && !class.flags.intersects(private)
     }
@@ -161,7 +160,7 @@ impl Session {
         };
         count.set(count.get() + 1);
         let mirror = Mirror(count);
-        let (pool, state) = (self.pool(server), self.state.clone());
+        let (pool, state) = (self.pool(server), self.image.vars.state.clone());
         let version = self.version_on(server);
         let packet = packet.to_vec();
         tokio::task::spawn_local(async move {
@@ -246,14 +245,11 @@ async fn run_for_nothing(
 
 /// Saves what the session before may still ask about, and makes the connection nobody's.
 async fn clear(lease: &mut Lease) -> Result<(), BackendError> {
-    if lease.last_user != 0 {
-        lease.leave_owner();
+    lease.books.leave_owner();
+    if lease.books.is_missed() {
+        lease.save_unread().await?;
     }
-    if !lease.residue.is_empty() {
-        lease.save_residue().await?;
-    }
-    (lease.last_user, lease.last_seq) = (0, 0);
-    lease.residue = Residue::default();
+    lease.books.release();
     Ok(())
 }
 

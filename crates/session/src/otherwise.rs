@@ -11,10 +11,11 @@ use millrace_routing::Wanted;
 use millrace_sql::{Access, Flags, Kind, Scope, Show, Statement, Target, TextSource, XaOp};
 
 use crate::effects::KEEPS_CONNECTION;
+use crate::image::transaction::Transaction;
 use crate::journal::is_replayable;
 use crate::lease::{Main, Request};
 use crate::recording::is_replayable_outside;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 use crate::variables::variable_name;
 
 /// How long after its loss the primary is waited for by what would keep its connection: a transaction
@@ -39,7 +40,7 @@ impl Session {
     /// What the request needs of a server that is not the primary; none where that will not do. `patient`:
     /// what would keep its connection does not yet go there.
     pub(crate) fn elsewhere(&self, request: &Request<'_>, patient: bool) -> Option<Access> {
-        if request.access == Access::Write || self.rerun.is_some() {
+        if request.access == Access::Write || self.image.tx.rerun.is_some() {
             return None;
         }
         let directions = request.directions.as_deref();
@@ -56,9 +57,9 @@ impl Session {
         if !prepares && keeps_connection(class, text) {
             return None;
         }
-        let deferred = !matches!(self.transaction, Transaction::None);
+        let deferred = self.image.tx.is_deferred();
         let opens =
-            !prepares && (deferred || self.autocommit_off()) && self.opens_transaction(class);
+            !prepares && (deferred || self.image.autocommit_off()) && self.opens_transaction(class);
         let writable = opens && !self.begins_read_only();
         if writable {
             let options = &self.worker.options().failover;
@@ -68,7 +69,7 @@ impl Session {
             }
         }
         if (patient && (writable || opens_cursor(request)))
-            || (opens && self.settings.serializable && reads_data(class, request.expect))
+            || (opens && self.image.vars.switches.serializable && reads_data(class, request.expect))
         {
             return None;
         }
@@ -81,7 +82,7 @@ impl Session {
     /// Whether the transaction that is put off is one that only reads.
     fn begins_read_only(&self) -> bool {
         matches!(
-            self.transaction,
+            self.image.tx.state,
             Transaction::Deferred {
                 read_only: true,
                 ..
@@ -91,10 +92,10 @@ impl Session {
 
     pub(crate) fn text_of<'a>(&'a self, request: &Request<'a>) -> Option<Cow<'a, [u8]>> {
         match request.main {
-            Main::Execute { id, .. } => Some(Cow::Borrowed(&*self.statements.get(id)?.text)),
+            Main::Execute { id, .. } => Some(Cow::Borrowed(&*self.image.statements.get(id)?.text)),
             Main::Packet(packet) => {
                 let payload = packet::payload(packet);
-                let text = match Command::parse(&payload, self.capabilities) {
+                let text = match Command::parse(&payload, self.client.capabilities) {
                     Ok(Command::Query(query)) => query.text,
                     Ok(Command::StmtPrepare(text)) => text,
                     _ => return None,

@@ -28,16 +28,22 @@ impl Session {
             _ if route::is_own(text) => self.route_table(),
             _ => self.variable_table(text),
         };
-        let id = self.statements.next_id();
+        let id = self.image.statements.next_id();
         let mut out = Vec::new();
-        result.encode_prepare(&mut out, 1, self.capabilities, id, self.idle_status());
+        result.encode_prepare(
+            &mut out,
+            1,
+            self.client.capabilities,
+            id,
+            self.idle_status(),
+        );
         let statement = ClientStatement {
             uid: self.worker.next_statement_uid(),
             shared: false,
             unused: None,
             text: text.into(),
             class: Rc::new(class),
-            context: self.state.clone(),
+            context: self.image.vars.state.clone(),
             params: 0,
             types: Box::default(),
             types_changed: 0,
@@ -45,17 +51,17 @@ impl Session {
             bad_long_data: false,
             cursor: false,
         };
-        self.statements.add(id, statement);
+        self.image.statements.add(id, statement);
         self.send(&out).await
     }
 
     /// Executes it.
     pub(crate) async fn execute_own(&mut self, id: u32) -> Result<(), Failure> {
-        let Some(statement) = self.statements.get(id) else {
+        let Some(statement) = self.image.statements.get(id) else {
             return Err(Failure::Ended);
         };
         let (class, text) = (statement.class.clone(), statement.text.clone());
-        self.answers_binary = true;
+        self.running.answers_binary = true;
         let done = if let Some(asked) = route::explained(&text) {
             self.explain_route(asked).await
         } else if route::asks_for_last(&text) {
@@ -63,7 +69,7 @@ impl Session {
         } else {
             self.own_variable(&class, &text).await
         };
-        self.answers_binary = false;
+        self.running.answers_binary = false;
         done
     }
 }

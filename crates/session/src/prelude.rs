@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_backend::conn::{number, warnings};
+use millrace_backend::conn::{BLANK_ID, SAVE_NUMBERS, number, warnings};
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState};
@@ -19,8 +19,10 @@ use millrace_topology::{GtidSet, ServerId, Waits};
 use tracing::info;
 
 use crate::failure::{Answer, Failure};
+use crate::image::last::IdBefore;
+use crate::image::transaction::Transaction;
 use crate::lease::Request;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 use crate::variables;
 use crate::worker::Handle;
 
@@ -55,41 +57,10 @@ pub(crate) struct Prelude {
     pub(crate) proofs: Vec<u64>,
 }
 
-/// What a connection's LAST_INSERT_ID() was before the statement that may have changed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IdBefore {
-    /// The session's own, or the statement set it for certain: what is there now is the session's.
-    Own,
-    /// A number that no table generates: where it is still there, the session's is what it was.
-    Blank(u64),
-    /// Anything.
-    Unknown,
-}
-
-/// LAST_INSERT_ID() of a connection that nobody's was left on: no table generates it. InnoDB
-/// refuses with error 1467 (observed), and an explicit value leaves LAST_INSERT_ID() alone.
-const BLANK_ID: u64 = u64::MAX;
-
-/// Asks for the numbers of the session before, and takes its LAST_INSERT_ID() off the connection:
-/// the parts of a select list are worked out in their order. Without LIMIT, `sql_select_limit=0`
-/// would keep the server from working out anything (observed).
-const SAVE_NUMBERS: &[u8] = b"SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS(),\
-    LAST_INSERT_ID(18446744073709551615) LIMIT 1";
-
 /// A causal wait, of a cluster's node. Without WSREP_SYNC_WAIT_UPTO_GTID: with a binary log it answers
 /// before what it waits for is visible (observed on 10.11, in 11 of 11,116 reads), and it takes whole seconds
 /// only.
 const CAUSAL_WAIT: &str = "SET STATEMENT wsrep_sync_wait=1 FOR SELECT 0 LIMIT 1";
-
-impl IdBefore {
-    /// What a connection says where nothing of the session's is to be told from it.
-    pub(crate) fn blank(held: Option<u64>) -> IdBefore {
-        match held {
-            Some(id @ (0 | BLANK_ID)) => IdBefore::Blank(id),
-            _ => IdBefore::Unknown,
-        }
-    }
-}
 
 impl Session {
     /// Everything that must be said to the connection before the statement.
@@ -101,8 +72,7 @@ impl Session {
     ) -> Result<Prelude, BackendError> {
         let mut prelude = Prelude::default();
         let uid = self.handle.uid;
-        let own = lease.last_user == uid
-            && Some((lease.server, lease.last_seq)) == self.diagnosed(request.class);
+        let own = lease.is_at(uid, self.diagnosed(request.class));
         if own && request.class.kind == Kind::Diagnostics {
             // Anything before it would be what it tells about, but for a BEGIN that is put off: on
             // MariaDB it leaves messages, and on MySQL there are none after it (observed).
@@ -112,8 +82,8 @@ impl Session {
         if request.class.kind == Kind::SetRole && self.may_ask_role() {
             Box::pin(self.ask_role(lease)).await?;
         }
-        if lease.last_user != uid && !lease.residue.is_empty() {
-            self.save_residue(lease, &mut prelude);
+        if lease.books.is_missed_by_other(uid) {
+            self.save_unread(lease, &mut prelude);
         }
         if self.needs_private(request) {
             let named = self.executed(request);
@@ -125,14 +95,14 @@ impl Session {
         if wait {
             self.wait_for_position(lease, &mut prelude);
         }
-        let mut target = self.state.clone();
+        let mut target = self.image.vars.state.clone();
         if request.class.kind == Kind::Use && target.database != lease.state.database {
             // The one that the session leaves may be gone.
             let mut other = SessionState::clone(&target);
             other.database = lease.state.database.clone();
             target = self.worker.states.share(other);
         }
-        if !self.gone_databases.is_empty() {
+        if !self.image.vars.gone_databases.is_empty() {
             target = self.placed(lease, &target, |session| session.needs_database(request));
         }
         self.replay(lease, &target, &mut prelude);
@@ -142,10 +112,10 @@ impl Session {
             packet::frame(&mut prelude.bytes, 0, &[COM_SET_OPTION, 1, 0]);
             prelude.steps.push(Step::Plain(Expect::SetOption));
         }
-        let held_insert_id = self.insert_id_at.is_some();
+        let held_insert_id = self.image.last.insert_id.at.is_some();
         if self.needs_insert_id(request) && !self.keeps_insert_id(lease, request) {
             let uses_found_rows = request.class.flags.contains(Flags::USES_FOUND_ROWS);
-            if uses_found_rows && held_insert_id && !self.found_rows_known {
+            if uses_found_rows && held_insert_id && !self.image.last.found_rows.known {
                 // To read the one changes the other.
                 Box::pin(self.save_own_diagnostics(lease)).await;
             }
@@ -153,7 +123,7 @@ impl Session {
         }
         let clears = self.sees_old_messages(lease, request);
         if clears {
-            if lease.last_user == uid && lease.residue.found_rows {
+            if lease.books.is_of(uid) && lease.books.unread().found_rows {
                 // What clears them counts a row.
                 Box::pin(self.save_own_diagnostics(lease)).await;
             }
@@ -162,7 +132,7 @@ impl Session {
         // After what clears messages, which counts too.
         let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
         if request.class.flags.intersects(counts) {
-            let asked = clears || (held_insert_id && self.insert_id_at.is_none());
+            let asked = clears || (held_insert_id && self.image.last.insert_id.at.is_none());
             self.restore_counts(lease, request.class, asked, &mut prelude);
         }
         if request.expect != Expect::Prepare {
@@ -238,13 +208,13 @@ impl Session {
         };
         let limit = Duration::from_millis(limit);
         let answer = tokio::time::timeout(limit, reading).await;
-        self.route.overdue = answer.is_err();
+        self.running.route.overdue = answer.is_err();
         let late = || Err(BackendError::Timeout("routing.wait_limit"));
         let answer = answer.unwrap_or_else(|_| late());
         self.note_wait(lease, answer)?;
         let reached = GtidSet::Cluster(counted);
         self.worker.reached_on(lease, &reached);
-        self.shown_by = Some(lease.server);
+        self.image.reads.shown_by = Some(lease.server);
         Ok(())
     }
 
@@ -322,37 +292,37 @@ impl Session {
     }
 
     /// Asks what the session before may still want to know, and keeps it for that session.
-    pub(crate) fn save_residue(&self, lease: &mut Lease, prelude: &mut Prelude) {
-        if let Some(owner) = self.worker.session(lease.last_user) {
+    pub(crate) fn save_unread(&self, lease: &mut Lease, prelude: &mut Prelude) {
+        if let Some(owner) = self.worker.session(lease.books.last_user()) {
             // First the warnings: any other statement clears them.
-            if lease.residue.diagnostics {
+            if lease.books.unread().diagnostics {
                 lease.frame_query(&mut prelude.bytes, b"SHOW WARNINGS");
                 prelude
                     .steps
-                    .push(Step::SaveWarnings(owner.clone(), lease.last_seq));
+                    .push(Step::SaveWarnings(owner.clone(), lease.books.last_seq()));
             }
-            lease.frame_query(&mut prelude.bytes, SAVE_NUMBERS);
-            lease.last_insert_id = Some(BLANK_ID);
-            prelude.steps.push(Step::SaveNumbers(owner, lease.last_seq));
+            lease.frame_query(&mut prelude.bytes, SAVE_NUMBERS.as_bytes());
+            lease.books.set_insert_id(BLANK_ID);
+            let seq = lease.books.last_seq();
+            prelude.steps.push(Step::SaveNumbers(owner, seq));
         }
-        if lease.residue.diagnostics {
+        if lease.books.unread().diagnostics {
             prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
         }
         if prelude.steps.is_empty() {
             // Its last user is gone: nobody waits for this.
-            lease.saving = None;
+            lease.books.saved();
         }
-        lease.last_user = 0;
-        lease.residue = Default::default();
+        lease.books.handed_over();
     }
 
     /// Saves what the session before may still want to know, before the connection is reset.
     pub(crate) async fn save_for_last_user(&mut self, lease: &mut Lease) {
-        if lease.last_user == self.handle.uid || lease.residue.is_empty() {
+        if !lease.books.is_missed_by_other(self.handle.uid) {
             return;
         }
         let mut prelude = Prelude::default();
-        self.save_residue(lease, &mut prelude);
+        self.save_unread(lease, &mut prelude);
         lease.broken |= self.run_steps(lease, &mut prelude).await.is_err();
     }
 
@@ -381,8 +351,8 @@ impl Session {
     /// whatever follows.
     fn may_keep(&self, class: &Statement) -> bool {
         let keeps = Flags::ACQUIRES_USER_LOCK | Flags::CREATES_TEMP_TABLE | Flags::SEQUENCE;
-        !matches!(self.transaction, Transaction::None)
-            || self.autocommit_off()
+        self.image.tx.is_deferred()
+            || self.image.autocommit_off()
             || class.flags.intersects(keeps)
             || !matches!(
                 class.kind,
@@ -409,7 +379,7 @@ impl Session {
             .flags
             .intersects(flags | Flags::SHOWS_VARIABLES | Flags::MEASURES)
             || !class.functions.is_empty()
-            || (class.kind == Kind::Select && self.settings.names_last_row)
+            || (class.kind == Kind::Select && self.image.vars.switches.names_last_row)
             || matches!(
                 class.kind,
                 Kind::Execute { .. }
@@ -439,19 +409,18 @@ impl Session {
                 .tables
                 .iter()
                 .all(|table| table.usage == TableUse::Write)
-            && !self.settings.names_last_row
+            && !self.image.vars.switches.names_last_row
             && !self.worker.catalogue().triggers().last_insert_id;
         if !plain {
             return false;
         }
         self.collect_saved();
-        match self.insert_id_at {
-            Some(at) => {
-                at == (lease.server, lease.last_seq)
-                    && lease.last_user == self.handle.uid
-                    && self.insert_id_before != IdBefore::Unknown
+        match self.image.last.insert_id.at {
+            Some(_) => {
+                lease.is_at(self.handle.uid, self.image.last.insert_id.at)
+                    && self.image.last.insert_id.before != IdBefore::Unknown
             }
-            None => IdBefore::blank(lease.last_insert_id) != IdBefore::Unknown,
+            None => IdBefore::blank(lease.books.insert_id()) != IdBefore::Unknown,
         }
     }
 
@@ -462,9 +431,9 @@ impl Session {
             Kind::Diagnostics => request.expect != Expect::Simple,
             // One of several may ask.
             Kind::Multi => {
-                lease.last_user == self.handle.uid
-                    && lease.residue.diagnostics
-                    && self.diagnostics_at.is_none()
+                lease.books.is_of(self.handle.uid)
+                    && lease.books.unread().diagnostics
+                    && self.image.last.messages.at.is_none()
             }
             _ => false,
         }
@@ -482,13 +451,13 @@ impl Session {
     ) {
         const ROWS_MAX: u64 = 64;
         let uid = self.handle.uid;
-        let here = Some((lease.server, lease.last_seq));
-        let mine = lease.last_user == uid;
-        let rows_here = mine && self.found_rows_at == here && !asked;
+        let here = Some(lease.last_statement());
+        let mine = lease.books.is_of(uid);
+        let rows_here = mine && self.image.last.found_rows.at == here && !asked;
         // What goes ahead of the statement has a count of its own.
         let count_here = mine
-            && self.last_server == Some(lease.server)
-            && lease.last_seq == self.seq
+            && self.image.last.server == Some(lease.server)
+            && lease.books.last_seq() == self.image.last.seq
             && prelude.bytes.is_empty()
             && !asked;
         let needs_rows = class.flags.contains(Flags::USES_FOUND_ROWS) && !rows_here;
@@ -497,9 +466,11 @@ impl Session {
             return;
         }
         self.collect_saved();
-        if needs_rows && self.found_rows <= ROWS_MAX || needs_count && self.row_count < 0 {
+        if needs_rows && self.image.last.found_rows.count <= ROWS_MAX
+            || needs_count && self.image.last.row_count < 0
+        {
             let mut text = b"SELECT 1".to_vec();
-            match self.found_rows {
+            match self.image.last.found_rows.count {
                 0 => text.extend_from_slice(b" LIMIT 0"),
                 rows => {
                     let rows = rows.min(ROWS_MAX);
@@ -509,7 +480,7 @@ impl Session {
             }
             prelude.query(lease, &text);
         }
-        if self.row_count == 0 {
+        if self.image.last.row_count == 0 {
             // On MySQL, DO would change FOUND_ROWS() (observed).
             prelude.query(lease, b"SET @@session.sql_notes=@@session.sql_notes");
         }
@@ -523,9 +494,9 @@ impl Session {
     ) -> Result<(), BackendError> {
         let uid = self.handle.uid;
         self.collect_saved();
-        if let Some((server, seq)) = self.insert_id_at {
-            if lease.server == server && lease.last_user == uid && lease.last_seq == seq {
-                if self.insert_id_before == IdBefore::Own {
+        if let Some((server, seq)) = self.image.last.insert_id.at {
+            if lease.is_at(uid, Some((server, seq))) {
+                if self.image.last.insert_id.before == IdBefore::Own {
                     return Ok(());
                 }
                 if !prelude.bytes.is_empty() {
@@ -533,27 +504,30 @@ impl Session {
                 }
                 self.read_insert_id(lease).await;
             }
-            if self.insert_id_at.is_some()
+            if self.image.last.insert_id.at.is_some()
                 && let Some(mut own) = self.take_own(server, seq)
             {
-                if own.residue.diagnostics || own.residue.found_rows {
+                if own.books.unread().diagnostics || own.books.unread().found_rows {
                     // To read the number would lose them.
                     self.save_own_diagnostics(&mut own).await;
                 }
                 self.read_insert_id(&mut own).await;
                 own.give_back();
             }
-            if self.insert_id_at.take().is_some() {
+            if self.image.last.insert_id.at.take().is_some() {
                 // Its connection is gone: the OK packet's number has to do. Many an OK tells none.
-                if self.insert_id_seen != 0 {
-                    self.last_insert_id = self.insert_id_seen;
+                if self.image.last.insert_id.seen != 0 {
+                    self.image.last.insert_id.value = self.image.last.insert_id.seen;
                 }
             }
         }
-        if lease.last_insert_id != Some(self.last_insert_id) {
-            let text = format!("SET @@session.last_insert_id={}", self.last_insert_id);
+        if lease.books.insert_id() != Some(self.image.last.insert_id.value) {
+            let text = format!(
+                "SET @@session.image.last.insert_id.value={}",
+                self.image.last.insert_id.value
+            );
             prelude.query(lease, text.as_bytes());
-            lease.last_insert_id = Some(self.last_insert_id);
+            lease.books.set_insert_id(self.image.last.insert_id.value);
         }
         Ok(())
     }
@@ -565,9 +539,9 @@ impl Session {
         let id = rows.ok().and_then(|rows| number(&rows, 0));
         match id {
             Some(id) => {
-                self.settle_insert_id(id);
-                own.last_insert_id = Some(id);
-                own.residue.insert_id = false;
+                self.image.last.insert_id.settle(id);
+                own.books.set_insert_id(id);
+                own.books.read_insert_id();
             }
             None => own.broken = true,
         }
@@ -577,21 +551,22 @@ impl Session {
     /// and the statement could see them.
     pub(crate) fn sees_foreign(&self, lease: &Lease, request: &Request<'_>) -> bool {
         let uid = self.handle.uid;
-        let current = lease.private_of == uid && lease.private_version == self.private.version;
-        if lease.private_of == 0 || current || !self.handle.pins.is_empty() {
+        let foreign = lease
+            .books
+            .has_foreign_variables(uid, self.image.vars.private.version);
+        if !foreign || !self.handle.pins.is_empty() {
             return false;
         }
         let asks_about_own = request.class.kind == Kind::Diagnostics
-            && lease.last_user == uid
-            && self.diagnostics_at == Some((lease.server, lease.last_seq));
+            && lease.is_at(uid, self.image.last.messages.at);
         !asks_about_own && self.needs_private(request)
     }
 
     /// Whether something was set on the connection that only a reset certainly takes back.
     pub(crate) fn needs_reset(&self, lease: &Lease) -> bool {
-        !Rc::ptr_eq(&lease.state, &self.state)
+        !Rc::ptr_eq(&lease.state, &self.image.vars.state)
             && self.handle.pins.is_empty()
-            && state::needs_reset(&lease.state, &self.state)
+            && state::needs_reset(&lease.state, &self.image.vars.state)
     }
 
     /// The primary has refused the session's state on another connection than the one it was set on:
@@ -599,23 +574,23 @@ impl Session {
     /// set. True where the statement may be tried again.
     pub(crate) async fn forgo_state(&mut self, server: ServerId) -> bool {
         let primary = self.worker.with_world(|world| world.snapshot.primary);
-        if primary != Some(server) || std::mem::replace(&mut self.route.forgone, true) {
+        if primary != Some(server) || std::mem::replace(&mut self.running.route.forgone, true) {
             return false;
         }
         let (pool, version) = (self.pool(server), self.version_on(server));
-        let (uid, state) = (self.handle.uid, self.state.clone());
+        let (uid, state) = (self.handle.uid, self.image.vars.state.clone());
         let Ok(mut lease) = pool.take(uid, &state, version).await else {
             return false;
         };
         let refused = self.refused_variables(&mut lease, &state).await;
-        lease.last_user = 0;
+        lease.books.disown();
         lease.broken |= refused.is_err();
         lease.give_back();
         let Ok(refused) = refused else {
             return false;
         };
         if !refused.is_empty() {
-            let user = String::from_utf8_lossy(&self.identity.account.user).into_owned();
+            let user = String::from_utf8_lossy(&self.client.identity.account.user).into_owned();
             let variables = refused.join(",");
             info!(
                 user,
@@ -679,17 +654,16 @@ impl Session {
     pub(crate) async fn clear_foreign(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
         let uid = self.handle.uid;
         let mut prelude = Prelude::default();
-        if lease.last_user != uid && !lease.residue.is_empty() {
-            self.save_residue(lease, &mut prelude);
+        if lease.books.is_missed_by_other(uid) {
+            self.save_unread(lease, &mut prelude);
             self.run_steps(lease, &mut prelude).await?;
-        } else if lease.last_user == uid {
+        } else if lease.books.is_of(uid) {
             // These go with the rest.
             self.save_own_diagnostics(lease).await;
-            if self.insert_id_at == Some((lease.server, lease.last_seq)) {
+            if self.image.last.insert_id.at == Some(lease.last_statement()) {
                 self.read_insert_id(lease).await;
             }
-            lease.last_seq = 0;
-            lease.residue = Default::default();
+            lease.books.ended();
         }
         let facts = lease.server_facts();
         let state = lease.reset(&facts).await?;
@@ -715,18 +689,22 @@ impl Session {
         prelude: &mut Prelude,
     ) {
         let uid = self.handle.uid;
-        let current = lease.private_of == uid && lease.private_version == self.private.version;
-        if self.private.is_empty() || current {
+        let current = lease
+            .books
+            .holds_variables(uid, self.image.vars.private.version);
+        if self.image.vars.private.is_empty() || current {
             return;
         }
         // EXECUTE … needs the variables as well, so they come first.
-        if let Some(text) = self.private.assignment() {
+        if let Some(text) = self.image.vars.private.assignment() {
             // Their names and values were read in the session's own character set.
-            let target = self.placed(lease, &self.state.clone(), |_| false);
+            let target = self.placed(lease, &self.image.vars.state.clone(), |_| false);
             self.replay(lease, &target, prelude);
             prelude.query(lease, &text);
         }
         let all: Vec<_> = self
+            .image
+            .vars
             .private
             .statements
             .iter()
@@ -758,11 +736,8 @@ impl Session {
                 false => Step::Named,
             });
         }
-        lease.private_of = uid;
-        lease.private_version = match is_whole {
-            true => self.private.version,
-            false => u64::MAX,
-        };
+        let version = is_whole.then_some(self.image.vars.private.version);
+        lease.books.set_variables(uid, version);
     }
 
     /// Statements that show session variables see the client's own tracking settings, all
@@ -774,16 +749,16 @@ impl Session {
             // Some of them cannot be set in a transaction (1766).
             return;
         }
-        if wanted && self.owns_gtid {
+        if wanted && self.image.vars.owns_gtid {
             // Refused (3138), and the connection with what was set on it would be lost.
             return;
         }
-        if wanted && !matches!(self.transaction, Transaction::None) {
+        if wanted && self.image.tx.is_deferred() {
             // They could not be set back before the COMMIT, which is to say what was written.
             return;
         }
         if wanted && !lease.tracking_foreign {
-            let text = self.tracks.statement(lease.family);
+            let text = self.image.vars.tracks.statement(lease.family);
             prelude.query(lease, text.as_bytes());
             lease.tracking_foreign = true;
         } else if !wanted {
@@ -805,12 +780,12 @@ impl Session {
     /// has been answered, for it may have to be tried elsewhere.
     fn open_transaction(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
         if self.opens_transaction(class) {
-            for text in &self.one_shot {
+            for text in &self.image.tx.next {
                 lease.one_shot = true;
                 prelude.query(lease, text);
             }
         }
-        if let Transaction::Deferred { text, .. } = &self.transaction {
+        if let Transaction::Deferred { text, .. } = &self.image.tx.state {
             prelude.begins = true;
             prelude.query(lease, text);
         }
@@ -819,7 +794,7 @@ impl Session {
     /// SET TRANSACTION is for the next transaction; a statement that reads no table and writes
     /// nothing begins none.
     pub(crate) fn opens_transaction(&self, class: &Statement) -> bool {
-        !matches!(self.transaction, Transaction::None)
+        self.image.tx.is_deferred()
             || !class.tables.is_empty()
             || matches!(
                 class.kind,
@@ -843,8 +818,8 @@ impl Session {
                     _ if answer.passing => Ok(Err(answer)),
                     _ if self.lease_is_kept() => Err(Failure::Fatal(answer)),
                     // Another connection may do, or the session is without it from now on.
-                    _ if self.route.state_refused => Ok(Err(answer)),
-                    _ if self.route.database_refused.is_some() => Ok(Err(answer)),
+                    _ if self.running.route.state_refused => Ok(Err(answer)),
+                    _ if self.running.route.database_refused.is_some() => Ok(Err(answer)),
                     // The primary's word may be another.
                     _ if self.may_be_late(lease.server, &answer) => Ok(Err(answer)),
                     // No other server would take a write: the client gets the server's word.
@@ -892,19 +867,19 @@ impl Session {
             }
             Step::State(expect) => {
                 let answer = lease.read_answer(expect).await;
-                self.route.state_refused |= matches!(answer, Err(BackendError::Server(_)));
+                self.running.route.state_refused |= matches!(answer, Err(BackendError::Server(_)));
                 answer?;
             }
             Step::Database(state) => {
                 let answer = lease.read_answer(Expect::Simple).await;
                 if let Err(BackendError::Server(_)) = answer {
-                    self.route.database_refused = Some(state);
+                    self.running.route.database_refused = Some(state);
                 }
                 answer?;
             }
             Step::Named => match lease.read_answer(Expect::Query).await {
                 // It is tried again before anything else that could need it.
-                Err(BackendError::Server(_)) => lease.private_version = u64::MAX,
+                Err(BackendError::Server(_)) => lease.books.doubt_variables(),
                 answer => drop(answer?),
             },
             Step::SaveWarnings(owner, seq) => {
@@ -916,7 +891,7 @@ impl Session {
                 let mut saved = owner.saved.keep(seq);
                 saved.last_insert_id = number(&rows, 0);
                 saved.found_rows = number(&rows, 1);
-                lease.saving = None;
+                lease.books.saved();
             }
             Step::Wait(counted) => Box::pin(self.settle_wait(lease, counted)).await?,
         }

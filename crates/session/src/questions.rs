@@ -9,7 +9,7 @@ use millrace_topology::ServerId;
 use crate::columns::{Columns, Token};
 use crate::failure::Answer;
 use crate::lease::Request;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 
 /// What a text may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,11 @@ impl Session {
         if class.kind == Kind::Diagnostics || !self.asks_back(class) {
             return;
         }
-        let asked = [self.diagnostics_at, self.found_rows_at, self.last_at()];
+        let asked = [
+            self.image.last.messages.at,
+            self.image.last.found_rows.at,
+            self.last_at(),
+        ];
         for (server, seq) in asked.into_iter().flatten() {
             if !changes && self.suits(server, class, request.access) {
                 continue;
@@ -70,7 +74,11 @@ impl Session {
     /// Reads what can be asked about the last statement from the connections that know.
     pub(crate) async fn gather_answers(&mut self) {
         self.wait_until_saved().await;
-        let asked = [self.diagnostics_at, self.found_rows_at, self.last_at()];
+        let asked = [
+            self.image.last.messages.at,
+            self.image.last.found_rows.at,
+            self.last_at(),
+        ];
         for (server, seq) in asked.into_iter().flatten() {
             if let Some(mut own) = self.take_own(server, seq) {
                 self.save_own_diagnostics(&mut own).await;
@@ -95,7 +103,7 @@ impl Session {
         let about_messages = messages || class.flags.contains(Flags::USES_WARNING_COUNT);
         let about_rows = class.flags.contains(Flags::USES_ROW_COUNT);
         let last = self.last_at();
-        let (diagnostics, found) = (self.diagnostics_at, self.found_rows_at);
+        let (diagnostics, found) = (self.image.last.messages.at, self.image.last.found_rows.at);
         let has_messages = about_messages && diagnostics.is_some() && self.is_idle_at(diagnostics);
         let has_rows = match has_messages {
             true => last == diagnostics,
@@ -112,15 +120,15 @@ impl Session {
         // A kept connection knows all but messages, and what its count was before that.
         let (kept, beside_id) = (self.lease.is_some(), counts_beside_id(class));
         let has_rows = has_rows || (kept && !beside_id);
-        let has_found = has_found || (kept && !(beside_id && self.found_rows_known));
+        let has_found = has_found || (kept && !(beside_id && self.image.last.found_rows.known));
         // To give the connection the one would change the other there.
         let has_rows = has_rows && (has_found || !class.flags.contains(Flags::USES_FOUND_ROWS));
         self.collect_saved();
         // MariaDB forgets the messages as soon as a table is opened (observed).
-        let forgets = self.family == Family::MariaDb && !class.tables.is_empty();
+        let forgets = self.image.family == Family::MariaDb && !class.tables.is_empty();
         let counts = self.saved_message_counts();
         let counts = counts.filter(|_| !has_messages && !forgets);
-        let row_count = self.row_count;
+        let row_count = self.image.last.row_count;
         let found_rows = match class.flags.contains(Flags::USES_FOUND_ROWS) && !has_found {
             true => self.known_found_rows()?,
             false => 0,
@@ -143,23 +151,29 @@ impl Session {
 
     /// FOUND_ROWS(), or an error where it went with its connection.
     pub(crate) fn known_found_rows(&self) -> Result<i64, Answer> {
-        if !self.found_rows_known {
+        if !self.image.last.found_rows.known {
             let text = "Millrace: the connection that FOUND_ROWS() asks about was lost";
             return Err(Answer::client(1105, b"HY000", text));
         }
-        Ok(i64::try_from(self.found_rows).unwrap_or(i64::MAX))
+        Ok(i64::try_from(self.image.last.found_rows.count).unwrap_or(i64::MAX))
     }
 
     /// The last statement, where it ran on a server.
     pub(crate) fn last_at(&self) -> Option<(ServerId, u64)> {
-        self.last_server.map(|server| (server, self.seq))
+        self.image
+            .last
+            .server
+            .map(|server| (server, self.image.last.seq))
     }
 
     /// The statement that a statement about messages asks about. GET DIAGNOSTICS, which assigns
     /// variables, also tells the number of rows of one without messages.
     pub(crate) fn diagnosed(&self, class: &Statement) -> Option<(ServerId, u64)> {
         let also_rows = class.flags.contains(Flags::ASSIGNS_USER_VARS);
-        self.diagnostics_at
+        self.image
+            .last
+            .messages
+            .at
             .or_else(|| self.last_at().filter(|_| also_rows))
     }
 
@@ -174,20 +188,21 @@ impl Session {
     /// The statement asks for messages on a connection that it should not run on: one without a database,
     /// where the session has chosen one since, or any where its transaction is yet to begin.
     pub(crate) fn has_left_messages(&mut self, class: &Statement) -> bool {
-        let Some((server, seq)) = self.diagnostics_at.filter(|_| is_about_last(class)) else {
+        let Some((server, seq)) = self.image.last.messages.at.filter(|_| is_about_last(class))
+        else {
             return false;
         };
         if let Some(kept) = &self.lease
-            && (kept.server, kept.last_seq) != (server, seq)
+            && kept.last_statement() != (server, seq)
         {
             // The statement itself runs on the one that is kept.
             return true;
         }
-        if !matches!(self.transaction, Transaction::None) {
+        if self.image.tx.is_deferred() {
             return self.lease.is_none();
         }
         let uid = self.handle.uid;
-        !self.state.database.is_empty() && self.pool_of(server, false).has_own(uid, seq)
+        !self.image.vars.state.database.is_empty() && self.pool_of(server, false).has_own(uid, seq)
     }
 
     /// The connection of a statement of this session, where it is free and unused since. The session may
@@ -195,7 +210,7 @@ impl Session {
     pub(crate) fn take_own(&mut self, server: ServerId, seq: u64) -> Option<Lease> {
         let uid = self.handle.uid;
         let own = self.pool(server).try_take_own(uid, seq);
-        own.or_else(|| match self.state.database.is_empty() {
+        own.or_else(|| match self.image.vars.state.database.is_empty() {
             true => None,
             false => self.pool_of(server, false).try_take_own(uid, seq),
         })

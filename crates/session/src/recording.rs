@@ -10,20 +10,21 @@ use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Flags, Kind};
 
+use crate::image::transaction::Transaction;
 use crate::journal::{About, Answered, Begun, Executed, Journal, Spoilt, is_replayable};
 use crate::lease::{Main, Request, Types, is_plain_execution};
 use crate::questions::is_about_last;
 use crate::relay::Outcome;
 use crate::rerun::commits;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 
 impl Session {
     /// Whether the statement's answer is to be summed up and written down.
     pub(crate) fn is_recorded(&self, request: &Request<'_>) -> bool {
         let class = request.inner.map_or(request.class, |(inner, _)| inner);
         let in_transaction = self.handle.pins.has(PinReason::Transaction)
-            || !matches!(self.transaction, Transaction::None)
-            || self.autocommit_off()
+            || self.image.tx.is_deferred()
+            || self.image.autocommit_off()
             || class.kind == Kind::Begin;
         let counts = match request.expect {
             Expect::Query | Expect::Execute => true,
@@ -35,6 +36,8 @@ impl Session {
             && counts
             && !matches!(class.kind, Kind::Commit | Kind::Rollback)
             && self
+                .image
+                .tx
                 .journal
                 .as_ref()
                 .is_none_or(|journal| journal.is_whole())
@@ -44,17 +47,17 @@ impl Session {
     /// session has not been taken in yet.
     pub(crate) fn record(&mut self, lease: &Lease, request: &Request<'_>) {
         let class = request.inner.map_or(request.class, |(inner, _)| inner);
-        if class.kind == Kind::Begin && self.outcome.error.is_none() {
+        if class.kind == Kind::Begin && self.running.outcome.error.is_none() {
             // It commits what was open.
-            self.journal = None;
+            self.image.tx.journal = None;
         }
-        let mut journal = match self.journal.take() {
+        let mut journal = match self.image.tx.journal.take() {
             Some(journal) => journal,
             None => self.begin_journal(lease, Some(request)),
         };
         let needs_insert_id = self.needs_insert_id(request);
         let about = About {
-            last_insert_id: lease.last_insert_id.filter(|_| needs_insert_id),
+            last_insert_id: lease.books.insert_id().filter(|_| needs_insert_id),
             uses_insert_id: self.uses_insert_id(request),
             last: is_about_last(class),
         };
@@ -72,7 +75,7 @@ impl Session {
         } else if journal.has_room(self.length(request), Instant::now(), options, all_max) {
             self.write_down(request, about, &mut journal);
         }
-        self.journal = Some(journal);
+        self.image.tx.journal = Some(journal);
     }
 
     /// The bytes that a journal has to keep of a command.
@@ -80,7 +83,7 @@ impl Session {
         match request.main {
             Main::Packet(packet) => packet.len(),
             Main::Execute { packet, id, .. } => {
-                let statement = self.statements.get(id);
+                let statement = self.image.statements.get(id);
                 let long = statement.map(|statement| &*statement.long_data);
                 let long = long.unwrap_or_default().iter();
                 packet.len() + long.map(|(_, data)| data.len()).sum::<usize>()
@@ -102,7 +105,10 @@ impl Session {
             }
         };
         let options = &self.worker.options().failover;
-        let (state, answer) = (self.state.clone(), Answered::of(&self.outcome));
+        let (state, answer) = (
+            self.image.vars.state.clone(),
+            Answered::of(&self.running.outcome),
+        );
         journal.add(request.expect, executed, state, answer, about, options);
     }
 
@@ -111,7 +117,7 @@ impl Session {
     fn uses_insert_id(&self, request: &Request<'_>) -> bool {
         request.class.flags.contains(Flags::USES_LAST_INSERT_ID)
             || !request.class.functions.is_empty()
-            || self.settings.names_last_row
+            || self.image.vars.switches.names_last_row
             || (request.access == Access::Write
                 && self.worker.catalogue().triggers().last_insert_id)
     }
@@ -122,16 +128,16 @@ impl Session {
         lease: &Lease,
         request: Option<&Request<'_>>,
     ) -> Box<Journal> {
-        let (text, read_only) = match &self.transaction {
+        let (text, read_only) = match &self.image.tx.state {
             Transaction::Deferred { text, read_only } => (Some(text.clone()), *read_only),
             Transaction::None => (None, false),
         };
         let known = text.is_some()
             || request.is_some_and(|request| request.class.kind == Kind::Begin)
-            || (self.autocommit_off() && !self.handle.pins.has(PinReason::Transaction));
+            || (self.image.autocommit_off() && !self.handle.pins.has(PinReason::Transaction));
         let begun = Begun {
             one_shot: match text {
-                Some(_) => self.one_shot.clone(),
+                Some(_) => self.image.tx.next.clone(),
                 None => Vec::new(),
             },
             text,
@@ -139,23 +145,23 @@ impl Session {
             on_primary: self
                 .worker
                 .with_world(|world| world.snapshot.primary == Some(lease.server)),
-            state: self.state.clone(),
-            last_insert_id: match self.insert_id_at {
-                None => Some(self.last_insert_id),
-                Some(_) => lease.last_insert_id,
+            state: self.image.vars.state.clone(),
+            last_insert_id: match self.image.last.insert_id.at {
+                None => Some(self.image.last.insert_id.value),
+                Some(_) => lease.books.insert_id(),
             },
-            insert_id_seen: self.insert_id_seen,
-            private_version: self.private.version,
+            insert_id_seen: self.image.last.insert_id.seen,
+            private_version: self.image.vars.private.version,
         };
         let mut journal = self.worker.take_journal(begun);
         if !known {
             // In one command with other statements, in a procedure: what it did is not written down.
             // Where no answer said that it is open, an error may have ended it.
-            let open = self.status.contains(Status::IN_TRANS) || self.one_shot_waits;
+            let open = self.image.status.contains(Status::IN_TRANS) || self.image.tx.next_waits;
             journal.wrote = true;
             (journal.uncertain, journal.committed) = (!open, !open);
         }
-        if !known || self.one_shot_waits {
+        if !known || self.image.tx.next_waits {
             journal.spoil(Spoilt::Begin);
         }
         journal
@@ -169,7 +175,7 @@ impl Session {
         packet: &[u8],
         journal: &mut Journal,
     ) -> Option<Executed> {
-        let statement = self.statements.get(id)?;
+        let statement = self.image.statements.get(id)?;
         let short = packet.len() < packet::MAX_PAYLOAD;
         if !short || statement.cursor {
             return None;
@@ -189,12 +195,12 @@ impl Session {
 
     /// Looks, after a statement has been taken in, whether its transaction goes on.
     pub(crate) fn keep_journal(&mut self, outcome: &Outcome, request: &Request<'_>) {
-        let implicit = self.autocommit_off();
-        let Some(journal) = self.journal.as_mut() else {
+        let implicit = self.image.autocommit_off();
+        let Some(journal) = self.image.tx.journal.as_mut() else {
             return;
         };
         if !self.handle.pins.has(PinReason::Transaction) {
-            if let Some(journal) = self.journal.take() {
+            if let Some(journal) = self.image.tx.journal.take() {
                 self.worker.put_journal(journal);
             }
             return;

@@ -17,10 +17,11 @@ use millrace_protocol::{Capabilities, Status};
 use millrace_topology::{GtidSet, Waits};
 
 use crate::failure::{Answer, Failure};
+use crate::image::vars::Tracks;
 use crate::login::error_packet;
 use crate::obey::too_slow;
 use crate::refusals::{Refusals, proves_nothing};
-use crate::session::{Session, Tracks};
+use crate::session::Session;
 use crate::sum::Sum;
 
 /// What a server's answer said besides its rows.
@@ -127,12 +128,12 @@ impl Session {
         plan: &Plan,
     ) -> Result<Ended, Failure> {
         let mut tracker = Tracker::new(expect, lease.capabilities);
-        self.outcome.clear();
+        self.running.outcome.clear();
         let mut out = Vec::new();
         // Servers are never asked to leave definitions out: which of them a client still has right
         // cannot be known when its statements run on several connections.
         let cached = Capabilities::CACHE_METADATA;
-        if self.capabilities.contains(cached) && !lease.capabilities.contains(cached) {
+        if self.client.capabilities.contains(cached) && !lease.capabilities.contains(cached) {
             tracker = tracker.showing_counts();
         }
         if plan.cursor {
@@ -144,13 +145,13 @@ impl Session {
             match tracker.next(&lease.buffer[at..]) {
                 Event::Pass(len) => {
                     if plan.sums {
-                        self.outcome.sum.add(&lease.buffer[at..at + len]);
+                        self.running.outcome.sum.add(&lease.buffer[at..at + len]);
                     }
                     at += len;
                 }
                 Event::ColumnCount { len } => {
                     if plan.sums {
-                        self.outcome.sum.add(&lease.buffer[at..at + len]);
+                        self.running.outcome.sum.add(&lease.buffer[at..at + len]);
                     }
                     out.extend_from_slice(&lease.buffer[start..at]);
                     put_column_count(&mut out, &lease.buffer[at..at + len]);
@@ -165,14 +166,14 @@ impl Session {
                         let capabilities = lease.capabilities;
                         put_warnings(&mut lease.buffer[at..at + len], capabilities, count);
                     }
-                    if self.ends.writes || lease.in_transaction() {
+                    if self.running.ends.writes || lease.in_transaction() {
                         self.note_end(lease);
                     }
                     if rewrite && !plan.discard {
                         out.extend_from_slice(&lease.buffer[start..at]);
                         let packet = &lease.buffer[at..at + len];
-                        let (server, client) = (lease.capabilities, self.capabilities);
-                        let tracks = &self.tracks;
+                        let (server, client) = (lease.capabilities, self.client.capabilities);
+                        let tracks = &self.image.vars.tracks;
                         let kept = |change: &Change<'_>| tracks.keeps(change);
                         let again = self.is_another_transaction(lease);
                         let told = |status| told_status(status, lease.family, bare, again);
@@ -187,14 +188,14 @@ impl Session {
                 Event::Eof { len, .. } => {
                     if let Ok((status, warnings)) = parse_eof(&lease.buffer[at + HEADER..at + len])
                     {
-                        self.outcome.status = status;
-                        self.outcome.has_status = true;
-                        self.outcome.warnings = warnings;
-                        self.outcome.ended_ok = false;
+                        self.running.outcome.status = status;
+                        self.running.outcome.has_status = true;
+                        self.running.outcome.warnings = warnings;
+                        self.running.outcome.ended_ok = false;
                         if status.contains(Status::SESSION_STATE_CHANGED) {
-                            self.outcome.end_marked = true;
+                            self.running.outcome.end_marked = true;
                             // MariaDB sets the flag for no reason (observed).
-                            self.outcome.state_changed |=
+                            self.running.outcome.state_changed |=
                                 lease.family == millrace_sql::Family::MySql;
                             let capabilities = lease.capabilities;
                             clear_state_flag(&mut lease.buffer[at..at + len], capabilities);
@@ -210,7 +211,7 @@ impl Session {
                         lease.broken = true;
                         return self.lost();
                     };
-                    let first = !self.outcome.forwarded && start == 0 && out.is_empty();
+                    let first = !self.running.outcome.forwarded && start == 0 && out.is_empty();
                     if first && at == 0 && !tracker.has_begun() && lease.is_unasked() {
                         (lease.broken, lease.closed_before) = (true, true);
                         return Ok(Ended::Unasked(error));
@@ -218,7 +219,8 @@ impl Session {
                     // What may be asked elsewhere may also have answered in part, as long as none of
                     // it was shown.
                     let held = (first
-                        || (!self.outcome.forwarded && plan.hold.contains(Refusals::LACKS)))
+                        || (!self.running.outcome.forwarded
+                            && plan.hold.contains(Refusals::LACKS)))
                         && plan.hold.has(&error);
                     if held {
                         lease.buffer.drain(..at + len);
@@ -236,7 +238,7 @@ impl Session {
                         }
                         None => error,
                     };
-                    self.outcome.error = Some(error);
+                    self.running.outcome.error = Some(error);
                     at += len;
                 }
                 Event::PrepareOk {
@@ -246,12 +248,12 @@ impl Session {
                     params,
                     warnings,
                 } => {
-                    self.outcome.warnings = warnings;
+                    self.running.outcome.warnings = warnings;
                     if let Some(number) = plan.statement {
                         let field = at + HEADER + 1;
                         lease.buffer[field..field + 4].copy_from_slice(&number.get().to_le_bytes());
                     }
-                    self.outcome.prepared = Some((id, columns, params));
+                    self.running.outcome.prepared = Some((id, columns, params));
                     at += len;
                 }
                 Event::LocalInfile { len } => {
@@ -261,7 +263,7 @@ impl Session {
                     (start, at) = (0, 0);
                     self.send(&out).await?;
                     out.clear();
-                    self.outcome.forwarded = true;
+                    self.running.outcome.forwarded = true;
                     if Box::pin(self.upload(lease)).await.is_err() {
                         lease.broken = true;
                         return Err(Failure::Client(io::ErrorKind::BrokenPipe.into()));
@@ -269,7 +271,9 @@ impl Session {
                     tracker.infile_sent();
                 }
                 // Only a client that wants them has a connection on which they are sent.
-                Event::Progress { len } if self.capabilities.contains(Capabilities::PROGRESS) => {
+                Event::Progress { len }
+                    if self.client.capabilities.contains(Capabilities::PROGRESS) =>
+                {
                     at += len;
                 }
                 Event::Progress { len } => {
@@ -288,7 +292,7 @@ impl Session {
                 }
                 Event::NeedMore => {
                     if !plan.discard && (start < at || !out.is_empty()) {
-                        self.outcome.forwarded = true;
+                        self.running.outcome.forwarded = true;
                         let sent = if out.is_empty() {
                             self.send(&lease.buffer[start..at]).await
                         } else {
@@ -316,10 +320,10 @@ impl Session {
                 Event::Done => break,
             }
         }
-        self.outcome.rows = tracker.rows();
-        self.outcome.result_sets = tracker.result_sets();
+        self.running.outcome.rows = tracker.rows();
+        self.running.outcome.result_sets = tracker.result_sets();
         if !plan.discard && (start < at || !out.is_empty()) {
-            self.outcome.forwarded = true;
+            self.running.outcome.forwarded = true;
             let last = if out.is_empty() {
                 &lease.buffer[start..at]
             } else {
@@ -333,8 +337,8 @@ impl Session {
         lease.buffer.drain(..at);
         lease.answered();
         lease.leave_room();
-        if self.outcome.has_status {
-            lease.status = self.outcome.status;
+        if self.running.outcome.has_status {
+            lease.status = self.running.outcome.status;
         }
         Ok(Ended::Whole)
     }
@@ -342,8 +346,8 @@ impl Session {
     /// The answer under way says that a transaction is open, as did the one before, and that something was
     /// committed.
     fn is_another_transaction(&self, lease: &Lease) -> bool {
-        let open = lease.in_transaction() && self.outcome.status.contains(Status::IN_TRANS);
-        open && self.outcome.positioned && self.outcome.variables.is_empty()
+        let open = lease.in_transaction() && self.running.outcome.status.contains(Status::IN_TRANS);
+        open && self.running.outcome.positioned && self.running.outcome.variables.is_empty()
     }
 
     /// What the client is told instead of a server's error.
@@ -361,7 +365,7 @@ impl Session {
     }
 
     fn lost(&self) -> Result<Ended, Failure> {
-        if self.outcome.forwarded {
+        if self.running.outcome.forwarded {
             // As without Millrace: the connection breaks in the middle of the answer.
             Err(Failure::Client(io::ErrorKind::ConnectionAborted.into()))
         } else {
@@ -375,14 +379,14 @@ impl Session {
         let Ok(ok) = OkPacket::parse(payload, lease.capabilities) else {
             return false;
         };
-        self.outcome.status = ok.status;
-        self.outcome.has_status = true;
-        self.outcome.warnings = ok.warnings;
-        self.outcome.ended_ok = ok.header == millrace_protocol::ok::OK;
-        if self.outcome.ended_ok {
-            self.outcome.affected_rows = ok.affected_rows;
-            self.outcome.insert_id = ok.last_insert_id;
-            self.outcome.matched = matched_rows(ok.info);
+        self.running.outcome.status = ok.status;
+        self.running.outcome.has_status = true;
+        self.running.outcome.warnings = ok.warnings;
+        self.running.outcome.ended_ok = ok.header == millrace_protocol::ok::OK;
+        if self.running.outcome.ended_ok {
+            self.running.outcome.affected_rows = ok.affected_rows;
+            self.running.outcome.insert_id = ok.last_insert_id;
+            self.running.outcome.matched = matched_rows(ok.info);
         }
         if !ok.status.contains(Status::SESSION_STATE_CHANGED) {
             return false;
@@ -397,12 +401,15 @@ impl Session {
                 }
                 Ok(Change::SystemVariable { name, value }) => {
                     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-                    self.outcome.variables.push((name.into(), value.into()));
+                    self.running
+                        .outcome
+                        .variables
+                        .push((name.into(), value.into()));
                 }
-                Ok(Change::Schema(schema)) => self.outcome.schema = Some(schema.into()),
-                Ok(Change::StateChanged(changed)) => self.outcome.state_changed |= changed,
+                Ok(Change::Schema(schema)) => self.running.outcome.schema = Some(schema.into()),
+                Ok(Change::StateChanged(changed)) => self.running.outcome.state_changed |= changed,
                 Ok(_) => {}
-                Err(_) => self.outcome.state_changed = true,
+                Err(_) => self.running.outcome.state_changed = true,
             }
         }
         true
@@ -410,9 +417,9 @@ impl Session {
 
     /// Whether the statement has committed something that its server does not tell the position of.
     fn note_end(&mut self, lease: &Lease) {
-        let open = self.outcome.status.contains(Status::IN_TRANS);
+        let open = self.running.outcome.status.contains(Status::IN_TRANS);
         // One transaction may have ended and another begun.
-        if !open || (lease.in_transaction() && !self.ends.stays) {
+        if !open || (lease.in_transaction() && !self.running.ends.stays) {
             self.note_untold(lease.server);
         }
     }
@@ -425,14 +432,14 @@ impl Session {
             // (observed on MariaDB 10.11 with a binary log), so it is of no use.
             return;
         }
-        self.outcome.positioned = true;
-        match GtidSet::parse(self.position.family(), position) {
+        self.running.outcome.positioned = true;
+        match GtidSet::parse(self.image.reads.position.family(), position) {
             Ok(written) => {
-                self.position.union(&written);
+                self.image.reads.position.union(&written);
                 self.worker.wrote(&written);
             }
             // What is not understood makes the session read from the primary.
-            Err(_) => self.position_unknown = true,
+            Err(_) => self.image.reads.unknown = true,
         }
     }
 
@@ -460,11 +467,11 @@ impl Session {
 
     /// Sends bytes to the client, what is pending first.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        if !self.pending.is_empty() {
-            let pending = std::mem::take(&mut self.pending);
-            self.client.send(&pending).await?;
+        if !self.client.pending.is_empty() {
+            let pending = std::mem::take(&mut self.client.pending);
+            self.client.stream.send(&pending).await?;
         }
-        self.client.send(bytes).await?;
+        self.client.stream.send(bytes).await?;
         self.worker.metrics().sent(bytes.len() as u64);
         self.handle.counts.sent(bytes.len());
         Ok(())
@@ -474,27 +481,27 @@ impl Session {
     /// client does not hold a server connection that has nothing more to say.
     /// False, and nothing done, where the socket is not a bare one.
     fn send_now(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
-        let Stream::Plain(plain) = &self.client else {
+        let Stream::Plain(plain) = &self.client.stream else {
             return Ok(false);
         };
-        let written = if self.pending.is_empty() {
+        let written = if self.client.pending.is_empty() {
             plain.try_write(bytes)?
         } else {
             0
         };
         self.worker.metrics().sent(bytes.len() as u64);
         self.handle.counts.sent(bytes.len());
-        self.pending.extend_from_slice(&bytes[written..]);
+        self.client.pending.extend_from_slice(&bytes[written..]);
         Ok(true)
     }
 
     /// Sends what is pending.
     pub(crate) async fn flush(&mut self) -> Result<(), Failure> {
-        if self.pending.is_empty() {
+        if self.client.pending.is_empty() {
             return Ok(());
         }
-        let pending = std::mem::take(&mut self.pending);
-        self.client.send(&pending).await?;
+        let pending = std::mem::take(&mut self.client.pending);
+        self.client.stream.send(&pending).await?;
         Ok(())
     }
 
@@ -514,19 +521,19 @@ impl Session {
         let mut in_packet = 0;
         loop {
             if in_packet == 0
-                && let Some(next) = header(&self.inbuf)
+                && let Some(next) = header(&self.client.inbuf)
             {
                 if next.len == 0 {
-                    lease.send_content(&self.inbuf[..HEADER]).await?;
-                    self.inbuf.drain(..HEADER);
+                    lease.send_content(&self.client.inbuf[..HEADER]).await?;
+                    self.client.inbuf.drain(..HEADER);
                     return Ok(());
                 }
                 in_packet = HEADER + next.len as usize;
             }
-            let ready = in_packet.min(self.inbuf.len());
+            let ready = in_packet.min(self.client.inbuf.len());
             if ready > 0 {
-                lease.send_content(&self.inbuf[..ready]).await?;
-                self.inbuf.drain(..ready);
+                lease.send_content(&self.client.inbuf[..ready]).await?;
+                self.client.inbuf.drain(..ready);
                 in_packet -= ready;
                 continue;
             }

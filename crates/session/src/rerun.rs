@@ -4,7 +4,8 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use millrace_backend::conn::{Residue, number};
+use millrace_backend::books::Unread;
+use millrace_backend::conn::number;
 use millrace_backend::error::BackendError;
 use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
@@ -19,12 +20,13 @@ use tracing::debug;
 
 use crate::ended::Stake;
 use crate::failure::{Answer, Failure};
+use crate::image::transaction::Transaction;
 use crate::journal::{About, Answered, Entry, Executed, Journal, Spoilt, may_commit};
 use crate::lease::{Main, Request};
 use crate::prelude::Prelude;
 use crate::refusals::{Meaning, meaning};
 use crate::relay::{Ended, Plan};
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 use crate::variables::variable_name;
 
 /// A transaction that waits to be run again.
@@ -44,7 +46,7 @@ pub(crate) struct Rerun {
 struct Lost {
     server: ServerId,
     seq: u64,
-    residue: Residue,
+    unread: Unread,
 }
 
 /// LAST_INSERT_ID() where what it was is not known: a number that no table generates.
@@ -84,10 +86,14 @@ impl Session {
         let may_move = self.handle.pins.has_only(PinReason::Transaction);
         let changed = request.access == Access::Write
             || self
+                .image
+                .tx
                 .journal
                 .as_ref()
                 .is_none_or(|journal| journal.wrote || journal.uncertain);
         let uncertain = self
+            .image
+            .tx
             .journal
             .as_ref()
             .is_none_or(|journal| journal.uncertain);
@@ -97,7 +103,7 @@ impl Session {
             return Err(self.unknown_outcome());
         }
         let alive = match sent {
-            true => self.runs_since.get(),
+            true => self.running.runs_since.get(),
             false => self.last_alive(&lease),
         };
         let ended = self.was_ended(&lease, request, Stake::Session, &why, alive);
@@ -120,10 +126,10 @@ impl Session {
         }
         self.uproot(lease);
         if sent && request.access == Access::Write {
-            self.route.ended = Some(Answer::unknown_outcome());
+            self.running.route.ended = Some(Answer::unknown_outcome());
         }
-        self.route.lost += u8::from(sent);
-        if u32::from(self.route.lost) > self.worker.options().failover.retries_max {
+        self.running.route.lost += u8::from(sent);
+        if u32::from(self.running.route.lost) > self.worker.options().failover.retries_max {
             // It may be what ends its servers.
             return Err(self.lose_transaction(Spoilt::NoServer));
         }
@@ -135,12 +141,12 @@ impl Session {
     pub(crate) fn uproot(&mut self, mut lease: Lease) {
         let lost = Lost {
             server: lease.server,
-            seq: lease.last_seq,
-            residue: lease.residue,
+            seq: lease.books.last_seq(),
+            unread: lease.books.unread(),
         };
         // So the server rolls back.
         lease.broken = true;
-        let journal = match self.journal.take() {
+        let journal = match self.image.tx.journal.take() {
             Some(journal) => journal,
             None => self.begin_journal(&lease, None),
         };
@@ -148,7 +154,7 @@ impl Session {
         self.unpin(PinReason::Transaction);
         // For who lists sessions: it is in a transaction, and no server knows of it.
         self.handle.begun.set(true);
-        self.rerun = Some(Box::new(Rerun {
+        self.image.tx.rerun = Some(Box::new(Rerun {
             journal,
             lost,
             numbered: Vec::new(),
@@ -159,7 +165,7 @@ impl Session {
     /// Looks whether the transaction that has lost its server has to be run again for this request,
     /// and whether it can be.
     pub(crate) fn resume(&mut self, request: &Request<'_>) -> Result<(), Failure> {
-        let Some(rerun) = &self.rerun else {
+        let Some(rerun) = &self.image.tx.rerun else {
             return Ok(());
         };
         let flags = request.class.flags;
@@ -175,7 +181,7 @@ impl Session {
             return Ok(());
         }
         let options = &self.worker.options().failover;
-        let private = rerun.journal.begun.private_version != self.private.version;
+        let private = rerun.journal.begun.private_version != self.image.vars.private.version;
         let spoilt = rerun.journal.spoilt(Instant::now(), options);
         match spoilt.or(private.then_some(Spoilt::Statement)) {
             Some(why) => Err(self.lose_transaction(why)),
@@ -186,7 +192,7 @@ impl Session {
     /// The open transaction is over, and nothing of it was done; where an earlier statement may have
     /// committed it, that is not known.
     pub(crate) fn lose_transaction(&mut self, why: Spoilt) -> Failure {
-        let rerun = self.rerun.as_ref();
+        let rerun = self.image.tx.rerun.as_ref();
         let committed = rerun.is_some_and(|rerun| rerun.journal.committed);
         let server = rerun.map(|rerun| rerun.lost.server);
         self.end_transaction();
@@ -207,18 +213,15 @@ impl Session {
 
     pub(crate) fn count_unknown(&self) {
         let failovers = self.worker.shared.monitor.failovers();
-        failovers.count(FailoverCount::UnknownOutcome, self.route.server);
+        failovers.count(FailoverCount::UnknownOutcome, self.running.route.server);
     }
 
     /// The session is in no transaction any more.
     pub(crate) fn end_transaction(&mut self) {
-        (self.journal, self.rerun) = (None, None);
-        self.transaction = Transaction::None;
+        self.image.tx.reset();
         self.handle.begun.set(false);
         self.unpin(PinReason::Transaction);
-        self.one_shot.clear();
-        (self.one_shot_waits, self.one_shot_read_only) = (false, None);
-        self.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
+        self.image.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
     }
 
     /// Has a connection take over from one that broke under the request: what that has left behind is
@@ -229,10 +232,10 @@ impl Session {
         request: &Request<'_>,
         wait: bool,
     ) -> Result<Result<(), Answer>, Failure> {
-        if let Some(ended) = self.route.ended.take() {
+        if let Some(ended) = self.running.route.ended.take() {
             let left = self.look_what_it_left(lease, request, &ended).await?;
             if left.is_err() {
-                self.route.ended = Some(ended);
+                self.running.route.ended = Some(ended);
                 return Ok(left);
             }
         }
@@ -247,7 +250,7 @@ impl Session {
         request: &Request<'_>,
         wait: bool,
     ) -> Result<Result<(), Answer>, Failure> {
-        let Some(mut rerun) = self.rerun.take() else {
+        let Some(mut rerun) = self.image.tx.rerun.take() else {
             return Ok(Ok(()));
         };
         rerun.begun_again = None;
@@ -269,7 +272,7 @@ impl Session {
                     self.end_transaction();
                     return Err(Failure::Fatal(told));
                 }
-                self.rerun = Some(rerun);
+                self.image.tx.rerun = Some(rerun);
                 Ok(Err(answer))
             }
             Stop::Never(why) => Err(self.lose_transaction(why)),
@@ -312,12 +315,15 @@ impl Session {
         let mut class = self.worker.take_statement();
         let known = journal.entries.iter().enumerate().all(|(at, entry)| {
             let payload = packet::payload(journal.packets(at));
-            let text: &[u8] = match (&entry.executed, Command::parse(&payload, self.capabilities)) {
+            let text: &[u8] = match (
+                &entry.executed,
+                Command::parse(&payload, self.client.capabilities),
+            ) {
                 (Some(executed), _) => &executed.text,
                 (None, Ok(Command::Query(query))) => query.text,
                 _ => return true,
             };
-            classify(text, &self.lex, &mut class);
+            classify(text, &self.image.vars.lex, &mut class);
             self.add_written(&class, text, &entry.state.database, &mut names)
         });
         self.worker.put_statement(class);
@@ -389,7 +395,7 @@ impl Session {
         match keeps {
             Ok(false) => Ok(Ok(())),
             Ok(true) => {
-                if self.rerun.is_some() {
+                if self.image.tx.rerun.is_some() {
                     self.end_transaction();
                 }
                 Err(Failure::Answer(ended.clone()))
@@ -404,17 +410,18 @@ impl Session {
     /// The tables that a request changes; none where they cannot be told.
     fn written_by_request(&self, request: &Request<'_>) -> Option<Vec<Box<[u8]>>> {
         let mut tables = Vec::new();
-        let database = &self.state.database;
+        let database = &self.image.vars.state.database;
         let known = match (request.inner, &request.main) {
             (Some((class, text)), _) => self.add_written(class, text, database, &mut tables),
             (None, Main::Execute { id, .. }) => {
-                let statement = self.statements.get(*id)?;
+                let statement = self.image.statements.get(*id)?;
                 let database = &statement.context.database;
                 self.add_written(&statement.class, &statement.text, database, &mut tables)
             }
             (None, Main::Packet(packet)) => {
                 let payload = packet::payload(packet);
-                let Ok(Command::Query(query)) = Command::parse(&payload, self.capabilities) else {
+                let Ok(Command::Query(query)) = Command::parse(&payload, self.client.capabilities)
+                else {
                     return None;
                 };
                 self.add_written(request.class, query.text, database, &mut tables)
@@ -426,10 +433,10 @@ impl Session {
     /// What the session before may still ask about the connection is saved.
     async fn leave_last_user(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
         let mut prelude = Prelude::default();
-        if lease.last_user != self.handle.uid && !lease.residue.is_empty() {
-            self.save_residue(lease, &mut prelude);
+        if lease.books.is_missed_by_other(self.handle.uid) {
+            self.save_unread(lease, &mut prelude);
         }
-        lease.last_user = 0;
+        lease.books.disown();
         self.run_steps(lease, &mut prelude).await
     }
 
@@ -443,9 +450,10 @@ impl Session {
         let begun = &journal.begun;
         self.leave_last_user(lease).await?;
         let uid = self.handle.uid;
-        let foreign = lease.private_of != 0
-            && (lease.private_of, lease.private_version) != (uid, self.private.version);
-        if foreign {
+        if lease
+            .books
+            .has_foreign_variables(uid, self.image.vars.private.version)
+        {
             self.clear_foreign(lease).await?;
         }
         let mut prelude = Prelude::default();
@@ -540,7 +548,7 @@ impl Session {
             .send_statement(&bytes, 1)
             .await
             .map_err(BackendError::Io)?;
-        lease.last_insert_id = None;
+        lease.books.forget_insert_id();
         Ok(closing)
     }
 
@@ -561,7 +569,7 @@ impl Session {
             ..
         } = journal.entries[at].about;
         if let Some(id) = last_insert_id {
-            if lease.last_insert_id != Some(id) {
+            if lease.books.insert_id() != Some(id) {
                 set_insert_id(lease, id, prelude);
             }
             return Ok(());
@@ -592,7 +600,7 @@ impl Session {
         executed: &Executed,
     ) -> Result<(u32, bool), Stop> {
         let id = executed.id;
-        let uid = match self.statements.get(id) {
+        let uid = match self.image.statements.get(id) {
             Some(open) if Rc::ptr_eq(&open.text, &executed.text) => Some(open.uid),
             // It was closed, and its number may be another's.
             _ => None,
@@ -631,11 +639,11 @@ impl Session {
             }
             Err(failure) => return Err(Stop::Failure(failure)),
         }
-        match &self.outcome.error {
+        match &self.running.outcome.error {
             Some(error) if meaning(error) != Meaning::Own => {
                 Err(Stop::Elsewhere(Answer::server((**error).clone())))
             }
-            _ => Ok(Answered::of(&self.outcome)),
+            _ => Ok(Answered::of(&self.running.outcome)),
         }
     }
 
@@ -643,30 +651,18 @@ impl Session {
     fn settle_rerun(&mut self, lease: &mut Lease, rerun: Rerun) {
         let Rerun { journal, lost, .. } = rerun;
         lease.settle();
-        lease.state = self.state.clone();
-        lease.last_user = self.handle.uid;
-        lease.last_seq = lost.seq;
-        lease.residue = lost.residue;
-        // What went ahead of the statement that was lost may have set it.
-        lease.last_insert_id = None;
-        lease.keeper = Some(self.handle.saved.clone());
+        lease.state = self.image.vars.state.clone();
+        let (uid, store) = (self.handle.uid, &self.handle.saved);
+        lease.books.replaces(uid, lost.seq, lost.unread, store);
         let (before, now) = ((lost.server, lost.seq), (lease.server, lost.seq));
-        for at in [
-            &mut self.insert_id_at,
-            &mut self.found_rows_at,
-            &mut self.diagnostics_at,
-        ] {
-            if *at == Some(before) {
-                *at = Some(now);
-            }
+        self.image.last.moved(before, now);
+        if self.image.last.server == Some(lost.server) {
+            self.image.last.server = Some(lease.server);
         }
-        if self.last_server == Some(lost.server) {
-            self.last_server = Some(lease.server);
-        }
-        self.transaction = Transaction::None;
+        self.image.tx.state = Transaction::None;
         self.handle.begun.set(false);
         self.pin(PinReason::Transaction);
-        self.journal = Some(journal);
+        self.image.tx.journal = Some(journal);
         let failovers = self.worker.shared.monitor.failovers();
         failovers.count(FailoverCount::Replayed, Some(lost.server));
     }
@@ -685,7 +681,7 @@ pub(crate) fn commits(request: &Request<'_>) -> bool {
 fn set_insert_id(lease: &mut Lease, id: u64, prelude: &mut Prelude) {
     let text = format!("SET @@session.last_insert_id={id}");
     prelude.query(lease, text.as_bytes());
-    lease.last_insert_id = Some(id);
+    lease.books.set_insert_id(id);
 }
 
 /// Adds the tables that a statement names to change them.

@@ -121,8 +121,8 @@ impl Session {
     /// Answers EXPLAIN ROUTE.
     pub(crate) async fn explain_route(&mut self, text: &[u8]) -> Result<(), Failure> {
         let text = text.strip_suffix(b";").unwrap_or(text);
-        let database = &self.state.database;
-        let class = self.worker.classify(text, &self.lex);
+        let database = &self.image.vars.state.database;
+        let class = self.worker.classify(text, &self.image.vars.lex);
         let access = self.access(&class, text);
         let directions = self.said(&class, text, access, database);
         let rewritten = self.rewritten(directions.as_deref(), text);
@@ -131,7 +131,7 @@ impl Session {
             None => (class, access, directions),
             Some(_) => {
                 self.worker.put_class(class);
-                let class = self.worker.classify(text, &self.lex);
+                let class = self.worker.classify(text, &self.image.vars.lex);
                 let access = self.access(&class, text);
                 let directions = self.said(&class, text, access, database);
                 (class, access, directions)
@@ -147,7 +147,7 @@ impl Session {
             directions,
         };
         let seen = self.look_around(&request);
-        self.frontier = None;
+        self.image.reads.frontier = None;
         if self.needs_frontier(&request) {
             Box::pin(self.ask_frontier()).await;
         }
@@ -180,7 +180,7 @@ impl Session {
 
     /// Answers SHOW ROUTE.
     pub(crate) async fn show_route(&mut self) -> Result<(), Failure> {
-        let route = self.route.clone();
+        let route = self.running.route.clone();
         let mut lines: Vec<Line> = Vec::new();
         let mut say = |about: &str, what: String| lines.push((about.to_owned(), what));
         let Some(server) = route.server else {
@@ -217,7 +217,7 @@ impl Session {
 
     /// An empty one, with the columns of both answers.
     pub(crate) fn route_table(&self) -> TextResult {
-        let collation = match self.family {
+        let collation = match self.image.family {
             Family::MySql => 255,
             Family::MariaDb => 45,
         };

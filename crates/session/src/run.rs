@@ -23,17 +23,17 @@ use millrace_topology::ServerId;
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
 use crate::held::Place;
+use crate::image::last::IdBefore;
 use crate::journal::Spoilt;
 use crate::lease::{Attempt, Main, Request};
 use crate::login::error_packet;
 use crate::messages::error_row;
 use crate::obey::{demands, too_slow};
-use crate::prelude::IdBefore;
 use crate::questions::{asks_connection, asks_own_number, with_connection_id};
 use crate::refusals::is_full;
 use crate::route;
 use crate::sequences::asks_drawn;
-use crate::session::{Session, Transaction};
+use crate::session::Session;
 use crate::variables::variable_name;
 
 impl Session {
@@ -54,7 +54,7 @@ impl Session {
             self.handle.counts.command();
             self.handle.interrupted.set(false);
             self.handle.timed_out.set(false);
-            self.outcome.forwarded = false;
+            self.running.outcome.forwarded = false;
             // Boxed, so that a session that waits for its client is small; and made in the box,
             // where `Box::pin` would copy all the room it takes.
             let running = Box::write(Box::new_uninit(), self.command(&command));
@@ -70,11 +70,11 @@ impl Session {
             let ended = ended.await;
             drop(running);
             let ended = match ended {
-                Ok(()) if self.pending.is_empty() => Ok(()),
+                Ok(()) if self.client.pending.is_empty() => Ok(()),
                 Ok(()) => Box::pin(self.flush()).await,
                 failed => failed,
             };
-            self.obeying = None;
+            self.running.obeying = None;
             self.handle.busy_since.set(0);
             self.handle.heard.set(self.worker.tick());
             self.worker.put_buffer(command);
@@ -89,13 +89,13 @@ impl Session {
         if self.handle.idled.get() {
             Box::pin(self.tell_idle()).await;
         }
-        Box::pin(self.client.close()).await;
+        Box::pin(self.client.stream.close()).await;
     }
 
     /// Tells an idle client that its time is up, as MySQL does; MariaDB closes the connection without a
     /// word.
     async fn tell_idle(&mut self) {
-        if self.family == Family::MySql {
+        if self.image.family == Family::MySql {
             let text = "The client was disconnected by the server because of inactivity. See \
                         wait_timeout and interactive_timeout for configuring this behavior.";
             let answer = Answer::client(4031, b"HY000", text);
@@ -113,7 +113,7 @@ impl Session {
         self.worker.metrics().error(answer.side, answer.class);
         let mut out = Vec::new();
         error_packet(&answer).encode(&mut out, 1);
-        (self.touching, self.concealing) = (None, None);
+        (self.running.touching, self.running.concealing) = (None, None);
         self.note_told(&answer);
         let _ = self.send(&out).await;
         self.raise_on_kept(&answer.error).await;
@@ -121,33 +121,34 @@ impl Session {
 
     /// An error that no connection knows of can be asked for like one that a server has sent.
     fn note_told(&mut self, answer: &Answer) {
-        (self.row_count, self.last_server) = (-1, None);
+        self.image.last.answered_here(-1);
         let error = &answer.error;
-        self.last_error = Some((error.code, error.state));
-        self.diagnostics_at = self.worker.with_world(|world| {
+        self.image.last.messages.last_error = Some((error.code, error.state));
+        self.image.last.messages.at = self.worker.with_world(|world| {
             let any = world.snapshot.servers.first().map(|view| view.id);
-            Some((world.snapshot.primary.or(any)?, self.seq + 1))
+            Some((world.snapshot.primary.or(any)?, self.image.last.seq + 1))
         });
-        let Some((_, seq)) = self.diagnostics_at else {
+        let Some((_, seq)) = self.image.last.messages.at else {
             return;
         };
-        self.seq = seq;
-        let mut messages = std::mem::take(&mut self.kept_messages);
+        self.image.last.seq = seq;
+        let mut messages = std::mem::take(&mut self.image.last.messages.kept);
         messages.push(error_row(error.code, &error.message));
-        self.ok_count = Some(1);
-        self.warning_count = messages.len() as u64;
+        self.image.last.messages.ok_count = Some(1);
+        self.image.last.messages.count = messages.len() as u64;
         self.handle.saved.keep(seq).warnings = Some(messages);
     }
 
     /// Waits for a whole command; answers its length in the buffer. None where the client left.
     async fn next_command(&mut self) -> Result<Option<usize>, Failure> {
         loop {
-            if let Some(length) = packet::whole(&self.inbuf) {
+            if let Some(length) = packet::whole(&self.client.inbuf) {
                 return Ok(Some(length));
             }
             let limit = self.worker.options().packet_max;
-            let announced = packet::header(&self.inbuf).map_or(0, |header| header.len as usize);
-            if self.inbuf.len().max(announced) > limit {
+            let announced =
+                packet::header(&self.client.inbuf).map_or(0, |header| header.len as usize);
+            if self.client.inbuf.len().max(announced) > limit {
                 let text = format!(
                     "Got a packet bigger than 'max_allowed_packet' bytes (Millrace: limits.max_packet is {limit})"
                 );
@@ -168,14 +169,15 @@ impl Session {
     /// alone: those are copied, so that the buffer, which the processor has at hand, is the next
     /// client's, and such a statement holds little while it waits.
     fn take_command(&mut self, length: usize) -> Vec<u8> {
-        if length == self.inbuf.len()
-            && let Some(command) = self.worker.copy_of(&self.inbuf)
+        if length == self.client.inbuf.len()
+            && let Some(command) = self.worker.copy_of(&self.client.inbuf)
         {
-            self.worker.put_buffer(std::mem::take(&mut self.inbuf));
+            self.worker
+                .put_buffer(std::mem::take(&mut self.client.inbuf));
             return command;
         }
-        let rest = self.inbuf.split_off(length);
-        std::mem::replace(&mut self.inbuf, rest)
+        let rest = self.client.inbuf.split_off(length);
+        std::mem::replace(&mut self.client.inbuf, rest)
     }
 
     /// Answers a command that is too long. The client reads only when it has sent all of it, so
@@ -184,7 +186,7 @@ impl Session {
         self.worker.metrics().error(answer.side, answer.class);
         let mut sequence = 0;
         let mut at = 0;
-        while let Some(header) = self.inbuf.get(at..).and_then(packet::header) {
+        while let Some(header) = self.client.inbuf.get(at..).and_then(packet::header) {
             sequence = header.seq;
             at += packet::HEADER + header.len as usize;
         }
@@ -193,7 +195,7 @@ impl Session {
         let refusing = async {
             let _ = self.send(&out).await;
             loop {
-                self.inbuf.clear();
+                self.client.inbuf.clear();
                 if !matches!(self.read_client().await, Ok(read) if read > 0) {
                     return;
                 }
@@ -209,13 +211,13 @@ impl Session {
             self.handle.register(cx);
             let working =
                 self.handle.pins.has(PinReason::Transaction) || self.handle.pins.has(PinReason::Xa);
-            let working = working || self.rerun.is_some();
-            let idle = !working && matches!(self.transaction, Transaction::None);
-            if self.handle.uproot.get() && self.lease.is_some() && self.inbuf.is_empty() {
+            let working = working || self.image.tx.rerun.is_some();
+            let idle = !working && !self.image.tx.is_deferred();
+            if self.handle.uproot.get() && self.lease.is_some() && self.client.inbuf.is_empty() {
                 return Poll::Ready(Err(Failure::Uprooted));
             }
             if self.handle.ended.get()
-                || (self.handle.draining.get() && idle && self.inbuf.is_empty())
+                || (self.handle.draining.get() && idle && self.client.inbuf.is_empty())
             {
                 return Poll::Ready(Err(Failure::Ended));
             }
@@ -228,9 +230,13 @@ impl Session {
                     inbuf.reserve((wanted + 8).clamp(16 * 1024, 1 << 20));
                 }
             };
-            let read = (self.client).poll_read_into(cx, &mut self.inbuf, make_room);
-            if read.is_pending() && self.inbuf.is_empty() && self.inbuf.capacity() != 0 {
-                self.worker.put_buffer(std::mem::take(&mut self.inbuf));
+            let read = (self.client.stream).poll_read_into(cx, &mut self.client.inbuf, make_room);
+            if read.is_pending()
+                && self.client.inbuf.is_empty()
+                && self.client.inbuf.capacity() != 0
+            {
+                self.worker
+                    .put_buffer(std::mem::take(&mut self.client.inbuf));
             }
             if let Poll::Ready(Ok(read)) = read {
                 self.worker.metrics().received(read as u64);
@@ -247,8 +253,8 @@ impl Session {
             Box::pin(self.wait_until_saved()).await;
         }
         let payload = packet::payload(packet);
-        let Ok(command) = Command::parse(&payload, self.capabilities) else {
-            let dot = if self.family == Family::MySql {
+        let Ok(command) = Command::parse(&payload, self.client.capabilities) else {
+            let dot = if self.image.family == Family::MySql {
                 "."
             } else {
                 ""
@@ -258,11 +264,13 @@ impl Session {
         };
         match command {
             Command::Query(query) => {
-                let class = self.worker.classify(query.text, &self.lex);
+                let class = self.worker.classify(query.text, &self.image.vars.lex);
                 let access = self.access(&class, query.text);
                 // What is asked of Millrace itself is no matter of rules.
                 let directions = match self.selection.is_empty() || !route::is_own(query.text) {
-                    true => self.directions(&class, query.text, access, &self.state.database),
+                    true => {
+                        self.directions(&class, query.text, access, &self.image.vars.state.database)
+                    }
                     false => None,
                 };
                 refusal(directions.as_deref())?;
@@ -349,9 +357,9 @@ impl Session {
     /// A query that a rule has written anew. What rules say of the new text holds, but it is not
     /// rewritten again.
     async fn rewritten_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
-        let class = self.worker.classify(text, &self.lex);
+        let class = self.worker.classify(text, &self.image.vars.lex);
         let access = self.access(&class, text);
-        let directions = self.said(&class, text, access, &self.state.database);
+        let directions = self.said(&class, text, access, &self.image.vars.state.database);
         self.worker.put_class(class);
         refusal(directions.as_deref())?;
         self.substituted_query(attributes, text, directions, false)
@@ -372,8 +380,8 @@ impl Session {
         let mut packet = Vec::new();
         packet::frame(&mut packet, 0, &payload);
         let mut class = self.worker.take_statement();
-        classify(text, &self.lex, &mut class);
-        if numbered && !asks_connection(text, &self.lex) {
+        classify(text, &self.image.vars.lex, &mut class);
+        if numbered && !asks_connection(text, &self.image.vars.lex) {
             class.flags.remove(Flags::USES_CONNECTION_ID);
         }
         let request = Request {
@@ -390,9 +398,9 @@ impl Session {
         } else {
             Box::pin(self.special(&request, text, None)).await
         };
-        if class.kind == Kind::Diagnostics && self.family == Family::MySql {
+        if class.kind == Kind::Diagnostics && self.image.family == Family::MySql {
             // Unlike a SHOW, a SELECT clears the messages (observed).
-            self.diagnostics_at = None;
+            self.image.last.messages.at = None;
         }
         self.worker.put_statement(class);
         ran
@@ -466,13 +474,13 @@ impl Session {
             .class
             .name
             .map(|name| variable_name(name.name.of(text)));
-        let named = name.and_then(|name| self.private.statement(&name));
+        let named = name.and_then(|name| self.image.vars.private.statement(&name));
         let Some(body) = named.map(|named| named.body.clone()) else {
             return self.statement(request, text).await;
         };
-        let inner = self.worker.classify(&body, &self.lex);
+        let inner = self.worker.classify(&body, &self.image.vars.lex);
         let access = self.access(&inner, &body);
-        let directions = self.directions(&inner, &body, access, &self.state.database);
+        let directions = self.directions(&inner, &body, access, &self.image.vars.state.database);
         refusal(directions.as_deref())?;
         let request = Request {
             main: match request.main {
@@ -499,12 +507,12 @@ impl Session {
             return Access::Write;
         }
         let catalogue = self.worker.catalogue();
-        let access = catalogue.effective_access(class, text, &self.state.database);
+        let access = catalogue.effective_access(class, text, &self.image.vars.state.database);
         // What sets session state may come to keep its connection, and a kept one must be able
         // to take whatever comes next.
         let keeps = access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
         // `id IS NULL` then finds the row last inserted, which only the primary knows.
-        let finds_last = class.kind == Kind::Select && self.settings.finds_last_row;
+        let finds_last = class.kind == Kind::Select && self.image.vars.switches.finds_last_row;
         if keeps || finds_last {
             access.max(Access::PrimaryRead)
         } else {
@@ -514,17 +522,17 @@ impl Session {
 
     /// Whether the statement names stored code that DDL has touched since it was read.
     pub(crate) fn names_touched(&self, class: &Statement, text: &[u8]) -> bool {
-        let database = &self.state.database;
+        let database = &self.image.vars.state.database;
         self.worker.names_touched(class, text, database)
     }
 
     /// A write is about to be sent: from now on until its outcome is known, others' reads and writes may have to
     /// reckon with it. Not while it waits for its place.
     pub(crate) fn begin_write(&mut self, request: &Request<'_>) {
-        if self.concealing.is_none() && self.may_conceal(request) {
-            self.concealing = Some(self.worker.shared.written.conceal());
+        if self.running.concealing.is_none() && self.may_conceal(request) {
+            self.running.concealing = Some(self.worker.shared.written.conceal());
         }
-        if self.touching.is_none() && defines_code(request) {
+        if self.running.touching.is_none() && defines_code(request) {
             self.touch(request);
         }
     }
@@ -535,31 +543,33 @@ impl Session {
         match (request.inner, &request.main) {
             (Some((inner, body)), _) => self.add_touched(inner, body, &mut names),
             (None, Main::Execute { id, .. }) => {
-                if let Some(statement) = self.statements.get(*id) {
+                if let Some(statement) = self.image.statements.get(*id) {
                     self.add_touched(&statement.class, &statement.text, &mut names);
                 }
             }
             (None, Main::Packet(packet)) => {
                 let payload = packet::payload(packet);
-                if let Ok(Command::Query(query)) = Command::parse(&payload, self.capabilities) {
+                if let Ok(Command::Query(query)) =
+                    Command::parse(&payload, self.client.capabilities)
+                {
                     self.add_touched(request.class, query.text, &mut names);
                 }
             }
         }
         let touched = self.worker.shared.monitor.touched();
-        self.touching = Some(touched.begin(names));
+        self.running.touching = Some(touched.begin(names));
     }
 
     fn add_touched(&self, class: &Statement, text: &[u8], names: &mut Vec<Box<[u8]>>) {
-        let database = &self.state.database;
+        let database = &self.image.vars.state.database;
         if class.kind != Kind::Multi {
             names.extend(Catalogue::touched(class, text, database));
             return;
         }
         let mut part = self.worker.take_statement();
-        for span in parts(text, &self.lex) {
+        for span in parts(text, &self.image.vars.lex) {
             let text = span.of(text);
-            classify(text, &self.lex, &mut part);
+            classify(text, &self.image.vars.lex, &mut part);
             if part.flags.contains(Flags::STORED_CODE) {
                 names.extend(Catalogue::touched(&part, text, database));
             }
@@ -574,13 +584,13 @@ impl Session {
         text: &[u8],
     ) -> Result<(), Failure> {
         // Not in the future, which is to be small.
-        self.statement_begun = Instant::now();
-        self.runs_since.set(self.statement_begun);
+        self.running.begun = Instant::now();
+        self.running.runs_since.set(self.running.begun);
         let lease = self.run_somewhere(request).await?;
         let server = lease.server;
         self.conclude(lease, request, text).await?;
         let kind = metric_kind(request.class.kind);
-        let elapsed = self.statement_begun.elapsed();
+        let elapsed = self.running.begun.elapsed();
         self.worker
             .metrics()
             .statement(Some(server.index()), kind, elapsed);
@@ -592,7 +602,8 @@ impl Session {
 
     /// Tries the servers that may run the request, in order, until one has answered.
     pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
-        self.route
+        self.running
+            .route
             .begin(self.level_for(request), request.directions.as_ref());
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
@@ -600,26 +611,26 @@ impl Session {
         if asks_drawn(request)
             && let Some(lease) = self.drawing_connection()?
         {
-            self.route.server = Some(lease.server);
+            self.running.route.server = Some(lease.server);
             if let Some(lease) = Box::pin(self.run_on_own(lease, request)).await? {
                 return Ok(lease);
             }
         }
         if let Some(mut lease) = self.lease.take() {
             lease.begin();
-            self.route.server = Some(lease.server);
+            self.running.route.server = Some(lease.server);
             if let Some(lease) = Box::pin(self.run_on_kept(lease, request)).await? {
                 return Ok(lease);
             }
-        } else if self.rerun.is_some() {
+        } else if self.image.tx.rerun.is_some() {
             self.resume(request)?;
         } else if let Some(lease) = self.own_connection(request) {
-            self.route.server = Some(lease.server);
+            self.running.route.server = Some(lease.server);
             if let Some(lease) = Box::pin(self.run_on_own(lease, request)).await? {
                 return Ok(lease);
             }
         }
-        self.frontier = None;
+        self.image.reads.frontier = None;
         if self.needs_frontier(request) {
             Box::pin(self.ask_frontier()).await;
         } else if let Some(stuck) = self.is_stuck(request) {
@@ -631,7 +642,7 @@ impl Session {
         loop {
             match self.try_servers(request, None).await? {
                 Tried::Answered(lease) => return Ok(lease),
-                Tried::NotYet(_) if self.route.is_tried_anew() => {}
+                Tried::NotYet(_) if self.running.route.is_tried_anew() => {}
                 Tried::NotYet(why) => return Box::pin(self.hold(request, Some(why))).await,
             }
         }
@@ -653,7 +664,7 @@ impl Session {
         let mut at = 0;
         while let Some(candidate) = candidates.get(at).copied() {
             let pool = self.pool_for(candidate.server, request.class);
-            let state = self.state.clone();
+            let state = self.image.vars.state.clone();
             // In one expression: what has a name of its own takes room until the statement ends.
             let mut lease = match self.take_idle(candidate.server, &pool, &state, request) {
                 Some(lease) => lease,
@@ -696,7 +707,8 @@ impl Session {
             }
             self.note_version(&lease);
             self.handle.on.set(Some((lease.server, lease.thread_id)));
-            (self.route.server, self.route.waited) = (Some(lease.server), candidate.wait);
+            (self.running.route.server, self.running.route.waited) =
+                (Some(lease.server), candidate.wait);
             if self.handle.interrupted.get() {
                 self.put_back(lease);
                 return Err(self.interrupted().await);
@@ -715,14 +727,14 @@ impl Session {
                 Ok(Attempt::Elsewhere(answer)) => {
                     // The server has taken a KILL for what went ahead of the statement.
                     let killed = self.handle.tainted.get() && answer.error.code == 1317;
-                    self.route.refused = self.route.refused.saturating_add(1);
+                    self.running.route.refused = self.running.route.refused.saturating_add(1);
                     by_replica = self.may_be_late(candidate.server, &answer);
                     refusal = Some(answer);
                     self.put_back(lease);
                     if killed || self.handle.interrupted.get() {
                         return Err(self.interrupted().await);
                     }
-                    if std::mem::take(&mut self.route.state_refused)
+                    if std::mem::take(&mut self.running.route.state_refused)
                         && Box::pin(self.forgo_state(candidate.server)).await
                     {
                         return Box::pin(self.try_servers(request, place)).await;
@@ -739,10 +751,16 @@ impl Session {
             Some(why) if !by_replica && self.does_without_database(request, &why) => {
                 Box::pin(self.try_servers(request, place)).await
             }
-            Some(why) if by_replica && self.rerun.is_none() && self.target == Target::Auto => {
+            Some(why)
+                if by_replica
+                    && self.image.tx.rerun.is_none()
+                    && self.client.target == Target::Auto =>
+            {
                 Box::pin(self.ask_primary(request, why)).await
             }
-            Some(_) if self.rerun.is_some() => Err(self.lose_transaction(Spoilt::NoServer)),
+            Some(_) if self.image.tx.rerun.is_some() => {
+                Err(self.lose_transaction(Spoilt::NoServer))
+            }
             Some(why) => Err(why.into()),
             None => Err(Failure::Ended),
         }
@@ -764,12 +782,12 @@ impl Session {
         request: &Request<'_>,
         answer: Answer,
     ) -> Result<Tried, Failure> {
-        self.route.refused = self.route.refused.saturating_add(1);
+        self.running.route.refused = self.running.route.refused.saturating_add(1);
         let Some(primary) = self.worker.with_world(|world| world.snapshot.primary) else {
             return Err(answer.into());
         };
         let pool = self.pool_for(primary, request.class);
-        let state = self.state.clone();
+        let state = self.image.vars.state.clone();
         // The replica may have shown the session more than the primary has.
         let wait = self.may_primary_lag(request);
         let mut lease = loop {
@@ -793,8 +811,8 @@ impl Session {
         };
         self.note_version(&lease);
         self.handle.on.set(Some((lease.server, lease.thread_id)));
-        (self.route.server, self.route.waited) = (Some(lease.server), wait);
-        self.route.reason = Some(Reason::ReplicaLacks);
+        (self.running.route.server, self.running.route.waited) = (Some(lease.server), wait);
+        self.running.route.reason = Some(Reason::ReplicaLacks);
         if self.handle.interrupted.get() {
             self.put_back(lease);
             return Err(self.interrupted().await);
@@ -879,13 +897,13 @@ impl Session {
         let (server, seq) = if about_messages {
             self.diagnosed(class)?
         } else if class.flags.contains(Flags::USES_ROW_COUNT) {
-            (self.last_server?, self.seq)
+            (self.image.last.server?, self.image.last.seq)
         } else if class.flags.contains(Flags::USES_FOUND_ROWS) {
-            self.found_rows_at?
+            self.image.last.found_rows.at?
         } else if class.flags.contains(Flags::USES_LAST_INSERT_ID)
-            && self.insert_id_before != IdBefore::Unknown
+            && self.image.last.insert_id.before != IdBefore::Unknown
         {
-            self.insert_id_at?
+            self.image.last.insert_id.at?
         } else {
             return None;
         };
@@ -941,14 +959,14 @@ impl Session {
             status: fields.status | self.idle_status(),
             ..fields
         };
-        encode_ok(&mut out, 1, self.capabilities, &fields);
+        encode_ok(&mut out, 1, self.client.capabilities, &fields);
         self.send(&out).await
     }
 
     /// A command that Millrace has answered with an OK by itself leaves ROW_COUNT() as an OK without
     /// rows does, and nothing else changed.
     pub(crate) fn answered_ok(&mut self) {
-        (self.row_count, self.last_server) = (0, None);
+        self.image.last.answered_here(0);
     }
 
     /// Such a command, as MySQL answers it: it counts the messages of the statement before.
@@ -963,13 +981,13 @@ impl Session {
     }
 
     async fn ping_kept(&mut self, packet: &[u8]) -> Result<(), Failure> {
-        if self.diagnostics_at.is_none() || self.has_saved_messages() {
+        if self.image.last.messages.at.is_none() || self.has_saved_messages() {
             // Whatever its server counts was Millrace's own.
-            self.ok_warnings = Some(self.count_messages().await);
+            self.image.last.messages.ok_warnings = Some(self.count_messages().await);
         }
         let pinging = self.forward(packet, Kind::Diagnostics, Access::Read, Expect::Simple);
         let pinged = pinging.await;
-        self.ok_warnings = None;
+        self.image.last.messages.ok_warnings = None;
         pinged
     }
 
@@ -981,7 +999,7 @@ impl Session {
             | Status::NO_BACKSLASH_ESCAPES
             | Status::IN_TRANS
             | Status::IN_TRANS_READONLY;
-        self.status & kept
+        self.image.status & kept
     }
 
     /// COM_SET_OPTION: multi-statements on or off.
@@ -993,13 +1011,13 @@ impl Session {
         };
         self.change_state(|state| state.multi_statements = on);
         // Its EOF counts as a result (observed).
-        (self.row_count, self.last_server) = (-1, None);
+        self.image.last.answered_here(-1);
         let mut out = Vec::new();
         let fields = OkFields {
             status: self.idle_status(),
             ..OkFields::default()
         };
-        encode_end(&mut out, 1, self.capabilities, &fields);
+        encode_end(&mut out, 1, self.client.capabilities, &fields);
         self.send(&out).await
     }
 
@@ -1032,17 +1050,20 @@ impl Session {
     async fn init_db(&mut self, packet: &[u8], name: &[u8]) -> Result<(), Failure> {
         // On MySQL it leaves the messages of the statement before, and adds its own (observed).
         let count = self.count_messages().await;
-        if self.family == Family::MariaDb || self.diagnostics_at.is_none() {
+        if self.image.family == Family::MariaDb || self.image.last.messages.at.is_none() {
             return self.choose_database(packet, name).await;
         }
-        self.kept_messages = self.saved_warnings().unwrap_or_default();
-        self.ok_warnings = Some(count);
-        let before = self.kept_messages.len();
-        self.keeps_messages = true;
+        self.image.last.messages.kept = self.saved_warnings().unwrap_or_default();
+        self.image.last.messages.ok_warnings = Some(count);
+        let before = self.image.last.messages.kept.len();
+        self.image.last.messages.keeps = true;
         let chosen = self.choose_database(packet, name).await;
-        (self.ok_warnings, self.keeps_messages) = (None, false);
+        (
+            self.image.last.messages.ok_warnings,
+            self.image.last.messages.keeps,
+        ) = (None, false);
         if chosen.is_ok() {
-            let messages = std::mem::take(&mut self.kept_messages);
+            let messages = std::mem::take(&mut self.image.last.messages.kept);
             let added = u16::from(messages.len() > before);
             self.put_messages(messages, count + added);
         }
@@ -1064,18 +1085,19 @@ impl Session {
         };
         let ran = match self.run_somewhere(&request).await {
             Ok(lease) => {
-                if self.outcome.error.is_none() {
+                if self.running.outcome.error.is_none() {
                     // In the session's own character set, which the reported name is not.
-                    self.outcome.schema = Some(name.into());
+                    self.running.outcome.schema = Some(name.into());
                 }
                 if let Some(error) = self
+                    .running
                     .outcome
                     .error
                     .as_deref()
-                    .filter(|_| self.keeps_messages)
+                    .filter(|_| self.image.last.messages.keeps)
                 {
                     let row = error_row(error.code, &error.message);
-                    self.kept_messages.push(row);
+                    self.image.last.messages.kept.push(row);
                 }
                 self.conclude(lease, &request, b"").await
             }

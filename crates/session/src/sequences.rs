@@ -33,25 +33,25 @@ fn may_draw(class: &Statement) -> bool {
 impl Session {
     /// The session is about to draw or to ask, and will keep the connection; another has drawn there last.
     pub(crate) fn sees_foreign_draws(&self, lease: &Lease, request: &Request<'_>) -> bool {
-        self.family == Family::MariaDb
+        self.image.family == Family::MariaDb
             && request.class.flags.contains(Flags::SEQUENCE)
-            && ![0, self.handle.uid].contains(&lease.drew)
+            && lease.books.drew_for_other(self.handle.uid)
             && self.handle.pins.is_empty()
     }
 
     /// The session may have drawn last on this connection, and nobody has used it since.
     pub(crate) fn holds_draws(&self, lease: &Lease) -> bool {
-        lease.last_user == self.handle.uid && self.drew_at == Some((lease.server, lease.last_seq))
+        lease.is_at(self.handle.uid, self.image.last.drew_at)
     }
 
     /// `held`: whether [`Session::holds_draws`] was true before the statement.
     pub(crate) fn note_draws(&mut self, lease: &mut Lease, class: &Statement, held: bool) {
-        let draws = self.family == Family::MariaDb && may_draw(class);
+        let draws = self.image.family == Family::MariaDb && may_draw(class);
         if draws {
-            lease.drew = self.handle.uid;
+            lease.books.drew(self.handle.uid);
         }
         if draws || held {
-            self.drew_at = Some((lease.server, self.seq));
+            self.image.last.drew_at = Some((lease.server, self.image.last.seq));
         }
     }
 
@@ -60,16 +60,16 @@ impl Session {
     /// # Errors
     /// Others have used it since.
     pub(crate) fn drawing_connection(&mut self) -> Result<Option<Lease>, Answer> {
-        if self.family != Family::MariaDb || self.rerun.is_some() {
+        if self.image.family != Family::MariaDb || self.image.tx.rerun.is_some() {
             return Ok(None);
         }
         if let Some(lease) = &self.lease {
-            return match [0, self.handle.uid].contains(&lease.drew) {
-                true => Ok(None),
-                false => Err(lost()),
+            return match lease.books.drew_for_other(self.handle.uid) {
+                false => Ok(None),
+                true => Err(lost()),
             };
         }
-        let Some((server, seq)) = self.drew_at else {
+        let Some((server, seq)) = self.image.last.drew_at else {
             return Ok(None);
         };
         self.take_own(server, seq).ok_or_else(lost).map(Some)

@@ -16,29 +16,21 @@ use millrace_backend::state::SessionState;
 use millrace_backend::stream::Stream;
 use millrace_backend::touched::Touching;
 use millrace_metrics::PinReason;
-use millrace_protocol::{Capabilities, Status};
+use millrace_protocol::Capabilities;
 use millrace_routing::rules::Selection;
 use millrace_routing::{Consistency, Target};
-use millrace_sql::{Charset, Family, Kind, LexMode, Statement};
+use millrace_sql::{Family, Kind, Statement};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use smallvec::SmallVec;
 
 use crate::caller::Caller;
-use crate::consistency::Seen;
 use crate::failure::Answer;
-use crate::found_rows::first_found_rows;
-use crate::journal::Journal;
+use crate::image::SessionImage;
 use crate::login::error_packet;
-use crate::measuring::Measuring;
-use crate::messages::Message;
 use crate::obey::Obeying;
 use crate::pins::{Cause, KeptFor};
-use crate::prelude::IdBefore;
-use crate::prepared::Statements;
 use crate::relay::Outcome;
-use crate::rerun::Rerun;
 use crate::route::Route;
-use crate::variables::Private;
 use crate::worker::{Entry, Handle, Worker};
 use crate::written::{Concealing, INTERVALS_MAX};
 
@@ -72,115 +64,6 @@ pub(crate) struct Identity {
     pub(crate) caller: Rc<Caller>,
 }
 
-/// The transaction a session is in, as far as no server knows of it.
-#[derive(Debug, Default)]
-pub(crate) enum Transaction {
-    /// None, or one that the leased connection is in.
-    #[default]
-    None,
-    /// BEGIN was answered and is sent together with the next statement.
-    Deferred {
-        /// The client's statement.
-        text: Rc<[u8]>,
-        /// READ ONLY: may run on a replica.
-        read_only: bool,
-    },
-}
-
-/// What the client asked session tracking for. The servers are asked for what Millrace needs;
-/// the answers are cut down to this.
-#[derive(Debug, Clone)]
-pub(crate) struct Tracks {
-    pub(crate) schema: bool,
-    pub(crate) state_change: bool,
-    pub(crate) gtids: bool,
-    pub(crate) gtids_value: Box<[u8]>,
-    /// Lower-case names; `*` for all.
-    pub(crate) variables: Box<str>,
-    /// The client has set one of them.
-    pub(crate) changed: bool,
-}
-
-impl Tracks {
-    /// As a login's: `by_default` is the server's list, empty where it is not known.
-    pub(crate) fn new(family: Family, by_default: &str) -> Self {
-        Tracks {
-            schema: true,
-            state_change: false,
-            gtids: false,
-            gtids_value: b"OFF".as_slice().into(),
-            // Both families' default (observed); MariaDB adds nothing to it but an order.
-            variables: match family {
-                _ if !by_default.is_empty() => by_default,
-                Family::MySql => {
-                    "time_zone,autocommit,character_set_client,character_set_results,character_set_connection"
-                }
-                Family::MariaDb => {
-                    "autocommit,character_set_client,character_set_connection,character_set_results,time_zone"
-                }
-            }
-            .into(),
-            changed: false,
-        }
-    }
-
-    /// Whether the client wants to hear of a variable.
-    pub(crate) fn wants(&self, name: &[u8]) -> bool {
-        self.variables.split(',').any(|wanted| {
-            let wanted = wanted.trim();
-            wanted == "*" || wanted.as_bytes().eq_ignore_ascii_case(name)
-        })
-    }
-
-    /// The SET that gives a server connection the client's own settings.
-    pub(crate) fn statement(&self, family: Family) -> String {
-        let on = |flag: bool| if flag { "ON" } else { "OFF" };
-        let mut text = format!(
-            "SET SESSION session_track_schema={},session_track_state_change={},\
-             session_track_system_variables=_utf8mb4'{}'",
-            on(self.schema),
-            on(self.state_change),
-            self.variables
-        );
-        if family == Family::MySql {
-            text.push_str(",session_track_gtids=");
-            text.push_str(&String::from_utf8_lossy(&self.gtids_value));
-        }
-        text
-    }
-}
-
-/// Variables that decide about every statement, read once when the state changes.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Settings {
-    /// Isolation is SERIALIZABLE: reads lock.
-    pub(crate) serializable: bool,
-    /// `sql_auto_is_null` is set, to whatever.
-    pub(crate) names_last_row: bool,
-    /// It is on: `id IS NULL` finds the row last inserted.
-    pub(crate) finds_last_row: bool,
-    /// Every statement opens a transaction. MySQL's flag does not say so where the global variable is
-    /// off (observed on 9.7).
-    pub(crate) autocommit_off: bool,
-}
-
-impl Settings {
-    fn of(state: &SessionState) -> Self {
-        let is_set = state.variable("sql_auto_is_null").is_some();
-        let finds_last =
-            state.effective("sql_auto_is_null").is_some() && !state.is_off("sql_auto_is_null");
-        let isolation = ["transaction_isolation", "tx_isolation"];
-        Settings {
-            serializable: isolation
-                .iter()
-                .any(|name| state.effective(name) == Some(b"SERIALIZABLE")),
-            names_last_row: is_set || finds_last,
-            finds_last_row: finds_last,
-            autocommit_off: state.is_off("autocommit"),
-        }
-    }
-}
-
 /// Where a session finds its connections to a server.
 #[derive(Default)]
 struct Place {
@@ -191,153 +74,71 @@ struct Place {
     version: Version,
 }
 
-/// One client's session.
-pub(crate) struct Session {
-    pub(crate) worker: Rc<Worker>,
-    pub(crate) handle: Rc<Handle>,
-    /// The client's connection number.
-    pub(crate) id: u32,
-    pub(crate) client: Stream,
+/// The client's side of a session.
+pub(crate) struct Client {
+    pub(crate) stream: Stream,
     /// Bytes from the client, not yet consumed.
     pub(crate) inbuf: Vec<u8>,
     /// Bytes for the client that its socket did not take at once.
     pub(crate) pending: Vec<u8>,
     pub(crate) capabilities: Capabilities,
-    pub(crate) family: Family,
     pub(crate) entry: Entry,
     pub(crate) target: Target,
     pub(crate) identity: Identity,
-    /// By server. A primary and two replicas are most common.
-    pools: SmallVec<[Place; 3]>,
-    /// What a new session with the same handshake has.
-    pub(crate) base: Rc<SessionState>,
-    pub(crate) state: Rc<SessionState>,
-    /// What the state says that is asked for with every statement.
-    pub(crate) settings: Settings,
-    pub(crate) lex: LexMode,
-    pub(crate) tracks: Tracks,
-    pub(crate) private: Private,
-    pub(crate) transaction: Transaction,
-    /// What the open transaction has done so far.
-    pub(crate) journal: Option<Box<Journal>>,
-    /// The open transaction has lost its server: it is to be run again before anything else is.
-    pub(crate) rerun: Option<Box<Rerun>>,
-    /// SET TRANSACTION statements for the next transaction.
-    pub(crate) one_shot: Vec<Box<[u8]>>,
-    /// Such a statement has run on the leased connection and is not used up.
-    pub(crate) one_shot_waits: bool,
-    /// Whether they say READ ONLY or READ WRITE.
-    pub(crate) one_shot_read_only: Option<bool>,
-    /// The connection that the session keeps between statements.
-    pub(crate) lease: Option<Lease>,
-    /// Temporary tables that exist on the leased connection, as named when created.
-    pub(crate) temporary_tables: Vec<Box<[u8]>>,
-    /// HANDLERs that are open.
-    pub(crate) handlers: u32,
-    /// Counts the session's statements.
-    pub(crate) seq: u64,
-    /// The server of the last statement.
-    pub(crate) last_server: Option<ServerId>,
-    /// The connection that holds LAST_INSERT_ID(): its server, and the last statement that the
-    /// session ran on it.
-    pub(crate) insert_id_at: Option<(ServerId, u64)>,
-    /// What that statement's OK said; LAST_INSERT_ID() is this or what it was before, because an
-    /// explicit value for the column is reported and does not count.
-    pub(crate) insert_id_seen: u64,
-    /// What the connection had before that statement.
-    pub(crate) insert_id_before: IdBefore,
-    /// LAST_INSERT_ID(), where no connection holds it.
-    pub(crate) last_insert_id: u64,
-    /// ROW_COUNT() after the last statement.
-    pub(crate) row_count: i64,
-    /// FOUND_ROWS(), where it is known.
-    pub(crate) found_rows: u64,
-    /// It is; otherwise (after SQL_CALC_FOUND_ROWS) only the connection below has it.
-    pub(crate) found_rows_known: bool,
-    /// The connection that has it: only statements with rows change it.
-    pub(crate) found_rows_at: Option<(ServerId, u64)>,
-    /// Databases that others have dropped while the session was in them, or where it may do nothing any more.
-    pub(crate) gone_databases: Vec<Box<[u8]>>,
-    /// The statement that may have drawn from a sequence last.
-    pub(crate) drew_at: Option<(ServerId, u64)>,
-    /// Where warnings or an error can be asked for: the server, and the statement that has them.
-    pub(crate) diagnostics_at: Option<(ServerId, u64)>,
-    /// How many messages there were then, shown or not.
-    pub(crate) warning_count: u64,
-    /// The last error's code and SQLSTATE, which a saved message does not tell.
-    pub(crate) last_error: Option<(u16, [u8; 5])>,
-    /// What its reads are guaranteed to see, and what it began with.
-    pub(crate) level: Consistency,
-    pub(crate) level_given: Consistency,
-    /// What a read must have seen.
-    pub(crate) position: GtidSet,
-    /// How much of what was written through this process is in it, by `Written`'s count.
-    pub(crate) written_seen: u64,
+}
+
+/// The statement under way; between two, what is left of the last.
+pub(crate) struct Running {
     /// What holds while a statement runs that a rule is about.
     pub(crate) obeying: Option<Box<Obeying>>,
-    /// Where the last statement went.
+    /// Where the statement goes.
     pub(crate) route: Route,
-    /// The rules that can concern it.
-    pub(crate) selection: Rc<Selection>,
-    /// Where it has read last, until it is known how far that server was.
-    pub(crate) seen: Option<Seen>,
-    /// In a cluster: the node that has all that the session has been shown, where that is the primary; else
-    /// one that the primary may lack something of.
-    pub(crate) shown_by: Option<ServerId>,
-    /// How many messages the next OK counts that leaves them, where not all that there are.
-    pub(crate) ok_count: Option<u16>,
-    /// COM_RESET_CONNECTION has given results the server's own collation.
-    pub(crate) was_reset: bool,
-    /// The messages that the error about to be told is added to.
-    pub(crate) kept_messages: Vec<Message>,
-    /// The command under way adds to messages instead of clearing them.
-    pub(crate) keeps_messages: bool,
-    /// How many messages the OK under way is to count, where its server does not know.
-    pub(crate) ok_warnings: Option<u16>,
-    /// Why its state keeps its connection.
-    pub(crate) kept_for: KeptFor,
-    /// CURRENT_ROLE() before the first SET ROLE, where that was asked.
-    pub(crate) login_role: Option<Option<Vec<u8>>>,
-    /// What Millrace itself answers goes out in the binary protocol.
-    pub(crate) answers_binary: bool,
     /// Holds while a write is under way that may not tell its position.
     pub(crate) concealing: Option<Concealing>,
-    /// The statement under way defines stored code.
+    /// The statement defines stored code.
     pub(crate) touching: Option<Touching>,
-    /// How often it has asked how far that server is.
-    pub(crate) asked: u8,
-    /// The server of its last read.
-    pub(crate) home: Option<ServerId>,
-    /// How far the primary was when the statement under way began, where that was asked.
-    pub(crate) frontier: Option<Arc<GtidSet>>,
-    pub(crate) position_unknown: bool,
-    /// Something was written whose position was not told: it is asked for at the next chance.
-    pub(crate) position_stale: bool,
     pub(crate) ends: Ends,
-    /// When the statement under way was begun.
-    pub(crate) statement_begun: Instant,
-    /// Since when the statement has waited for nothing but its server.
+    /// When it was begun.
+    pub(crate) begun: Instant,
+    /// Since when it has waited for nothing but its server.
     pub(crate) runs_since: Cell<Instant>,
-    /// Variables that the last statement set to something that the server did not report.
-    pub(crate) unreported: Vec<Box<str>>,
-    /// User variables that stored code may have set in the statement under way.
-    pub(crate) left_variables: Vec<Box<[u8]>>,
-    /// The session has set `gtid_next` to a GTID: until its transaction ends, MySQL refuses to change what
-    /// is tracked.
-    pub(crate) owns_gtid: bool,
-    /// Stored code may have set session variables, and the server has not told which.
-    pub(crate) variables_untold: bool,
-    /// The locks asked for by GET_LOCK, as SQL literals.
-    pub(crate) locks: Vec<Box<str>>,
-    /// Some lock's name is not known.
-    pub(crate) locks_unknown: bool,
-    /// What its connection measures.
-    pub(crate) measuring: Measuring,
-    pub(crate) statements: Statements,
-    /// Status flags of the last answer.
-    pub(crate) status: Status,
-    /// What the last answer said besides its rows.
+    /// What Millrace itself answers goes out in the binary protocol.
+    pub(crate) answers_binary: bool,
+    /// What its answer said besides rows.
     pub(crate) outcome: Box<Outcome>,
+}
+
+impl Running {
+    fn new() -> Running {
+        Running {
+            obeying: None,
+            route: Route::default(),
+            concealing: None,
+            touching: None,
+            ends: Ends::default(),
+            begun: Instant::now(),
+            runs_since: Cell::new(Instant::now()),
+            answers_binary: false,
+            outcome: Box::default(),
+        }
+    }
+}
+
+/// One client's session: what it has ([`SessionImage`]), and what it runs on.
+pub(crate) struct Session {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) handle: Rc<Handle>,
+    /// The client's connection number.
+    pub(crate) id: u32,
+    pub(crate) client: Client,
+    pub(crate) image: SessionImage,
+    /// By server. A primary and two replicas are most common.
+    pools: SmallVec<[Place; 3]>,
+    /// The connection that the session keeps between statements.
+    pub(crate) lease: Option<Lease>,
+    /// The rules that can concern it.
+    pub(crate) selection: Rc<Selection>,
+    pub(crate) running: Running,
 }
 
 /// What the statement under way may end.
@@ -355,7 +156,7 @@ impl Session {
         worker: Rc<Worker>,
         handle: Rc<Handle>,
         id: u32,
-        client: Stream,
+        stream: Stream,
         inbuf: Vec<u8>,
         capabilities: Capabilities,
         entry: Entry,
@@ -371,89 +172,24 @@ impl Session {
             let version = world.snapshot.version_number;
             (family, version, world.tracked_by_default())
         });
-        let topology_family = match family {
-            Family::MySql => millrace_topology::Family::MySql,
-            Family::MariaDb => millrace_topology::Family::MariaDb,
-        };
+        let level = entry.consistency.unwrap_or_default();
         let mut session = Session {
-            settings: Settings::default(),
-            state: base.clone(),
             handle,
             id,
-            client,
-            inbuf,
-            pending: Vec::new(),
-            capabilities,
-            family,
-            entry,
-            target: entry.target,
-            identity,
+            client: Client {
+                stream,
+                inbuf,
+                pending: Vec::new(),
+                capabilities,
+                entry,
+                target: entry.target,
+                identity,
+            },
+            image: SessionImage::new(family, version, &by_default, base, level),
             pools: SmallVec::new(),
-            base,
-            lex: LexMode::new(family, version),
-            tracks: Tracks::new(family, &by_default),
-            private: Private::default(),
-            transaction: Transaction::None,
-            journal: None,
-            rerun: None,
-            one_shot: Vec::new(),
-            one_shot_waits: false,
-            one_shot_read_only: None,
             lease: None,
-            temporary_tables: Vec::new(),
-            handlers: 0,
-            seq: 0,
-            last_server: None,
-            insert_id_at: None,
-            insert_id_seen: 0,
-            insert_id_before: IdBefore::Unknown,
-            last_insert_id: 0,
-            row_count: 0,
-            found_rows: first_found_rows(family),
-            gone_databases: Vec::new(),
-            found_rows_known: true,
-            found_rows_at: None,
-            drew_at: None,
-            diagnostics_at: None,
-            warning_count: 0,
-            last_error: None,
-            level: Consistency::default(),
-            level_given: entry.consistency.unwrap_or_default(),
-            obeying: None,
-            route: Route::default(),
             selection: Rc::default(),
-            position: GtidSet::new(topology_family),
-            written_seen: 0,
-            seen: None,
-            shown_by: None,
-            kept_for: KeptFor::default(),
-            login_role: None,
-            asked: 0,
-            concealing: None,
-            touching: None,
-            ok_count: None,
-            was_reset: false,
-            kept_messages: Vec::new(),
-            keeps_messages: false,
-            ok_warnings: None,
-            answers_binary: false,
-            home: None,
-            frontier: None,
-            position_unknown: false,
-            position_stale: false,
-            ends: Ends::default(),
-            statement_begun: Instant::now(),
-            runs_since: Cell::new(Instant::now()),
-            unreported: Vec::new(),
-            left_variables: Vec::new(),
-            owns_gtid: false,
-            variables_untold: false,
-            locks: Vec::new(),
-            locks_unknown: false,
-            measuring: Measuring::default(),
-            statements: Statements::new(family == Family::MariaDb),
-            status: Status::AUTOCOMMIT,
-            outcome: Box::default(),
+            running: Running::new(),
             worker,
         };
         session.begin(&database);
@@ -462,21 +198,25 @@ impl Session {
 
     /// The state of a session that has just logged in with `database`.
     pub(crate) fn begin(&mut self, database: &[u8]) {
-        let multi_statements = self.capabilities.contains(Capabilities::MULTI_STATEMENTS);
+        let multi_statements = self
+            .client
+            .capabilities
+            .contains(Capabilities::MULTI_STATEMENTS);
         self.forget_pools();
-        self.base = self.worker.begun(&self.base, database, multi_statements);
-        self.set_state(self.base.clone());
-        self.status = self.first_status();
-        self.was_reset = false;
+        self.image.vars.base = self
+            .worker
+            .begun(&self.image.vars.base, database, multi_statements);
+        self.set_state(self.image.vars.base.clone());
+        self.image.status = self.image.first_status();
+        self.image.vars.was_reset = false;
         self.handle.heard.set(self.worker.tick());
         self.select_rules();
-        self.level_given = self.level_of_account();
-        self.set_level(self.level_given);
-        (self.seen, self.home) = (None, None);
-        self.shown_by = None;
+        self.image.reads.level_given = self.level_of_account();
+        self.set_level(self.image.reads.level_given);
+        self.image.reads.begin();
         // An application that connects anew still sees what it wrote before.
         self.note_all_written();
-        self.position_stale =
+        self.image.reads.stale =
             self.worker.waits_of_primary() == Waits::Log && self.worker.has_hidden();
     }
 
@@ -485,62 +225,61 @@ impl Session {
         let worker = &self.worker;
         let bound = |set: &mut GtidSet| worker.bound(set, INTERVALS_MAX);
         let written = &worker.shared.written;
-        written.add_to(&mut self.position, &mut self.written_seen, &bound);
-    }
-
-    /// The status flags before the first statement.
-    pub(crate) fn first_status(&self) -> Status {
-        first_status(self.family, &self.state)
+        written.add_to(
+            &mut self.image.reads.position,
+            &mut self.image.reads.written_seen,
+            &bound,
+        );
     }
 
     /// Its reads are guaranteed to see this from now on.
     pub(crate) fn set_level(&mut self, level: Consistency) {
-        self.level = level;
+        self.image.reads.level = level;
         self.handle.level.set(level);
     }
 
     /// What the configuration gives the account, else the listener, else everybody.
     fn level_of_account(&self) -> Consistency {
         let options = self.worker.options();
-        let of_account = options.levels.get(&*self.identity.account.user).copied();
+        let of_account = options
+            .levels
+            .get(&*self.client.identity.account.user)
+            .copied();
         of_account
-            .or(self.entry.consistency)
+            .or(self.client.entry.consistency)
             .unwrap_or(options.consistency)
     }
 
     /// Takes over a new state and what follows from it for reading statements.
     pub(crate) fn set_state(&mut self, state: Rc<SessionState>) {
-        let moves = self.state.database != state.database;
+        let moves = self.image.vars.state.database != state.database;
         self.handle.state.set(Some(state.clone()));
-        self.state = state;
+        let worker = &self.worker;
+        let sql_mode = || {
+            worker.with_world(|world| {
+                let primary = world.snapshot.primary_view();
+                let report = primary.and_then(|view| view.report.as_ref());
+                report
+                    .map(|report| report.sql_mode.clone())
+                    .unwrap_or_default()
+            })
+        };
+        let ignore_space = self
+            .client
+            .capabilities
+            .contains(Capabilities::IGNORE_SPACE);
+        self.image.vars.set(state, sql_mode, ignore_space);
         if moves {
             self.select_rules();
         }
-        let state = self.state.clone();
-        self.settings = Settings::of(&state);
-        let charset = state.reported("character_set_client").unwrap_or(b"utf8mb4");
-        self.lex.charset = Charset::from_name(charset);
-        match state.effective("sql_mode") {
-            Some(mode) => self.lex.set_sql_mode(mode),
-            None => {
-                let mode = self.worker.with_world(|world| {
-                    let primary = world.snapshot.primary_view();
-                    let report = primary.and_then(|view| view.report.as_ref());
-                    report.map(|report| report.sql_mode.clone())
-                });
-                self.lex.set_sql_mode(mode.unwrap_or_default().as_bytes());
-            }
-        }
-        self.lex.ignore_space |= self.capabilities.contains(Capabilities::IGNORE_SPACE);
-        let idle_max = state
-            .reported("wait_timeout")
-            .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
-        self.handle.idle_max.set(idle_max.unwrap_or(0));
+        self.handle
+            .idle_max
+            .set(self.image.vars.idle_max().unwrap_or(0));
     }
 
     /// Changes the state by a function of it.
     pub(crate) fn change_state(&mut self, change: impl FnOnce(&mut SessionState)) {
-        let mut state = SessionState::clone(&self.state);
+        let mut state = SessionState::clone(&self.image.vars.state);
         change(&mut state);
         let state = self.worker.states.share(state);
         self.set_state(state);
@@ -548,14 +287,14 @@ impl Session {
 
     /// The pool that serves this session on a server.
     pub(crate) fn pool(&mut self, server: ServerId) -> Rc<Pool> {
-        self.pool_of(server, !self.state.database.is_empty())
+        self.pool_of(server, !self.image.vars.state.database.is_empty())
     }
 
     /// The pool that serves a statement of this session on a server. A session's first database is chosen on
     /// a connection that has one: on another, which cannot lose it again, the next login without a database
     /// would find nothing.
     pub(crate) fn pool_for(&mut self, server: ServerId, class: &Statement) -> Rc<Pool> {
-        let has_database = !self.state.database.is_empty() || class.kind == Kind::Use;
+        let has_database = !self.image.vars.state.database.is_empty() || class.kind == Kind::Use;
         self.pool_of(server, has_database)
     }
 
@@ -605,11 +344,11 @@ impl Session {
     /// What a server connection for this session must be like.
     pub(crate) fn pool_key(&self) -> PoolKey {
         PoolKey {
-            account: self.identity.account.clone(),
-            shape: self.capabilities & SHAPE,
-            tls: self.identity.tls,
-            has_database: !self.state.database.is_empty(),
-            collation: self.identity.collation,
+            account: self.client.identity.account.clone(),
+            shape: self.client.capabilities & SHAPE,
+            tls: self.client.identity.tls,
+            has_database: !self.image.vars.state.database.is_empty(),
+            collation: self.client.identity.collation,
         }
     }
 
@@ -625,21 +364,21 @@ impl Session {
 
     pub(crate) fn pin(&mut self, reason: PinReason) {
         if reason == PinReason::SessionState {
-            self.kept_for.forever = true;
+            self.image.held.kept_for.forever = true;
         }
         self.add_pin(reason);
     }
 
     /// Its state keeps the session's connection until the cause has ended.
     pub(crate) fn pin_for(&mut self, cause: Cause) {
-        *self.kept_for.of(cause) = true;
+        *self.image.held.kept_for.of(cause) = true;
         self.add_pin(PinReason::SessionState);
     }
 
     /// The cause has ended, if it was in force.
     pub(crate) fn end_cause(&mut self, cause: Cause) {
-        let held = std::mem::take(self.kept_for.of(cause));
-        if held && self.kept_for == KeptFor::default() {
+        let held = std::mem::take(self.image.held.kept_for.of(cause));
+        if held && self.image.held.kept_for == KeptFor::default() {
             self.unpin(PinReason::SessionState);
         }
     }
@@ -660,18 +399,7 @@ impl Session {
         for reason in self.handle.pins.clear() {
             self.worker.metrics().unpinned(reason);
         }
-        self.temporary_tables.clear();
-        self.handlers = 0;
-        self.kept_for = KeptFor::default();
-        self.login_role = None;
-        self.locks.clear();
-        self.locks_unknown = false;
-        self.measuring = Measuring::default();
-    }
-
-    /// A variable is in force with a value that makes every statement open a transaction.
-    pub(crate) fn autocommit_off(&self) -> bool {
-        self.settings.autocommit_off || !self.status.contains(Status::AUTOCOMMIT)
+        self.image.held.reset();
     }
 
     /// What another session saved of this one's last statements, taken over as far as it still
@@ -679,29 +407,14 @@ impl Session {
     pub(crate) fn collect_saved(&mut self) {
         let saved = &self.handle.saved;
         let at = |at: Option<(ServerId, u64)>| at.and_then(|(_, seq)| saved.find(seq));
-        let id = at(self.insert_id_at).and_then(|saved| saved.last_insert_id);
-        let rows = at(self.found_rows_at).and_then(|saved| saved.found_rows);
+        let id = at(self.image.last.insert_id.at).and_then(|saved| saved.last_insert_id);
+        let rows = at(self.image.last.found_rows.at).and_then(|saved| saved.found_rows);
         if let Some(id) = id {
-            self.settle_insert_id(id);
+            self.image.last.insert_id.settle(id);
         }
         if let Some(rows) = rows {
-            self.found_rows = rows;
-            self.found_rows_known = true;
-            self.found_rows_at = None;
+            self.image.last.found_rows.set(rows);
         }
-    }
-
-    /// LAST_INSERT_ID() as read from the connection that holds it.
-    pub(crate) fn settle_insert_id(&mut self, read: u64) {
-        let changed = match self.insert_id_before {
-            IdBefore::Own => true,
-            IdBefore::Blank(blank) => read != blank,
-            IdBefore::Unknown => read == self.insert_id_seen,
-        };
-        if changed {
-            self.last_insert_id = read;
-        }
-        self.insert_id_at = None;
     }
 
     /// @@warning_count and @@error_count, where another session saved the messages.
@@ -709,22 +422,16 @@ impl Session {
         let warnings = self.saved_warnings()?;
         let errors = warnings.iter().filter(|[level, ..]| **level == *b"Error");
         let shown = warnings.len() as u64;
-        Some((shown.max(self.warning_count), errors.count() as u64))
+        Some((
+            shown.max(self.image.last.messages.count),
+            errors.count() as u64,
+        ))
     }
 
     /// The warnings that can be asked for, where another session saved them.
     pub(crate) fn saved_warnings(&self) -> Option<Vec<[Box<[u8]>; 3]>> {
-        let (_, seq) = self.diagnostics_at?;
+        let (_, seq) = self.image.last.messages.at?;
         self.handle.saved.find(seq)?.warnings.clone()
-    }
-}
-
-/// The status flags of a session that begins with this state. MySQL's are the same whatever the global
-/// `autocommit` is (observed on 9.7).
-pub(crate) fn first_status(family: Family, state: &SessionState) -> Status {
-    match family == Family::MariaDb && state.is_off("autocommit") {
-        true => Status::empty(),
-        false => Status::AUTOCOMMIT,
     }
 }
 
@@ -733,14 +440,14 @@ impl Session {
     /// Does not wait; what the socket does not take at once is left out.
     fn tell_defect(&mut self) {
         let is_asked = self.handle.busy_since.get() != 0;
-        if !is_asked || self.outcome.forwarded || !self.pending.is_empty() {
+        if !is_asked || self.running.outcome.forwarded || !self.client.pending.is_empty() {
             return;
         }
         let answer = Answer::defect();
         self.worker.metrics().error(answer.side, answer.class);
         let mut out = Vec::new();
         error_packet(&answer).encode(&mut out, 1);
-        let sending = pin!(tokio::task::unconstrained(self.client.send(&out)));
+        let sending = pin!(tokio::task::unconstrained(self.client.stream.send(&out)));
         let _ = sending.poll(&mut Context::from_waker(Waker::noop()));
     }
 }
@@ -815,7 +522,7 @@ mod tests {
                 let mut session = session(serving.clone(), handle.clone(), socket.into());
                 admission.enter(&handle);
                 session.pin(PinReason::Transaction);
-                session.outcome.forwarded = forwarded;
+                session.running.outcome.forwarded = forwarded;
                 panic!("as a session may");
             });
             assert!(ended.await.is_err_and(|error| error.is_panic()));

@@ -10,7 +10,8 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use millrace_backend::account::{Account, Proof};
-use millrace_backend::conn::{Conn, Keeper};
+use millrace_backend::books::DiagnosticsStore;
+use millrace_backend::conn::Conn;
 use millrace_backend::connect::SharedNetwork;
 use millrace_backend::error::BackendError;
 use millrace_backend::fresh::Version;
@@ -221,7 +222,7 @@ pub(crate) struct Handle {
     /// The session ends because its client was idle for that long.
     pub(crate) idled: Cell<bool>,
     /// What another session saved of this one's last statement.
-    pub(crate) saved: Rc<Keeper>,
+    pub(crate) saved: Rc<DiagnosticsStore>,
     /// Where the client is; none for a Unix socket.
     pub(crate) peer: Option<(IpAddr, u16)>,
     /// When it connected, in ticks.

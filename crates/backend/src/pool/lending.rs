@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use tracing::error;
 
+use crate::books::SessionUid;
 use crate::concurrency::Running;
-use crate::conn::{Conn, Permit, SessionUid};
+use crate::conn::{Conn, Permit};
 use crate::error::BackendError;
 use crate::fresh::Version;
 use crate::idle::Found;
@@ -208,7 +209,7 @@ impl ServerPool {
         };
         match first {
             Some(first) => {
-                conn.leave_owner();
+                conn.books.leave_owner();
                 first.finish(Ok((conn, self.concurrency.begin())));
             }
             None => pool.idle.borrow_mut().push(conn),
@@ -235,14 +236,14 @@ impl ServerPool {
 
     /// Closes a connection, after what its last user may still ask about has been read.
     pub(super) fn close(&self, mut conn: Box<Conn>, then: fn(&ServerPool)) {
-        conn.leave_owner();
-        let Some(me) = self.me.upgrade().filter(|_| !conn.residue.is_empty()) else {
+        conn.books.leave_owner();
+        let Some(me) = self.me.upgrade().filter(|_| conn.books.is_missed()) else {
             drop(conn);
             then(self);
             return;
         };
         tokio::task::spawn_local(async move {
-            let _ = tokio::time::timeout(SAVING, conn.save_residue()).await;
+            let _ = tokio::time::timeout(SAVING, conn.save_unread()).await;
             drop(conn);
             then(&me);
         });
@@ -314,7 +315,7 @@ impl Pool {
             };
             if is_quiet {
                 if was_bound {
-                    conn.leave_owner();
+                    conn.books.leave_owner();
                     server.spare(&conn, self);
                 }
                 return (Some(conn), lost);
@@ -329,7 +330,7 @@ impl Pool {
         self.idle
             .borrow_mut()
             .iter_mut()
-            .any(|conn| conn.last_user == uid && conn.last_seq == seq && conn.is_quiet())
+            .any(|conn| conn.books.is_at(uid, seq) && conn.is_quiet())
     }
 
     /// The idle connection that ran statement `seq` of `uid`, if nothing was run on it since.

@@ -74,7 +74,7 @@ impl ServerPool {
         let Some(conn) = victim else {
             return false;
         };
-        if !conn.residue.is_empty() {
+        if conn.books.is_missed() {
             self.retire(conn);
             return false;
         }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use millrace_metrics::PoolWait;
 use tokio::time::Instant;
 
+use crate::books::SessionUid;
 use crate::concurrency::Running;
-use crate::conn::{Conn, SessionUid};
+use crate::conn::Conn;
 use crate::error::BackendError;
 use crate::fresh::Version;
 use crate::pool::{Lease, Pool, ServerPool, Wish};

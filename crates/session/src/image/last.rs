@@ -1,0 +1,237 @@
+//! What a session may ask about the statements it has run: LAST_INSERT_ID(), FOUND_ROWS(), ROW_COUNT(), warnings
+//! and errors. Each is either known here, or on a connection that is named here.
+
+use millrace_backend::conn::BLANK_ID;
+use millrace_sql::Family;
+use millrace_topology::ServerId;
+
+use crate::found_rows::first_found_rows;
+use crate::messages::Message;
+
+/// Where a statement ran, and its number among the session's statements.
+pub(crate) type StatementAt = (ServerId, u64);
+
+/// What a session may ask about its last statements.
+#[derive(Debug)]
+pub(crate) struct LastStatement {
+    /// Counts the session's statements.
+    pub(crate) seq: u64,
+    /// The server of the last statement; none where Millrace answered by itself.
+    pub(crate) server: Option<ServerId>,
+    /// ROW_COUNT() after it.
+    pub(crate) row_count: i64,
+    pub(crate) insert_id: InsertId,
+    pub(crate) found_rows: FoundRows,
+    pub(crate) messages: Messages,
+    /// The statement that may have drawn from a sequence last.
+    pub(crate) drew_at: Option<StatementAt>,
+}
+
+/// LAST_INSERT_ID().
+#[derive(Debug)]
+pub(crate) struct InsertId {
+    /// The connection that holds it: its server, and the last statement that the session ran on it.
+    pub(crate) at: Option<StatementAt>,
+    /// What that statement's OK said; LAST_INSERT_ID() is this or what it was before, because an
+    /// explicit value for the column is reported and does not count.
+    pub(crate) seen: u64,
+    /// What the connection had before that statement.
+    pub(crate) before: IdBefore,
+    /// Its value, where no connection holds it.
+    pub(crate) value: u64,
+}
+
+/// FOUND_ROWS().
+#[derive(Debug)]
+pub(crate) struct FoundRows {
+    /// The number, where it is known.
+    pub(crate) count: u64,
+    /// It is; otherwise (after SQL_CALC_FOUND_ROWS) only the connection below has it.
+    pub(crate) known: bool,
+    /// The connection that has it: only statements with rows change it.
+    pub(crate) at: Option<StatementAt>,
+}
+
+/// Warnings and errors.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    /// Where they can be asked for: the server, and the statement that has them.
+    pub(crate) at: Option<StatementAt>,
+    /// How many there were then, shown or not.
+    pub(crate) count: u64,
+    /// The last error's code and SQLSTATE, which a saved message does not tell.
+    pub(crate) last_error: Option<(u16, [u8; 5])>,
+    /// How many the next OK counts that leaves them, where not all that there are.
+    pub(crate) ok_count: Option<u16>,
+    /// Those that the error about to be told is added to.
+    pub(crate) kept: Vec<Message>,
+    /// The command under way adds to them instead of clearing them.
+    pub(crate) keeps: bool,
+    /// How many the OK under way is to count, where its server does not know.
+    pub(crate) ok_warnings: Option<u16>,
+}
+
+/// What a connection's LAST_INSERT_ID() was before the statement that may have changed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdBefore {
+    /// The session's own, or the statement set it for certain: what is there now is the session's.
+    Own,
+    /// A number that no table generates: where it is still there, the session's is what it was.
+    Blank(u64),
+    /// Anything.
+    Unknown,
+}
+
+impl IdBefore {
+    /// What a connection says where nothing of the session's is to be told from it.
+    pub(crate) fn blank(held: Option<u64>) -> IdBefore {
+        match held {
+            Some(id @ (0 | BLANK_ID)) => IdBefore::Blank(id),
+            _ => IdBefore::Unknown,
+        }
+    }
+}
+
+impl LastStatement {
+    /// Before a session's first statement.
+    pub(crate) fn new(family: Family) -> LastStatement {
+        LastStatement {
+            seq: 0,
+            server: None,
+            row_count: 0,
+            insert_id: InsertId {
+                at: None,
+                seen: 0,
+                before: IdBefore::Unknown,
+                value: 0,
+            },
+            found_rows: FoundRows {
+                count: first_found_rows(family),
+                known: true,
+                at: None,
+            },
+            messages: Messages::default(),
+            drew_at: None,
+        }
+    }
+
+    /// As after COM_RESET_CONNECTION: FOUND_ROWS() stays what it was (observed), as far as it is known.
+    pub(crate) fn reset(&mut self) {
+        self.seq += 1;
+        self.server = None;
+        self.row_count = 0;
+        (self.insert_id.at, self.insert_id.value) = (None, 0);
+        self.found_rows.at = None;
+        self.messages.at = None;
+        self.drew_at = None;
+    }
+
+    /// A command that Millrace has answered by itself: ROW_COUNT() is this, and no server is asked about it.
+    pub(crate) fn answered_here(&mut self, row_count: i64) {
+        (self.row_count, self.server) = (row_count, None);
+    }
+
+    /// What was on the connection of one statement is now found under another.
+    pub(crate) fn moved(&mut self, from: StatementAt, to: StatementAt) {
+        let held = [
+            &mut self.insert_id.at,
+            &mut self.found_rows.at,
+            &mut self.messages.at,
+        ];
+        for at in held {
+            if *at == Some(from) {
+                *at = Some(to);
+            }
+        }
+    }
+}
+
+impl FoundRows {
+    /// It is this number, which no connection needs to be asked for.
+    pub(crate) fn set(&mut self, count: u64) {
+        (self.count, self.known, self.at) = (count, true, None);
+    }
+}
+
+impl InsertId {
+    /// It was read from the connection that holds it.
+    pub(crate) fn settle(&mut self, read: u64) {
+        let changed = match self.before {
+            IdBefore::Own => true,
+            IdBefore::Blank(blank) => read != blank,
+            IdBefore::Unknown => read == self.seen,
+        };
+        if changed {
+            self.value = read;
+        }
+        self.at = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: StatementAt = (ServerId(0), 3);
+    const THERE: StatementAt = (ServerId(1), 4);
+
+    fn read(before: IdBefore, seen: u64, read: u64) -> u64 {
+        let mut id = LastStatement::new(Family::MySql).insert_id;
+        (id.at, id.before, id.seen, id.value) = (Some(HERE), before, seen, 5);
+        id.settle(read);
+        assert_eq!(id.at, None);
+        id.value
+    }
+
+    #[test]
+    fn an_insert_id_counts_only_where_it_changed() {
+        assert_eq!(read(IdBefore::Own, 0, 9), 9);
+        assert_eq!(
+            read(IdBefore::Blank(0), 9, 0),
+            5,
+            "an explicit value was reported"
+        );
+        assert_eq!(read(IdBefore::Blank(0), 9, 9), 9);
+        assert_eq!(read(IdBefore::Unknown, 9, 9), 9);
+        assert_eq!(read(IdBefore::Unknown, 9, 8), 5, "another session's");
+    }
+
+    #[test]
+    fn what_a_connection_says_of_nobody_is_blank() {
+        assert_eq!(IdBefore::blank(Some(0)), IdBefore::Blank(0));
+        assert_eq!(IdBefore::blank(Some(BLANK_ID)), IdBefore::Blank(BLANK_ID));
+        assert_eq!(IdBefore::blank(Some(1)), IdBefore::Unknown);
+        assert_eq!(IdBefore::blank(None), IdBefore::Unknown);
+    }
+
+    #[test]
+    fn what_moves_is_what_was_there() {
+        let mut last = LastStatement::new(Family::MariaDb);
+        (last.insert_id.at, last.messages.at) = (Some(HERE), Some(THERE));
+        last.moved(HERE, THERE);
+        assert_eq!(last.insert_id.at, Some(THERE));
+        assert_eq!(last.found_rows.at, None);
+        last.moved(HERE, (ServerId(2), 1));
+        assert_eq!(last.messages.at, Some(THERE));
+    }
+
+    #[test]
+    fn a_reset_leaves_no_connection_to_ask() {
+        let mut last = LastStatement::new(Family::MySql);
+        last.insert_id.at = Some(HERE);
+        last.found_rows.at = Some(HERE);
+        last.messages.at = Some(HERE);
+        last.drew_at = Some(HERE);
+        (last.insert_id.value, last.found_rows.count, last.server) = (9, 7, Some(HERE.0));
+        last.reset();
+        let all = [
+            last.insert_id.at,
+            last.found_rows.at,
+            last.messages.at,
+            last.drew_at,
+        ];
+        assert_eq!(all, [None; 4]);
+        assert_eq!((last.insert_id.value, last.server), (0, None));
+        assert_eq!((last.found_rows.count, last.seq), (7, 1));
+    }
+}

@@ -1,0 +1,63 @@
+//! What a session's reads must see, and where it has read.
+
+use std::sync::Arc;
+
+use millrace_routing::Consistency;
+use millrace_sql::Family;
+use millrace_topology::{GtidSet, ServerId};
+
+use crate::consistency::Seen;
+
+/// The level, the position, and what was read where.
+pub(crate) struct Reads {
+    /// What reads are guaranteed to see, and what the session began with.
+    pub(crate) level: Consistency,
+    pub(crate) level_given: Consistency,
+    /// What a read must have seen.
+    pub(crate) position: GtidSet,
+    /// How much of what was written through this process is in it, by `Written`'s count.
+    pub(crate) written_seen: u64,
+    /// Something was written whose position will not be known.
+    pub(crate) unknown: bool,
+    /// Something was written whose position was not told: it is asked for at the next chance.
+    pub(crate) stale: bool,
+    /// Where it has read last, until it is known how far that server was.
+    pub(crate) seen: Option<Seen>,
+    /// How often it has asked how far that server is.
+    pub(crate) asked: u8,
+    /// In a cluster: the node that has all that the session has been shown, where that is the primary; else
+    /// one that the primary may lack something of.
+    pub(crate) shown_by: Option<ServerId>,
+    /// The server of its last read.
+    pub(crate) home: Option<ServerId>,
+    /// How far the primary was when the statement under way began, where that was asked.
+    pub(crate) frontier: Option<Arc<GtidSet>>,
+}
+
+impl Reads {
+    /// Of a session that has seen nothing.
+    pub(crate) fn new(family: Family, level: Consistency) -> Reads {
+        let family = match family {
+            Family::MySql => millrace_topology::Family::MySql,
+            Family::MariaDb => millrace_topology::Family::MariaDb,
+        };
+        Reads {
+            level: Consistency::default(),
+            level_given: level,
+            position: GtidSet::new(family),
+            written_seen: 0,
+            unknown: false,
+            stale: false,
+            seen: None,
+            asked: 0,
+            shown_by: None,
+            home: None,
+            frontier: None,
+        }
+    }
+
+    /// A login: where it read before says nothing of what comes.
+    pub(crate) fn begin(&mut self) {
+        (self.seen, self.home, self.shown_by) = (None, None, None);
+    }
+}

@@ -1,0 +1,183 @@
+//! What a session has set: its state on any connection, its own variables, and what follows from them for
+//! reading its statements.
+
+use std::rc::Rc;
+
+use millrace_backend::state::SessionState;
+use millrace_sql::{Charset, Family, LexMode};
+
+use crate::variables::Private;
+
+/// A session's variables, and what is known of them.
+pub(crate) struct Vars {
+    /// What a new session with the same handshake has.
+    pub(crate) base: Rc<SessionState>,
+    /// What the session has.
+    pub(crate) state: Rc<SessionState>,
+    /// What the state says that is asked for with every statement.
+    pub(crate) switches: Switches,
+    pub(crate) lex: LexMode,
+    pub(crate) tracks: Tracks,
+    /// Its user variables and SQL-level prepared statements.
+    pub(crate) private: Private,
+    /// COM_RESET_CONNECTION has given results the server's own collation.
+    pub(crate) was_reset: bool,
+    /// Variables that the last statement set to something that the server did not report.
+    pub(crate) unreported: Vec<Box<str>>,
+    /// User variables that stored code may have set in the statement under way.
+    pub(crate) left: Vec<Box<[u8]>>,
+    /// Stored code may have set session variables, and the server has not told which.
+    pub(crate) untold: bool,
+    /// The session has set `gtid_next` to a GTID: until its transaction ends, MySQL refuses to change what
+    /// is tracked.
+    pub(crate) owns_gtid: bool,
+    /// Databases that others have dropped while the session was in them, or where it may do nothing any more.
+    pub(crate) gone_databases: Vec<Box<[u8]>>,
+}
+
+impl Vars {
+    /// As a login has them; see [`SessionImage::new`](crate::image::SessionImage::new).
+    pub(crate) fn new(family: Family, version: u32, tracked: &str, base: Rc<SessionState>) -> Vars {
+        Vars {
+            state: base.clone(),
+            base,
+            switches: Switches::default(),
+            lex: LexMode::new(family, version),
+            tracks: Tracks::new(family, tracked),
+            private: Private::default(),
+            was_reset: false,
+            unreported: Vec::new(),
+            left: Vec::new(),
+            untold: false,
+            owns_gtid: false,
+            gone_databases: Vec::new(),
+        }
+    }
+
+    /// What goes with COM_RESET_CONNECTION beside the state, which a login's replaces.
+    pub(crate) fn reset(&mut self, family: Family, tracked: &str) {
+        self.private.clear();
+        self.owns_gtid = false;
+        self.tracks = Tracks::new(family, tracked);
+    }
+
+    /// Takes over a state, and what follows from it. `sql_mode`: the server's, which counts where the session
+    /// has not set its own; `ignore_space`: the handshake's flag.
+    pub(crate) fn set(
+        &mut self,
+        state: Rc<SessionState>,
+        sql_mode: impl FnOnce() -> Box<str>,
+        ignore_space: bool,
+    ) {
+        self.state = state;
+        let state = &self.state;
+        self.switches = Switches::of(state);
+        let charset = state.reported("character_set_client").unwrap_or(b"utf8mb4");
+        self.lex.charset = Charset::from_name(charset);
+        match state.effective("sql_mode") {
+            Some(mode) => self.lex.set_sql_mode(mode),
+            None => self.lex.set_sql_mode(sql_mode().as_bytes()),
+        }
+        self.lex.ignore_space |= ignore_space;
+    }
+
+    /// Seconds for which a client may be idle, as far as the state says.
+    pub(crate) fn idle_max(&self) -> Option<u64> {
+        let value = self.state.reported("wait_timeout")?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    }
+}
+
+/// What the client asked session tracking for. The servers are asked for what Millrace needs;
+/// the answers are cut down to this.
+#[derive(Debug, Clone)]
+pub(crate) struct Tracks {
+    pub(crate) schema: bool,
+    pub(crate) state_change: bool,
+    pub(crate) gtids: bool,
+    pub(crate) gtids_value: Box<[u8]>,
+    /// Lower-case names; `*` for all.
+    pub(crate) variables: Box<str>,
+    /// The client has set one of them.
+    pub(crate) changed: bool,
+}
+
+impl Tracks {
+    /// As a login's: `by_default` is the server's list, empty where it is not known.
+    pub(crate) fn new(family: Family, by_default: &str) -> Self {
+        Tracks {
+            schema: true,
+            state_change: false,
+            gtids: false,
+            gtids_value: b"OFF".as_slice().into(),
+            // Both families' default (observed); MariaDB adds nothing to it but an order.
+            variables: match family {
+                _ if !by_default.is_empty() => by_default,
+                Family::MySql => {
+                    "time_zone,autocommit,character_set_client,character_set_results,character_set_connection"
+                }
+                Family::MariaDb => {
+                    "autocommit,character_set_client,character_set_connection,character_set_results,time_zone"
+                }
+            }
+            .into(),
+            changed: false,
+        }
+    }
+
+    /// Whether the client wants to hear of a variable.
+    pub(crate) fn wants(&self, name: &[u8]) -> bool {
+        self.variables.split(',').any(|wanted| {
+            let wanted = wanted.trim();
+            wanted == "*" || wanted.as_bytes().eq_ignore_ascii_case(name)
+        })
+    }
+
+    /// The SET that gives a server connection the client's own settings.
+    pub(crate) fn statement(&self, family: Family) -> String {
+        let on = |flag: bool| if flag { "ON" } else { "OFF" };
+        let mut text = format!(
+            "SET SESSION session_track_schema={},session_track_state_change={},\
+             session_track_system_variables=_utf8mb4'{}'",
+            on(self.schema),
+            on(self.state_change),
+            self.variables
+        );
+        if family == Family::MySql {
+            text.push_str(",session_track_gtids=");
+            text.push_str(&String::from_utf8_lossy(&self.gtids_value));
+        }
+        text
+    }
+}
+
+/// Variables that decide about every statement, read once when the state changes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Switches {
+    /// Isolation is SERIALIZABLE: reads lock.
+    pub(crate) serializable: bool,
+    /// `sql_auto_is_null` is set, to whatever.
+    pub(crate) names_last_row: bool,
+    /// It is on: `id IS NULL` finds the row last inserted.
+    pub(crate) finds_last_row: bool,
+    /// Every statement opens a transaction. MySQL's flag does not say so where the global variable is
+    /// off (observed on 9.7).
+    pub(crate) autocommit_off: bool,
+}
+
+impl Switches {
+    fn of(state: &SessionState) -> Self {
+        let is_set = state.variable("sql_auto_is_null").is_some();
+        let finds_last =
+            state.effective("sql_auto_is_null").is_some() && !state.is_off("sql_auto_is_null");
+        let isolation = ["transaction_isolation", "tx_isolation"];
+        Switches {
+            serializable: isolation
+                .iter()
+                .any(|name| state.effective(name) == Some(b"SERIALIZABLE")),
+            names_last_row: is_set || finds_last,
+            finds_last_row: finds_last,
+            autocommit_off: state.is_off("autocommit"),
+        }
+    }
+}
