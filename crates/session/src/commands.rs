@@ -11,7 +11,7 @@ use millrace_protocol::ok::OkFields;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Capabilities, Status};
-use millrace_sql::{Access, Family, Flags, Kind, Statement, classify};
+use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits, classify};
 
 use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
@@ -28,10 +28,8 @@ use crate::session::Session;
 /// what is set.
 fn is_shareable(class: &Statement) -> bool {
     let private = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
-    matches!(
-        class.kind,
-        Kind::Select | Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
-    ) && class.functions.is_empty()
+    class.is(Traits::ROWS)
+        && class.functions.is_empty()
         && !class.flags.intersects(private)
         && !is_about_last(class)
 }

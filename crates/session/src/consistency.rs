@@ -11,7 +11,7 @@ use millrace_protocol::ok::OkFields;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
 use millrace_routing::{Consistency, Reads, Target, Wanted};
-use millrace_sql::{Access, Family, Flags, Kind, Scope, Statement, ValueKind};
+use millrace_sql::{Access, Family, Flags, Kind, Scope, Statement, Traits, ValueKind};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot, Waits};
 
 use crate::failure::{Answer, Failure};
@@ -704,11 +704,7 @@ fn unquoted(value: &[u8]) -> &[u8] {
 
 /// Whether a statement may have read after its last write that it tells the position of.
 fn reads_after_writing(class: &Statement) -> bool {
-    !class.functions.is_empty()
-        || matches!(
-            class.kind,
-            Kind::Multi | Kind::Call | Kind::Unknown | Kind::Execute { .. }
-        )
+    !class.functions.is_empty() || class.is(Traits::RUNS_OTHERS)
 }
 
 /// Whether a statement's answer depends on nothing that others can change. What waits for others' writes
@@ -717,20 +713,5 @@ fn sees_nothing(class: &Statement) -> bool {
     class.tables.is_empty()
         && class.functions.is_empty()
         && !class.flags.contains(Flags::WAITS)
-        && matches!(
-            class.kind,
-            Kind::Select
-                | Kind::Do
-                | Kind::Set
-                | Kind::Use
-                | Kind::Begin
-                | Kind::Commit
-                | Kind::Rollback
-                | Kind::Savepoint
-                | Kind::ReleaseSavepoint
-                | Kind::RollbackTo
-                | Kind::SetTransaction
-                | Kind::Diagnostics
-                | Kind::Deallocate
-        )
+        && class.is(Traits::SEES_NOTHING)
 }

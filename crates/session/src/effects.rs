@@ -8,7 +8,7 @@ use millrace_protocol::response::Expect;
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{
     Access, Family, Flags, HandlerOp, Kind, Scope, Show, Statement, TableUse, Target, TextSource,
-    ValueKind, XaOp, classify, lock_names, parts,
+    Traits, ValueKind, XaOp, classify, lock_names, parts,
 };
 
 use millrace_topology::{GtidSet, ServerId, Waits};
@@ -313,14 +313,7 @@ impl Session {
             || class.flags.contains(Flags::SETS_LAST_INSERT_ID)
             || class.flags.contains(Flags::RETURNING)
             || !class.functions.is_empty()
-            || matches!(
-                class.kind,
-                Kind::Call
-                    | Kind::Multi
-                    | Kind::Unknown
-                    | Kind::Execute { .. }
-                    | Kind::LoadData { .. }
-            )
+            || class.is(Traits::SETS_ID_UNTOLD)
             || sets_insert_id(class, text);
         if may_set_insert_id {
             let held = lease.books.generates_insert_id();
@@ -865,20 +858,7 @@ impl Session {
         }
         if class.flags.contains(Flags::SET_STATEMENT) {
             // What it sets is told like what goes back with its end. Stored code's part is noted below.
-            let sets_nothing = matches!(
-                class.kind,
-                Kind::Select
-                    | Kind::Insert
-                    | Kind::Replace
-                    | Kind::Update
-                    | Kind::Delete
-                    | Kind::LoadData { .. }
-                    | Kind::Ddl
-                    | Kind::Show(_)
-                    | Kind::Explain { .. }
-                    | Kind::Do
-                    | Kind::Call
-            );
+            let sets_nothing = class.is(Traits::SETS_NOTHING);
             if !sets_nothing {
                 self.pin(PinReason::SessionState);
             }
@@ -991,18 +971,8 @@ impl Session {
             return;
         }
         let temporary = Flags::CREATES_TEMP_TABLE | Flags::DROPS_TEMP_TABLE | Flags::DROPS_TABLE;
-        let explained = matches!(
-            class.kind,
-            Kind::Set
-                | Kind::SetTransaction
-                | Kind::SetRole
-                | Kind::Use
-                | Kind::Prepare
-                | Kind::Deallocate
-                | Kind::Begin
-                | Kind::Commit
-                | Kind::Rollback
-        ) || class.flags.intersects(temporary | Flags::ASSIGNS_USER_VARS)
+        let explained = class.is(Traits::CHANGES_STATE)
+            || class.flags.intersects(temporary | Flags::ASSIGNS_USER_VARS)
             || !self.image.vars.left.is_empty();
         if !explained {
             self.pin(PinReason::SessionState);
@@ -1078,10 +1048,8 @@ impl Session {
             return false;
         }
         if outcome.error.is_some() {
-            return matches!(
-                request.class.kind,
-                Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } | Kind::Ddl
-            ) || self.image.autocommit_off();
+            return (request.class.is(Traits::RUNS_OTHERS) || request.class.kind == Kind::Ddl)
+                || self.image.autocommit_off();
         }
         !outcome.ended_ok
             && outcome.result_sets > 0
@@ -1119,10 +1087,7 @@ fn set_results_apart(state: &mut SessionState) {
 /// Whether the statement may have changed what a new login has: accounts, their privileges and roles,
 /// global variables.
 fn changes_logins(class: &Statement) -> bool {
-    let by_kind = matches!(
-        class.kind,
-        Kind::Account | Kind::SetDefaultRole | Kind::SetPassword | Kind::Flush { .. }
-    );
+    let by_kind = class.is(Traits::CHANGES_LOGINS);
     by_kind || class.flags.contains(Flags::SETS_GLOBAL)
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use millrace_backend::state::SessionState;
 use millrace_metrics::ReplayFailure;
 use millrace_protocol::response::Expect;
-use millrace_sql::{Flags, Kind, Statement};
+use millrace_sql::{Flags, Kind, Statement, Traits};
 
 use crate::options::FailoverOptions;
 use crate::relay::Outcome;
@@ -368,25 +368,7 @@ pub(crate) fn is_replayable(class: &Statement) -> bool {
         | Flags::SETS_GLOBAL
         | Flags::USES_CONNECTION_ID
         | Flags::WAITS;
-    matches!(
-        class.kind,
-        Kind::Select
-            | Kind::Insert
-            | Kind::Replace
-            | Kind::Update
-            | Kind::Delete
-            | Kind::Do
-            | Kind::Show(_)
-            | Kind::Explain { .. }
-            | Kind::Set
-            | Kind::Use
-            | Kind::Begin
-            | Kind::Savepoint
-            | Kind::ReleaseSavepoint
-            | Kind::RollbackTo
-            | Kind::Help
-            | Kind::Diagnostics
-    ) && !class.flags.intersects(effects)
+    class.is(Traits::REPLAYABLE) && !class.flags.intersects(effects)
 }
 
 /// Whether a statement in a transaction may end it with a commit, so that nobody can tell what was

@@ -17,7 +17,7 @@ use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
 use millrace_routing::rules::Directions;
 use millrace_routing::{NoServer, Target};
-use millrace_sql::{Access, Family, Flags, Kind, Statement};
+use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits};
 
 use crate::ended::Stake;
 use crate::failure::{Answer, Failure};
@@ -1024,18 +1024,7 @@ fn may_repeat(request: &Request<'_>) -> bool {
 
 /// Whether the statement's kind ends no transaction.
 fn stays_in_transaction(class: &Statement) -> bool {
-    matches!(
-        class.kind,
-        Kind::Select
-            | Kind::Insert
-            | Kind::Replace
-            | Kind::Update
-            | Kind::Delete
-            | Kind::Show(_)
-            | Kind::Explain { .. }
-            | Kind::Diagnostics
-            | Kind::Savepoint
-    )
+    class.is(Traits::STAYS_IN_TRANSACTION)
 }
 
 /// Whether a write that its server refused may be sent to another: one plain statement.
@@ -1045,20 +1034,14 @@ fn may_retry(request: &Request<'_>) -> bool {
         | Flags::RELEASES_USER_LOCK
         | Flags::RELEASES_ALL_USER_LOCKS
         | Flags::INTO_OUTFILE;
-    matches!(
-        class.kind,
-        Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete | Kind::Select | Kind::Do
-    ) && !class.flags.intersects(locks)
+    class.is(Traits::RETRYABLE) && !class.flags.intersects(locks)
 }
 
 /// Whether the statement changes rows and runs no code of others': what it did is undone with it, where
 /// its tables have transactions.
 fn is_change(request: &Request<'_>) -> bool {
     let class = request.inner.map_or(request.class, |(inner, _)| inner);
-    let changes = matches!(
-        class.kind,
-        Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
-    );
+    let changes = class.is(Traits::CHANGES_ROWS);
     changes && class.functions.is_empty() && request.inner.is_none()
 }
 

@@ -8,7 +8,7 @@ use millrace_protocol::command::Command;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::Wanted;
-use millrace_sql::{Access, Flags, Kind, Scope, Show, Statement, Target, TextSource, XaOp};
+use millrace_sql::{Access, Flags, Kind, Scope, Statement, Target, TextSource, Traits, XaOp};
 
 use crate::effects::KEEPS_CONNECTION;
 use crate::image::transaction::Transaction;
@@ -112,18 +112,7 @@ fn reads_data(class: &Statement, expect: Expect) -> bool {
         || !class.functions.is_empty()
         || class.flags.contains(Flags::SYSTEM_SCHEMA)
         || matches!(expect, Expect::Prepare | Expect::FieldList)
-        || matches!(
-            class.kind,
-            // What the transaction shows is decided here: by a snapshot, or because its connection is kept.
-            Kind::Begin
-                | Kind::Use
-                | Kind::Prepare
-                | Kind::Unknown
-                | Kind::Multi
-                | Kind::Help
-                | Kind::Explain { .. }
-                | Kind::Show(Show::Metadata | Show::Create)
-        )
+        || class.is(Traits::READS_UNNAMED)
 }
 
 /// Whether it asks about the server rather than the session: the primary's answer is the best.

@@ -14,7 +14,7 @@ use millrace_protocol::command::COM_SET_OPTION;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::first_value;
-use millrace_sql::{Access, Flags, Kind, Statement, TableUse};
+use millrace_sql::{Access, Flags, Kind, Statement, TableUse, Traits};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use tracing::info;
 
@@ -334,15 +334,7 @@ impl Session {
         class.flags.intersects(names)
             || self.may_keep(class)
             || !class.functions.is_empty()
-            || matches!(
-                class.kind,
-                Kind::Execute { .. }
-                    | Kind::Prepare
-                    | Kind::Deallocate
-                    | Kind::Call
-                    | Kind::Multi
-                    | Kind::Unknown
-            )
+            || class.is(Traits::USES_PRIVATE)
             || (request.access == Access::Write
                 && self.worker.catalogue().triggers().user_variables)
     }
@@ -354,21 +346,7 @@ impl Session {
         self.image.tx.is_deferred()
             || self.image.autocommit_off()
             || class.flags.intersects(keeps)
-            || !matches!(
-                class.kind,
-                Kind::Select
-                    | Kind::Insert
-                    | Kind::Replace
-                    | Kind::Update
-                    | Kind::Delete
-                    | Kind::Show(_)
-                    | Kind::Explain { .. }
-                    | Kind::Diagnostics
-                    | Kind::Commit
-                    | Kind::Help
-                    | Kind::Ddl
-                    | Kind::Use
-            )
+            || !class.is(Traits::LEAVES_NOTHING)
     }
 
     pub(crate) fn needs_insert_id(&self, request: &Request<'_>) -> bool {
@@ -380,16 +358,7 @@ impl Session {
             .intersects(flags | Flags::SHOWS_VARIABLES | Flags::MEASURES)
             || !class.functions.is_empty()
             || (class.kind == Kind::Select && self.image.vars.switches.names_last_row)
-            || matches!(
-                class.kind,
-                Kind::Execute { .. }
-                    | Kind::Call
-                    | Kind::Multi
-                    | Kind::Unknown
-                    | Kind::LoadData { .. }
-                    | Kind::Insert
-                    | Kind::Replace
-            )
+            || class.is(Traits::GENERATES_ID)
             || (request.access == Access::Write
                 && self.worker.catalogue().triggers().last_insert_id)
     }
@@ -796,10 +765,7 @@ impl Session {
     pub(crate) fn opens_transaction(&self, class: &Statement) -> bool {
         self.image.tx.is_deferred()
             || !class.tables.is_empty()
-            || matches!(
-                class.kind,
-                Kind::Begin | Kind::Call | Kind::Multi | Kind::Unknown | Kind::Xa(_)
-            )
+            || class.is(Traits::OPENS_TRANSACTION)
     }
 
     /// Sends the prelude alone and waits until the server has agreed.

@@ -17,7 +17,9 @@ use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::rules::Directions;
 use millrace_routing::{Catalogue, Reason, Target};
-use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Show, Statement, classify, parts};
+use millrace_sql::{
+    Access, Family, Flags, HandlerOp, Kind, Show, Statement, Traits, classify, parts,
+};
 use millrace_topology::ServerId;
 
 use crate::directions::refusal;
@@ -1124,10 +1126,7 @@ fn is_simple(class: &Statement) -> bool {
         | Flags::USES_WARNING_COUNT
         | Flags::USES_CONNECTION_ID
         | Flags::MILLRACE_VARIABLE;
-    matches!(
-        class.kind,
-        Kind::Select | Kind::Insert | Kind::Update | Kind::Delete
-    ) && !class.flags.intersects(odd)
+    (class.is(Traits::ROWS) && class.kind != Kind::Replace) && !class.flags.intersects(odd)
 }
 
 /// Whether the request creates or changes stored code.

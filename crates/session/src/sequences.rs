@@ -2,7 +2,7 @@
 //! without a word in the statement, so every write may have.
 
 use millrace_backend::pool::Lease;
-use millrace_sql::{Family, Flags, Kind, Statement};
+use millrace_sql::{Family, Flags, Statement, Traits};
 
 use crate::failure::Answer;
 use crate::lease::Request;
@@ -16,18 +16,7 @@ pub(crate) fn asks_drawn(request: &Request<'_>) -> bool {
 
 /// Whether a statement may draw from a sequence.
 fn may_draw(class: &Statement) -> bool {
-    class.flags.contains(Flags::SEQUENCE)
-        || matches!(
-            class.kind,
-            Kind::Insert
-                | Kind::Replace
-                | Kind::Update
-                | Kind::LoadData { .. }
-                | Kind::Call
-                | Kind::Multi
-                | Kind::Unknown
-                | Kind::Execute { .. }
-        )
+    class.flags.contains(Flags::SEQUENCE) || class.is(Traits::MAY_DRAW)
 }
 
 impl Session {

@@ -31,6 +31,7 @@ mod mode;
 mod parts;
 mod shapes;
 mod statement;
+mod traits;
 mod words;
 
 pub use digest::digest;
@@ -45,6 +46,7 @@ pub use statement::{
     Scope, Show, Span, Statement, SysVarRef, TableRef, TableUse, Target, TextSource, ValueKind,
     XaOp,
 };
+pub use traits::Traits;
 
 /// Classifies `text` as a server in `mode` would read it and stores the answer in `out`.
 ///

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::{Charset, Flags, Kind, LexMode, Span, Statement, classify};
+use crate::{Charset, Flags, LexMode, Span, Statement, Traits, classify};
 
 /// Shapes kept at once; a power of two.
 const PLACES: usize = 512;
@@ -84,10 +84,7 @@ impl Shapes {
 /// Whether the answer is the same whatever the values are: nothing in it says what a value is, and
 /// it names no place behind the first of them, as that moves with their lengths.
 fn holds_for_all_values(class: &Statement, first_value: usize) -> bool {
-    let plain = matches!(
-        class.kind,
-        Kind::Select | Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
-    );
+    let plain = class.is(Traits::ROWS);
     let harmless = Flags::LOCKING_READ | Flags::PARAMETERS | Flags::COMPOUND_QUERY;
     let before = |span: Span| span.end as usize <= first_value;
     let both_before = |schema: Option<Span>, name: Span| schema.is_none_or(before) && before(name);
