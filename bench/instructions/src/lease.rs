@@ -67,7 +67,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         let mut lease = stage
             .finish(async move { pool.take(other, &state, 0).await })?
             .context("no connection")?;
-        lease.last_user = other;
+        lease.books.mark(other, 0);
         leases.push(lease);
     }
     let state = leases
@@ -90,7 +90,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
     repeat(count, |_| {
         if let Some(mut lease) = black_box(&pool).try_take(black_box(&wish)) {
             // The next time somebody else has used it again.
-            lease.last_user = 2;
+            lease.books.mark(2, 0);
             lease.give_back();
         }
     });

@@ -6,8 +6,13 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use millrace_topology::ServerId;
+
 /// Identifies a session within the process; 0 is nobody.
 pub type SessionUid = u64;
+
+/// Where a statement ran, and its number among its session's statements.
+pub type StatementAt = (ServerId, u64);
 
 /// What a connection remembers of its last statement, and another session must save before it uses the
 /// connection.
@@ -116,6 +121,8 @@ impl Drop for Saving {
 /// One connection's books. A statement is known by its session and that session's count of statements.
 #[derive(Debug)]
 pub struct Books {
+    /// The connection's server.
+    server: ServerId,
     /// The session that used the connection last.
     user: SessionUid,
     /// Which of its statements the connection ran last; 0: none that it can ask about.
@@ -133,10 +140,14 @@ pub struct Books {
     drew: SessionUid,
 }
 
-impl Default for Books {
+/// A version of user variables that no session has: they are set again before they are used.
+const DOUBTFUL: u64 = u64::MAX;
+
+impl Books {
     /// As after a login.
-    fn default() -> Self {
+    pub fn new(server: ServerId) -> Self {
         Books {
+            server,
             user: 0,
             seq: 0,
             unread: Unread::default(),
@@ -147,12 +158,12 @@ impl Default for Books {
             drew: 0,
         }
     }
-}
 
-/// A version of user variables that no session has: they are set again before they are used.
-const DOUBTFUL: u64 = u64::MAX;
+    /// The connection's server.
+    pub fn server(&self) -> ServerId {
+        self.server
+    }
 
-impl Books {
     /// The session that used the connection last; 0 for nobody.
     pub fn last_user(&self) -> SessionUid {
         self.user
@@ -171,6 +182,16 @@ impl Books {
     /// Statement `seq` of `session` was the last on it.
     pub fn is_at(&self, session: SessionUid, seq: u64) -> bool {
         self.user == session && self.seq == seq
+    }
+
+    /// Its server, and the last statement that a session can ask about here.
+    pub fn last_statement(&self) -> StatementAt {
+        (self.server, self.seq)
+    }
+
+    /// What `session` has at `at` is here: nobody has used the connection since.
+    pub fn holds(&self, session: SessionUid, at: Option<StatementAt>) -> bool {
+        self.is_of(session) && at == Some(self.last_statement())
     }
 
     /// What its last user may still ask.
@@ -362,7 +383,7 @@ impl Books {
         let saving = self.saving.take();
         *self = Books {
             saving,
-            ..Books::default()
+            ..Books::new(self.server)
         };
     }
 }
@@ -380,11 +401,13 @@ mod tests {
 
     #[test]
     fn a_statement_is_known_by_its_session_and_count() {
-        let mut books = Books::default();
+        let mut books = Books::new(ServerId(1));
         assert!(!books.is_at(ME, 1));
         books.ran(ME, 1, &store(), false);
         assert!(books.is_at(ME, 1) && books.is_of(ME));
         assert!(!books.is_at(ME, 2) && !books.is_at(OTHER, 1));
+        assert!(books.holds(ME, Some((ServerId(1), 1))));
+        assert!(!books.holds(ME, Some((ServerId(0), 1))) && !books.holds(ME, None));
         books.forget_statement();
         assert!(books.is_of(ME) && !books.is_at(ME, 1));
         books.release();
@@ -393,7 +416,7 @@ mod tests {
 
     #[test]
     fn what_is_unread_is_missed_by_its_session_alone() {
-        let mut books = Books::default();
+        let mut books = Books::new(ServerId(1));
         books.ran(ME, 1, &store(), false);
         books.has_messages(true);
         assert!(books.is_missed_by_other(OTHER) && !books.is_missed_by_other(ME));
@@ -413,7 +436,7 @@ mod tests {
 
     #[test]
     fn its_owner_waits_only_while_something_is_saved_for_it() {
-        let (mut books, store) = (Books::default(), store());
+        let (mut books, store) = (Books::new(ServerId(1)), store());
         books.ran(ME, 1, &store, false);
         books.leave_owner();
         assert!(!store.is_saving(), "nothing is unread");
@@ -429,7 +452,7 @@ mod tests {
 
     #[test]
     fn variables_are_foreign_unless_of_this_session_and_version() {
-        let mut books = Books::default();
+        let mut books = Books::new(ServerId(1));
         assert!(books.is_without_variables() && !books.has_foreign_variables(ME, 1));
         books.set_variables(ME, Some(1));
         assert!(books.holds_variables(ME, 1) && !books.has_foreign_variables(ME, 1));
@@ -444,7 +467,7 @@ mod tests {
     #[test]
     fn after_a_reset_or_login_nothing_is_left() {
         for clear in [Books::reset, Books::login] {
-            let mut books = Books::default();
+            let mut books = Books::new(ServerId(1));
             books.ran(ME, 1, &store(), false);
             books.generates_insert_id();
             books.has_messages(true);

@@ -21,7 +21,7 @@ use millrace_protocol::{Capabilities, Status, packet};
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
-use crate::books::{Books, SessionUid};
+use crate::books::Books;
 use crate::connect::{Opened, attributes, finish, scramble_sha2, server_error};
 use crate::error::{BackendError, ServerError};
 use crate::exchange::Exchange;
@@ -153,7 +153,7 @@ impl Conn {
             family,
             status: opened.status,
             state: Rc::default(),
-            books: Books::default(),
+            books: Books::new(server),
             prepared: Prepared::default(),
             tracking_foreign: false,
             deaf: false,
@@ -642,17 +642,6 @@ impl Conn {
             self.broken = true;
             self.stream = Stream::Gone;
         }
-    }
-
-    /// Its server, and the count of the last statement that a session can ask about here.
-    pub fn last_statement(&self) -> (ServerId, u64) {
-        (self.server, self.books.last_seq())
-    }
-
-    /// What `session` has at `at` (a server, and one of its statements) is on this connection: nobody has used
-    /// it since.
-    pub fn is_at(&self, session: SessionUid, at: Option<(ServerId, u64)>) -> bool {
-        self.books.is_of(session) && at == Some(self.last_statement())
     }
 
     /// Nothing of what sessions did is left on the server.

@@ -13,8 +13,8 @@ use millrace_routing::NoServer;
 use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure, observed};
-use crate::lease::{Main, Request};
 use crate::prepared::ClientStatement;
+use crate::request::{Main, Request};
 use crate::session::Session;
 
 /// How long a question to a primary without a place waits before others are asked.
@@ -77,10 +77,10 @@ impl Session {
         request: &Request<'_>,
         last: bool,
     ) -> Result<Lease, Failure> {
-        let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
+        let is_primary = || self.worker.cluster.primary() == Some(server);
         let before = is_primary();
         let incarnation = || {
-            self.worker.with_world(|world| {
+            self.worker.cluster.with_world(|world| {
                 let view = world.snapshot.server(server);
                 view.map(|view| view.incarnation)
             })

@@ -10,10 +10,10 @@ use millrace_topology::{ServerId, Snapshot, Waits};
 
 use crate::failure::Answer;
 use crate::image::transaction::Transaction;
-use crate::lease::Request;
 use crate::otherwise::asks_server;
+use crate::request::Request;
 use crate::session::Session;
-use crate::worker::SERVERS;
+use crate::worker::cluster::SERVERS;
 
 impl Session {
     /// The servers that may run the request, in the order to try them.
@@ -26,7 +26,7 @@ impl Session {
             Decision::Send { candidates, reason } => {
                 // Where there was no choice, it is nobody's turn that is over.
                 if reason.is_balanced() && seen.is_none() {
-                    self.worker.rotate();
+                    self.worker.cluster.rotate();
                 }
                 self.running.route.reason = Some(reason);
                 Ok(candidates)
@@ -111,7 +111,7 @@ impl Session {
         if request.access != Access::Read || level == Consistency::Eventual || !self.has_choice() {
             return None;
         }
-        self.worker.take_positions();
+        self.worker.cluster.take_positions();
         if level == Consistency::Global {
             // Whatever was seen anywhere, the primary had when it was asked.
             return None;
@@ -121,7 +121,9 @@ impl Session {
             // After that: what was known of the primary may be older than the last write.
             self.note_all_written();
             self.has_all_written();
-            if self.image.reads.seen.is_some() && self.worker.waits_of_primary() == Waits::Cluster {
+            if self.image.reads.seen.is_some()
+                && self.worker.cluster.waits_of_primary() == Waits::Cluster
+            {
                 // The node where it has read last may not have that.
                 return self.settle_seen();
             }
@@ -133,7 +135,7 @@ impl Session {
     /// nobody is asked how far he is, but at level `global` the primary what it has.
     fn has_choice(&self) -> bool {
         self.client.target != Target::PrimaryOnly
-            && self.worker.with_world(|world| {
+            && self.worker.cluster.with_world(|world| {
                 let snapshot = &world.snapshot;
                 snapshot.primary.is_none() || snapshot.servers.len() > 1
             })
@@ -184,7 +186,7 @@ impl Session {
         };
         let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
         let measures = self.worker.options().routing.balance == Balance::Latency;
-        self.worker.servers.each(|at, server| {
+        self.worker.cluster.servers.each(|at, server| {
             if at < SERVERS {
                 outstanding[at] = server.outstanding();
                 if measures {
@@ -192,17 +194,18 @@ impl Session {
                 }
             }
         });
-        let behind = self.worker.behind();
-        self.worker.with_known(|known| {
+        let behind = self.worker.cluster.behind();
+        self.worker.cluster.with_known(|known| {
             let load = Load {
                 outstanding: &outstanding,
                 response_us: &response_us,
                 known,
                 behind,
-                rotation: self.worker.rotation(),
+                rotation: self.worker.cluster.rotation(),
             };
             let routing = &self.worker.options().routing;
             self.worker
+                .cluster
                 .with_world(|world| look(&world.snapshot, routing, &view, &load))
         })
     }
@@ -223,7 +226,7 @@ impl Session {
 
     /// A statement about the last one may run where that ran.
     pub(crate) fn suits(&self, server: ServerId, class: &Statement, access: Access) -> bool {
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let primary = self.worker.cluster.primary();
         primary == Some(server)
             || (class.tables.is_empty()
                 && (class.kind == Kind::Diagnostics

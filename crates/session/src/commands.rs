@@ -1,5 +1,6 @@
 //! The commands around statements: prepared statements, COM_RESET_CONNECTION, COM_CHANGE_USER.
 
+use crate::request::Task;
 use std::rc::Rc;
 
 use millrace_backend::state::SessionState;
@@ -9,7 +10,6 @@ use millrace_protocol::command::{COM_STMT_PREPARE, StmtExecute};
 use millrace_protocol::handshake::{self, ChangeUser, HandshakeResponse};
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::packet;
-use millrace_protocol::response::Expect;
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits, classify};
 
@@ -17,10 +17,10 @@ use crate::directions::refusal;
 use crate::failure::{Answer, Failure};
 use crate::found_rows::first_found_rows;
 use crate::kill;
-use crate::lease::{Main, Request, Types};
 use crate::login::{Claim, Entrance, Proof};
 use crate::prepared::{ClientStatement, TEMPORARY};
 use crate::questions::{asks_connection, asks_own_number, is_about_last, with_connection_id};
+use crate::request::{Request, Types};
 use crate::route;
 use crate::session::Session;
 
@@ -59,11 +59,11 @@ impl Session {
         }
         let rewritten = self.rewritten_for_good(text);
         let text = rewritten.as_deref().unwrap_or(text);
-        let mut class = self.worker.take_statement();
+        let mut class = self.worker.lists.take_statement();
         classify(text, &self.image.vars.lex, &mut class);
         if class.flags.contains(Flags::MILLRACE_VARIABLE) || route::is_own(text) {
             let prepared = self.prepare_own(text, &class).await;
-            self.worker.put_statement(class);
+            self.worker.lists.put_statement(class);
             return prepared;
         }
         let own_number = asks_own_number(&class)
@@ -85,9 +85,10 @@ impl Session {
         let id = self.image.statements.next_id();
         // Preparing runs nothing, so that nothing follows for the session: it is only sent
         // where the statement will run.
-        let mut preparing = self.worker.take_statement();
+        let mut preparing = self.worker.lists.take_statement();
         preparing.clear();
-        preparing.kind = Kind::Help;
+        let task = Task::Prepare(id);
+        preparing.kind = Kind::Command;
         preparing.access = class.access;
         // Their types decide the metadata.
         preparing.flags = class.flags & Flags::READS_USER_VARS;
@@ -95,24 +96,18 @@ impl Session {
         if is_about_last(&class) {
             access = access.max(Access::PrimaryRead);
         }
-        let request = Request {
-            main: Main::Packet(packet),
-            class: &preparing,
-            inner: None,
-            access,
-            expect: Expect::Prepare,
-            prepare: Some(id),
-            directions: None,
-        };
+        let request = Request::packet(task, packet, &preparing, access);
         let ran = self.run_somewhere(&request).await;
         let ended = match ran {
             Ok(mut lease) => {
                 if let Some((server_id, _, params)) = self.running.outcome.prepared {
-                    self.note_prepared(&mut lease, &class);
+                    let (family, warnings) = (self.image.family, self.running.outcome.warnings);
+                    let last = &mut self.image.last;
+                    last.fold_prepared(&mut lease.books, warnings, family, &class);
                     let shared =
                         self.image.held.temporary_tables.is_empty() && is_shareable(&class);
                     let mut statement = ClientStatement {
-                        uid: self.worker.next_statement_uid(),
+                        uid: self.worker.prepared.next_statement_uid(),
                         shared,
                         unused: None,
                         text: text.into(),
@@ -126,7 +121,7 @@ impl Session {
                         cursor: false,
                     };
                     if shared {
-                        let unused = self.worker.share_statement(&mut statement);
+                        let unused = self.worker.prepared.share_statement(&mut statement);
                         statement.unused = Some(unused);
                         if params == 0 {
                             // No types will make it another.
@@ -140,8 +135,8 @@ impl Session {
             }
             Err(failure) => Err(failure),
         };
-        self.worker.put_statement(preparing);
-        self.worker.put_statement(class);
+        self.worker.lists.put_statement(preparing);
+        self.worker.lists.put_statement(class);
         ended
     }
 
@@ -151,10 +146,10 @@ impl Session {
         if !self.worker.shared.rules.rewrites() {
             return None;
         }
-        let class = self.worker.classify(text, &self.image.vars.lex);
+        let class = self.worker.lists.classify(text, &self.image.vars.lex);
         let access = self.access(&class, text);
         let directions = self.said(&class, text, access, &self.image.vars.state.database);
-        self.worker.put_class(class);
+        self.worker.lists.put_class(class);
         self.rewritten(directions.as_deref(), text)
     }
 
@@ -209,9 +204,9 @@ impl Session {
                     statement.types = params.types.into();
                     statement.types_changed = statement.types_changed.wrapping_add(1);
                     if statement.shared {
-                        statement.uid = self.worker.statement_uid(statement);
+                        statement.uid = self.worker.prepared.statement_uid(statement);
                         if let Some(unused) = statement.unused {
-                            self.worker.executed_as(unused, statement.uid);
+                            self.worker.prepared.executed_as(unused, statement.uid);
                         }
                     }
                 }
@@ -222,7 +217,7 @@ impl Session {
         let wants_cursor = execute.wants_cursor() && class.kind != Kind::Call;
         if wants_cursor && std::mem::take(&mut statement.shared) {
             // A statement has one cursor only.
-            statement.uid = self.worker.next_statement_uid();
+            statement.uid = self.worker.prepared.next_statement_uid();
         }
         if statement.cursor {
             statement.cursor = false;
@@ -244,15 +239,8 @@ impl Session {
         };
         let directions = self.directions(&class, &text, access, &context.database);
         refusal(directions.as_deref())?;
-        let request = Request {
-            main: Main::Execute { packet, id, types },
-            class: &class,
-            inner: None,
-            access,
-            expect: Expect::Execute,
-            prepare: None,
-            directions,
-        };
+        let request = Request::prepared(Task::Execute, (packet, id, types), &class, access)
+            .directed(directions);
         let begun = std::time::Instant::now();
         // Made in its box, where `Box::pin` would copy it.
         let running = Box::write(Box::new_uninit(), self.run_somewhere(&request));
@@ -273,7 +261,7 @@ impl Session {
         let elapsed = begun.elapsed();
         metrics.statement(Some(server.index()), kind, elapsed);
         if access == Access::Read {
-            self.worker.servers.of(server).responded(elapsed);
+            self.worker.cluster.servers.of(server).responded(elapsed);
         }
         Ok(())
     }
@@ -301,30 +289,22 @@ impl Session {
             }
         }
         let access = self.access(&class, &text);
-        let request = |class, access, packet, id, directions| Request {
-            main: Main::Execute { packet, id, types },
-            class,
-            inner: None,
-            access,
-            expect: Expect::Execute,
-            prepare: None,
-            directions,
-        };
-        let asked = request(&class, access, packet, id, None);
+        let asked = Request::prepared(Task::Execute, (packet, id, types), &class, access);
         let answered = self.with_known_answers(&asked, &text)?;
         let text: Rc<[u8]> = answered.map_or(text, Into::into);
-        let class = Rc::new(self.worker.classify(&text, &self.image.vars.lex));
+        let class = Rc::new(self.worker.lists.classify(&text, &self.image.vars.lex));
         let database = self.image.vars.state.database.clone();
         let directions = self.directions(&class, &text, access, &database);
         refusal(directions.as_deref())?;
-        let uid = self.worker.next_statement_uid();
+        let uid = self.worker.prepared.next_statement_uid();
         self.image.statements.add_temporary(id, uid, &text, &class);
         // Its rows are sent whole: a cursor would be another statement's than the client's.
         let mut packet = packet.to_vec();
         if let Some(flags) = packet.get_mut(packet::HEADER + 5) {
             *flags &= !7;
         }
-        let asked = request(&class, access, &packet, TEMPORARY, directions);
+        let what = (&*packet, TEMPORARY, types);
+        let asked = Request::prepared(Task::Execute, what, &class, access).directed(directions);
         let begun = std::time::Instant::now();
         let ran = self.run_somewhere(&asked).await;
         self.image.statements.remove(TEMPORARY);
@@ -364,19 +344,8 @@ impl Session {
         let access = self.access(&class, &text);
         let directions = self.directions(&class, &text, access, &context.database);
         refusal(directions.as_deref())?;
-        let request = Request {
-            main: Main::Execute {
-                packet,
-                id,
-                types: Types::None,
-            },
-            class: &class,
-            inner: None,
-            access,
-            expect: Expect::Execute,
-            prepare: None,
-            directions,
-        };
+        let request = Request::prepared(Task::Execute, (packet, id, Types::None), &class, access)
+            .directed(directions);
         let lease = self.run_somewhere(&request).await?;
         self.conclude(lease, &request, &text).await
     }
@@ -449,29 +418,18 @@ impl Session {
             self.answered_ok();
             return self.ok(OkFields::default()).await;
         }
-        let mut class = self.worker.take_statement();
+        let mut class = self.worker.lists.take_statement();
         class.clear();
-        class.kind = Kind::Help;
-        let request = Request {
-            main: Main::Execute {
-                packet,
-                id,
-                types: Types::None,
-            },
-            class: &class,
-            inner: None,
-            access: Access::Read,
-            expect: Expect::Simple,
-            prepare: None,
-            directions: None,
-        };
+        class.kind = Kind::Command;
+        let what = (packet, id, Types::None);
+        let request = Request::prepared(Task::CloseCursor, what, &class, Access::Read);
         let ran = self.run_somewhere(&request).await;
         self.unpin_cursor();
         let ended = match ran {
             Ok(lease) => self.conclude(lease, &request, b"").await,
             Err(failure) => Err(failure),
         };
-        self.worker.put_statement(class);
+        self.worker.lists.put_statement(class);
         ended
     }
 
@@ -490,22 +448,11 @@ impl Session {
             let text = format!("The statement ({id}) has no open cursor{dot}");
             return Err(Answer::client(1421, b"HY000", text).into());
         }
-        let mut class = self.worker.take_statement();
+        let mut class = self.worker.lists.take_statement();
         class.clear();
-        class.kind = Kind::Help;
-        let request = Request {
-            main: Main::Execute {
-                packet,
-                id,
-                types: Types::None,
-            },
-            class: &class,
-            inner: None,
-            access: Access::Read,
-            expect: Expect::Fetch,
-            prepare: None,
-            directions: None,
-        };
+        class.kind = Kind::Command;
+        let what = (packet, id, Types::None);
+        let request = Request::prepared(Task::Fetch, what, &class, Access::Read);
         let ended = match self.run_somewhere(&request).await {
             Ok(lease) => {
                 let done = self.running.outcome.error.is_some()
@@ -520,7 +467,7 @@ impl Session {
             }
             Err(failure) => Err(failure),
         };
-        self.worker.put_statement(class);
+        self.worker.lists.put_statement(class);
         ended
     }
 
@@ -562,6 +509,7 @@ impl Session {
             match lease.reset(&facts).await {
                 Ok(state) => {
                     self.worker
+                        .learnt
                         .learn_collation_number(&state, lease.results_number);
                     lease.state = self.worker.states.share(state.clone());
                     lease.books.disown();
@@ -594,7 +542,7 @@ impl Session {
             }
             None => self.gather_answers().await,
         }
-        self.collect_saved();
+        self.image.last.collect_saved();
         if !self.image.last.found_rows.known {
             self.image.last.found_rows.count = first_found_rows(self.image.family);
             self.image.last.found_rows.known = true;
@@ -611,7 +559,10 @@ impl Session {
         self.unpin_all();
         self.handle.on.set(None);
         self.handle.begun.set(false);
-        let tracked = self.worker.with_world(|world| world.tracked_by_default());
+        let tracked = self
+            .worker
+            .cluster
+            .with_world(|world| world.tracked_by_default());
         self.image.reset(&tracked);
     }
 
@@ -684,7 +635,7 @@ impl Session {
         match proof? {
             Proof::Account(account) => {
                 *self.handle.user.borrow_mut() = account.user.clone();
-                if let Some(base) = self.worker.base(&account, collation, false) {
+                if let Some(base) = self.worker.learnt.base(&account, collation, false) {
                     self.image.vars.base = base.state;
                 }
                 self.client.identity.account = account;

@@ -8,7 +8,6 @@ use millrace_backend::pool::Lease;
 use millrace_backend::positions::Position;
 use millrace_protocol::Capabilities;
 use millrace_protocol::ok::OkFields;
-use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
 use millrace_routing::{Consistency, Reads, Target, Wanted};
 use millrace_sql::{Access, Family, Flags, Kind, Scope, Statement, Traits, ValueKind};
@@ -16,8 +15,8 @@ use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot
 
 use crate::failure::{Answer, Failure};
 use crate::image::transaction::Transaction;
-use crate::lease::Request;
-use crate::relay::Outcome;
+use crate::outcome::Outcome;
+use crate::request::Request;
 use crate::session::Session;
 
 /// The name of the variable that holds a session's level.
@@ -102,7 +101,7 @@ impl Session {
         class: &Statement,
         outcome: &Outcome,
     ) {
-        if request.expect == Expect::Prepare {
+        if request.prepares() {
             return;
         }
         let server = lease.server;
@@ -113,7 +112,7 @@ impl Session {
         } else if self.level_for(request) != Consistency::Eventual && !sees_nothing(class) {
             let monitor = &self.worker.shared.monitor;
             let mark = monitor.positions().mark(server);
-            let (incarnation, waits, primary) = self.worker.with_world(|world| {
+            let (incarnation, waits, primary) = self.worker.cluster.with_world(|world| {
                 let view = world.snapshot.server(server);
                 let told = view.map_or((0, Waits::Nothing), |view| (view.incarnation, view.waits));
                 (told.0, told.1, world.snapshot.primary)
@@ -147,10 +146,10 @@ impl Session {
     /// was then; once it is known, any server that is as far will do.
     pub(crate) fn settle_seen(&mut self) -> Option<ServerId> {
         let seen = self.image.reads.seen?;
-        if self.worker.waits_of(seen.server) == Waits::Cluster {
+        if self.worker.cluster.waits_of(seen.server) == Waits::Cluster {
             return self.settle_in_cluster(seen.server);
         }
-        let (primary, view) = self.worker.with_world(|world| {
+        let (primary, view) = self.worker.cluster.with_world(|world| {
             let snapshot = &world.snapshot;
             let view = snapshot.server(seen.server);
             let known = view.filter(|view| view.incarnation == seen.incarnation);
@@ -199,7 +198,7 @@ impl Session {
     /// less: so where there has to be a wait, the session is free to go where it likes.
     fn settle_in_cluster(&mut self, node: ServerId) -> Option<ServerId> {
         let reads = self.worker.options().routing.reads;
-        let stays = self.worker.with_world(|world| {
+        let stays = self.worker.cluster.with_world(|world| {
             let is_primary = world.snapshot.primary == Some(node);
             let fit = world.snapshot.server(node).is_some_and(ServerView::is_fit);
             fit && (!is_primary || reads == Reads::All) && (is_primary || self.has_own(node))
@@ -217,7 +216,7 @@ impl Session {
     }
 
     fn has_reached(&self, node: ServerId, position: &GtidSet) -> bool {
-        self.worker.with_known(|known| {
+        self.worker.cluster.with_known(|known| {
             let known = known.get(node.index());
             known.is_some_and(|known| known.contains(position))
         })
@@ -231,7 +230,7 @@ impl Session {
         if self.image.reads.shown_by.is_none() && moved == 0 {
             return false;
         }
-        let cluster = self.worker.with_world(|world| {
+        let cluster = self.worker.cluster.with_world(|world| {
             let view = world.snapshot.primary_view();
             view.filter(|view| view.waits == Waits::Cluster)
                 .map(|view| view.id)
@@ -252,8 +251,8 @@ impl Session {
     /// Whether a statement that is about to run, on whatever connection, looks at what was written before
     /// it. A plain write finds the rows as they are now: it waits for those that lock them.
     fn looks(&self, request: &Request<'_>) -> bool {
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
-        if request.expect == Expect::Prepare || self.level_for(request) == Consistency::Eventual {
+        let class = request.runs();
+        if request.prepares() || self.level_for(request) == Consistency::Eventual {
             return false;
         }
         match request.access {
@@ -277,16 +276,17 @@ impl Session {
 
     fn settled(&mut self) -> Option<ServerId> {
         self.worker
+            .cluster
             .bound(&mut self.image.reads.position, INTERVALS_MAX);
         self.image.reads.seen = None;
-        self.worker.want_positions();
+        self.worker.cluster.want_positions();
         None
     }
 
     /// What the primary has and no replica will ever have is not to be waited for.
     fn leave_out_unreplicated(&mut self) {
         let position = &mut self.image.reads.position;
-        self.worker.with_world(|world| {
+        self.worker.cluster.with_world(|world| {
             if let Some(never) = &world.snapshot.unreplicated {
                 position.subtract(never);
             }
@@ -299,8 +299,8 @@ impl Session {
         if found.executed.contains(&found.visible) {
             return true;
         }
-        self.worker.with_known(|known| {
-            self.worker.with_world(|world| {
+        self.worker.cluster.with_known(|known| {
+            self.worker.cluster.with_world(|world| {
                 let mut others = world.snapshot.servers.iter();
                 let own = others.clone().find(|view| view.id == replica);
                 own.is_none_or(|view| view.unfit.is_some())
@@ -320,7 +320,7 @@ impl Session {
         if request.access != Access::Write {
             return false;
         }
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let class = request.runs();
         let ends_with_rows = !self
             .client
             .capabilities
@@ -333,7 +333,7 @@ impl Session {
                 _ => false,
             };
         ends_with_rows
-            || self.worker.with_world(|world| {
+            || self.worker.cluster.with_world(|world| {
                 let primary = world.snapshot.primary_view();
                 primary.is_none_or(|view| view.waits == Waits::Nothing)
             })
@@ -355,7 +355,7 @@ impl Session {
         let directions = request.directions.as_ref();
         let wanted = directions.and_then(|directions| directions.wanted);
         let routing = &self.worker.options().routing;
-        self.worker.with_world(|world| {
+        self.worker.cluster.with_world(|world| {
             let snapshot = &world.snapshot;
             let asked = snapshot.server(seen.server).filter(|view| {
                 view.waits != Waits::Nothing
@@ -393,10 +393,10 @@ impl Session {
             if misplaced {
                 return Some(Stuck::Misplaced);
             }
-            let worth_it = !self.worker.is_deaf()
+            let worth_it = !self.worker.cluster.is_deaf()
                 && match crowd {
-                    Crowd::Alone => self.worker.may_ask(AT_LEISURE),
-                    Crowd::Here => self.worker.may_ask(Duration::ZERO),
+                    Crowd::Alone => self.worker.cluster.may_ask(AT_LEISURE),
+                    Crowd::Here => self.worker.cluster.may_ask(Duration::ZERO),
                     Crowd::Elsewhere => false,
                 };
             worth_it.then_some(Stuck::Crowded)
@@ -404,7 +404,7 @@ impl Session {
     }
 
     fn crowd(&self, server: ServerId, snapshot: &Snapshot) -> Crowd {
-        let busy = |view: &ServerView| self.worker.servers.of(view.id).outstanding();
+        let busy = |view: &ServerView| self.worker.cluster.servers.of(view.id).outstanding();
         let others = || {
             let takes_reads = |view: &&ServerView| view.id != server && view.unfit.is_none();
             snapshot.servers.iter().filter(takes_reads)
@@ -432,7 +432,7 @@ impl Session {
         seen.reads = 0;
         self.image.reads.asked = (self.image.reads.asked + 1).min(7);
         let (server, mark) = (seen.server, seen.mark);
-        if self.worker.waits_of(server) == Waits::Cluster {
+        if self.worker.cluster.waits_of(server) == Waits::Cluster {
             return self.require_everything();
         }
         let positions = self.worker.shared.monitor.positions();
@@ -440,7 +440,7 @@ impl Session {
             // Whether another is as far must be known as well: nobody waits for the sake of balance. A
             // read that has to move waits on its server, where that is needed at all. The primary has
             // everything.
-            self.worker.with_world(|world| {
+            self.worker.cluster.with_world(|world| {
                 let primary = world.snapshot.primary;
                 let others = world.snapshot.servers.iter().filter(|view| {
                     view.id != server && view.unfit.is_none() && primary != Some(view.id)
@@ -453,18 +453,21 @@ impl Session {
             return;
         }
         match found {
-            Some(found) => self.worker.note_asking(self.could_move(server, &found)),
+            Some(found) => self
+                .worker
+                .cluster
+                .note_asking(self.could_move(server, &found)),
             // The session stays where it is, and nobody asks for a while.
-            None => self.worker.set_deaf(),
+            None => self.worker.cluster.set_deaf(),
         }
     }
 
     /// Whether another server that is read has what may be visible here, or nearly.
     fn could_move(&self, server: ServerId, found: &Position) -> bool {
-        self.worker.take_positions();
+        self.worker.cluster.take_positions();
         let all = self.worker.options().routing.reads == Reads::All;
-        self.worker.with_known(|known| {
-            self.worker.with_world(|world| {
+        self.worker.cluster.with_known(|known| {
+            self.worker.cluster.with_world(|world| {
                 let others = world.snapshot.servers.iter();
                 let mut others = others.filter(|view| view.id != server && view.unfit.is_none());
                 others.any(|view| match world.snapshot.primary == Some(view.id) {
@@ -480,7 +483,7 @@ impl Session {
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
     /// Where it does not say, there is no frontier.
     pub(crate) async fn ask_frontier(&mut self) {
-        let primary = self.worker.with_world(|world| {
+        let primary = self.worker.cluster.with_world(|world| {
             let primary = world.snapshot.primary_view()?;
             Some((primary.id, primary.incarnation, primary.waits))
         });
@@ -494,7 +497,7 @@ impl Session {
             Waits::Cluster => {
                 let all = GtidSet::Cluster(self.worker.shared.written.reserve());
                 if let Some(hidden) = hidden {
-                    self.worker.found(hidden, &all);
+                    self.worker.cluster.found(hidden, &all);
                 }
                 self.image.reads.frontier = Some(Arc::new(all));
                 return;
@@ -511,7 +514,7 @@ impl Session {
             return;
         }
         if let Some(hidden) = hidden {
-            self.worker.found(hidden, &found.visible);
+            self.worker.cluster.found(hidden, &found.visible);
         }
         if waits == Waits::Log {
             // The session's own writes are in it, and what was required of another log is not comparable.
@@ -528,7 +531,7 @@ impl Session {
         let kind = ObservationKind::RefusedWrite;
         self.worker.shared.monitor.observe(server, kind);
         let begun = Instant::now();
-        let is_primary = || self.worker.with_world(|world| world.snapshot.primary) == Some(server);
+        let is_primary = || self.worker.cluster.primary() == Some(server);
         while is_primary() && begun.elapsed() < DEMOTION_LIMIT && !self.handle.ended.get() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -541,7 +544,7 @@ impl Session {
         request.access == Access::Read
             && match self.level_for(request) {
                 Consistency::Global => true,
-                Consistency::Instance => self.worker.has_hidden(),
+                Consistency::Instance => self.worker.cluster.has_hidden(),
                 Consistency::Session => self.must_ask_for_own(),
                 Consistency::Eventual => false,
             }
@@ -549,12 +552,12 @@ impl Session {
 
     /// Whether the session has written something, and servers without GTIDs have not said where.
     fn must_ask_for_own(&self) -> bool {
-        self.image.reads.stale && self.worker.waits_of_primary() == Waits::Log
+        self.image.reads.stale && self.worker.cluster.waits_of_primary() == Waits::Log
     }
 
     /// What was written through this process is in the session's position, its own writes among it.
     pub(crate) fn has_all_written(&mut self) {
-        if self.must_ask_for_own() && !self.worker.has_hidden() {
+        if self.must_ask_for_own() && !self.worker.cluster.has_hidden() {
             self.image.reads.stale = false;
         }
     }
@@ -562,11 +565,11 @@ impl Session {
     /// Something was committed on a server that does not tell where. Noted before the client is told that it
     /// was: whoever hears of it from the client may ask for it at once.
     pub(crate) fn note_untold(&mut self, server: ServerId) {
-        match self.worker.waits_of(server) {
+        match self.worker.cluster.waits_of(server) {
             Waits::Cluster => {
-                let count = self.worker.count_write();
+                let count = self.worker.cluster.count_write();
                 self.image.reads.position.union(&GtidSet::Cluster(count));
-                if self.worker.with_world(|world| world.snapshot.primary) != Some(server) {
+                if self.worker.cluster.primary() != Some(server) {
                     self.worker.shared.written.has_moved();
                 }
             }

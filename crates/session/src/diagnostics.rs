@@ -172,7 +172,7 @@ impl Session {
             return Ok(false);
         };
         let messages = match self.image.last.messages.at {
-            Some(_) => self.saved_warnings(),
+            Some(_) => self.image.last.saved_warnings(),
             None => Some(Vec::new()),
         };
         let Some(messages) = messages else {

@@ -1,29 +1,27 @@
 //! After a statement: takes in what it changed, as far as the server said so and the statement's
 //! text lets expect, and gives the connection back or keeps it, with the reason.
 
+use crate::Worker;
+use crate::image::Ran;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState, Value};
 use millrace_metrics::PinReason;
-use millrace_protocol::response::Expect;
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{
-    Access, Family, Flags, HandlerOp, Kind, Scope, Show, Statement, TableUse, Target, TextSource,
-    Traits, ValueKind, XaOp, classify, lock_names, parts,
+    Access, Family, Flags, HandlerOp, Kind, Scope, Statement, TableUse, Target, TextSource, Traits,
+    ValueKind, XaOp, classify, lock_names, parts,
 };
 
 use millrace_topology::{GtidSet, ServerId, Waits};
 
 use crate::failure::Failure;
-use crate::found_rows::{Found, found_rows};
-use crate::image::last::IdBefore;
 use crate::image::transaction::Transaction;
-use crate::lease::Request;
-use crate::local::words;
+use crate::outcome::Outcome;
 use crate::pins::Cause;
-use crate::relay::Outcome;
+use crate::request::Request;
 use crate::session::Session;
 use crate::variables::{self, Named};
-use crate::worker::{COLLATION_DEFAULTS, CollationKey, Worker};
+use crate::worker::learnt::{COLLATION_DEFAULTS, CollationKey};
 use crate::written::INTERVALS_MAX;
 
 /// Variables that are no state to restore: positions, what follows from others, and what has a
@@ -78,20 +76,26 @@ impl Session {
         text: &[u8],
     ) -> Result<(), Failure> {
         let class = request.class;
-        let outcome = std::mem::replace(&mut self.running.outcome, self.worker.take_outcome());
+        let outcome =
+            std::mem::replace(&mut self.running.outcome, self.worker.lists.take_outcome());
         self.running.touching = None;
-        if self.worker.is_catalogue_stale() {
+        if self.worker.cluster.is_catalogue_stale() {
             let (class, text) = request.inner.unwrap_or((class, text));
             if self.names_touched(class, text) {
                 // What it left on the connection is told by what was defined.
                 self.flush().await?;
                 let database = &self.image.vars.state.database;
-                Box::pin(self.worker.wait_for_catalogue(class, text, database)).await;
+                Box::pin(
+                    self.worker
+                        .cluster
+                        .wait_for_catalogue(class, text, database),
+                )
+                .await;
             }
         }
         let failed = outcome.error.is_some();
         let mut began = self.image.tx.is_deferred();
-        if request.expect == Expect::Prepare {
+        if request.prepares() {
             began = false;
         } else {
             self.note_one_shot(&mut lease, class, failed);
@@ -103,10 +107,9 @@ impl Session {
                 self.handle.begun.set(false);
             }
         }
-        if request.expect != Expect::Prepare || failed {
-            let held = self.holds_draws(&lease);
-            self.note_results(&mut lease, &outcome, request, text);
-            self.note_draws(&mut lease, class, held);
+        if !request.prepares() || failed {
+            let ran = Ran::of(self.image.family, request, text);
+            self.image.last.fold(&mut lease.books, &outcome, &ran);
         }
         self.note_transaction(&outcome, request, began);
         if self.image.tx.journal.is_some() {
@@ -182,7 +185,7 @@ impl Session {
                 .metrics()
                 .error(millrace_metrics::Side::Server, class);
         }
-        self.worker.put_outcome(outcome);
+        self.worker.lists.put_outcome(outcome);
         Ok(())
     }
 
@@ -191,9 +194,7 @@ impl Session {
     fn note_one_shot(&mut self, lease: &mut Lease, class: &Statement, failed: bool) {
         let opened = self.opens_transaction(class);
         let sent = opened && !self.image.tx.next.is_empty();
-        let is_primary = |worker: &Worker| {
-            worker.with_world(|world| world.snapshot.primary) == Some(lease.server)
-        };
+        let is_primary = |worker: &Worker| worker.cluster.is_primary(lease.server);
         if sent && failed && !is_primary(&self.worker) {
             // It is said again elsewhere; a replica cannot take what follows.
             lease.broken = true;
@@ -242,230 +243,6 @@ impl Session {
             }
         } else {
             self.keep(lease);
-        }
-    }
-
-    /// Numbers and messages that the next statement may ask for.
-    fn note_results(
-        &mut self,
-        lease: &mut Lease,
-        outcome: &Outcome,
-        request: &Request<'_>,
-        text: &[u8],
-    ) {
-        let class = request.class;
-        // EXECUTE counts as what it runs does.
-        let counted = request.inner.map_or(class, |(inner, _)| inner);
-        let uid = self.handle.uid;
-        if class.kind == Kind::Diagnostics && outcome.error.is_none() {
-            if request.expect == Expect::Simple {
-                // COM_PING asks nothing.
-                self.image.last.row_count = 0;
-                return;
-            }
-            self.image.last.messages.ok_count = Some(0);
-            // What was asked for can be asked for again.
-            let own = lease.is_at(uid, self.diagnosed(class));
-            if !own && lease.books.is_of(uid) && lease.books.last_seq() != 0 {
-                // It may hold LAST_INSERT_ID(), but what went ahead may have counted rows.
-                lease.books.has_messages(false);
-                if self.image.last.found_rows.at == Some(lease.last_statement()) {
-                    self.image.last.found_rows.at = None;
-                }
-            } else if !own {
-                lease.books.release();
-            }
-            if outcome.result_sets > 0 && counts_messages(class, text) {
-                (
-                    self.image.last.found_rows.count,
-                    self.image.last.found_rows.known,
-                ) = (outcome.rows, true);
-                self.image.last.found_rows.at = None;
-            }
-            // An OK (of GET DIAGNOSTICS, or to COM_PING) counts no rows, a result none at all.
-            self.image.last.row_count = if outcome.ended_ok { 0 } else { -1 };
-            return;
-        }
-        let holds_insert_id = lease.is_at(uid, self.image.last.insert_id.at);
-        let held_rows = lease.is_at(uid, self.image.last.found_rows.at);
-        let held_unread_rows = held_rows && lease.books.unread().found_rows;
-        let held_diagnostics = lease.is_at(uid, self.image.last.messages.at);
-        self.collect_saved();
-        self.image.last.seq += 1;
-        self.image.last.messages.ok_count = match class.kind {
-            // RESIGNAL adds to the messages there are.
-            Kind::Signal if outcome.error.is_some() => Some(1),
-            _ => None,
-        };
-        let store = &self.handle.saved;
-        lease
-            .books
-            .ran(uid, self.image.last.seq, store, holds_insert_id);
-        if holds_insert_id {
-            self.image.last.insert_id.at = Some((lease.server, self.image.last.seq));
-        }
-        self.image.last.server = Some(lease.server);
-        let failed = outcome.error.is_some();
-        // The rows before the one that failed have set it (observed).
-        let failed_insert = failed && matches!(class.kind, Kind::Insert | Kind::Replace);
-        let may_set_insert_id = outcome.insert_id != 0
-            || failed_insert
-            || class.flags.contains(Flags::SETS_LAST_INSERT_ID)
-            || class.flags.contains(Flags::RETURNING)
-            || !class.functions.is_empty()
-            || class.is(Traits::SETS_ID_UNTOLD)
-            || sets_insert_id(class, text);
-        if may_set_insert_id {
-            let held = lease.books.generates_insert_id();
-            if held == Some(self.image.last.insert_id.value) || sets_insert_id(class, text) {
-                self.image.last.insert_id.before = IdBefore::Own;
-            } else if !holds_insert_id || held.is_some() {
-                self.image.last.insert_id.before = IdBefore::blank(held);
-            }
-            self.image.last.insert_id.at = Some((lease.server, self.image.last.seq));
-            self.image.last.insert_id.seen = match failed_insert {
-                true => self.image.last.insert_id.value,
-                false => outcome.insert_id,
-            };
-        }
-        let leaves_messages = !failed
-            && outcome.warnings == 0
-            && match self.keeps_messages(class, text) {
-                Messages::Cleared => false,
-                Messages::Kept => true,
-                Messages::Unknown => held_diagnostics,
-                Messages::Own => {
-                    // One of several may have left some: the connection is asked.
-                    self.image.last.messages.at = Some((lease.server, self.image.last.seq));
-                    lease.books.has_messages(true);
-                    true
-                }
-            };
-        if failed || outcome.warnings > 0 {
-            lease.books.has_messages(true);
-            self.image.last.messages.at = Some((lease.server, self.image.last.seq));
-            self.image.last.messages.count = u64::from(outcome.warnings);
-            if let Some(error) = &outcome.error {
-                self.image.last.messages.last_error = Some((error.code, error.state));
-            }
-        } else if !leaves_messages {
-            lease.books.has_messages(false);
-            self.image.last.messages.at = None;
-        } else if held_diagnostics {
-            lease.books.has_messages(true);
-            self.image.last.messages.at = Some((lease.server, self.image.last.seq));
-        }
-        self.image.last.row_count = match outcome.ended_ok && !failed {
-            true => i64::try_from(outcome.affected_rows).unwrap_or(i64::MAX),
-            false => -1,
-        };
-        let found = found_rows(self.image.family, counted, outcome);
-        let holds_rows = held_rows || matches!(found, Found::Rows(_) | Found::Unknown);
-        match found {
-            Found::Rows(rows) => {
-                (
-                    self.image.last.found_rows.count,
-                    self.image.last.found_rows.known,
-                ) = (rows, true)
-            }
-            Found::Unknown => self.image.last.found_rows.known = false,
-            // Should the connection be lost, the number from before is as good as any.
-            Found::Perhaps | Found::Kept => {}
-        }
-        // Whoever takes the connection reads it first, whatever has run on it since.
-        lease.books.has_found_rows(match found {
-            Found::Rows(_) => false,
-            Found::Unknown => true,
-            Found::Perhaps => held_rows,
-            Found::Kept => held_unread_rows,
-        });
-        if holds_rows {
-            self.image.last.found_rows.at = Some((lease.server, self.image.last.seq));
-        }
-        let asked = [
-            self.image.last.messages.at,
-            self.image.last.insert_id.at,
-            self.image.last.found_rows.at,
-        ];
-        self.handle
-            .saved
-            .retain(|seq| asked.iter().flatten().any(|at| at.1 == seq));
-    }
-
-    /// What COM_STMT_PREPARE leaves, where it succeeds: it runs nothing, so that what the session may
-    /// ask about its last statement stays as it was, but for the messages. They are now the ones of
-    /// preparing; where there are none, MySQL's are gone, and MariaDB's where `class` reads a table
-    /// (observed).
-    pub(crate) fn note_prepared(&mut self, lease: &mut Lease, class: &Statement) {
-        let uid = self.handle.uid;
-        let own = lease.books.is_of(uid) && lease.books.last_seq() != 0;
-        if !own {
-            self.image.last.seq += 1;
-            // What is asked of the last statement is answered from what is known of it.
-            self.image.last.server = None;
-            lease
-                .books
-                .ran(uid, self.image.last.seq, &self.handle.saved, false);
-        }
-        if self.running.outcome.warnings > 0 {
-            lease.books.has_messages(true);
-            self.image.last.messages.at = Some(lease.last_statement());
-            self.image.last.messages.count = u64::from(self.running.outcome.warnings);
-        } else if self.image.family == Family::MySql || !class.tables.is_empty() {
-            if own {
-                lease.books.has_messages(false);
-            }
-            self.image.last.messages.at = None;
-        }
-    }
-
-    /// What becomes of the messages of the statement before, where this one has none. On MariaDB
-    /// (observed) a statement that reads no table leaves them.
-    fn keeps_messages(&self, class: &Statement, text: &[u8]) -> Messages {
-        if self.image.family == Family::MySql {
-            return Messages::Cleared;
-        }
-        match class.kind {
-            Kind::Multi => Messages::Own,
-            _ if !class.tables.is_empty() || class.flags.contains(Flags::COMPOUND_QUERY) => {
-                Messages::Cleared
-            }
-            Kind::Select
-            | Kind::Set
-            | Kind::SetTransaction
-            | Kind::SetRole
-            | Kind::Do
-            | Kind::Use
-            | Kind::Begin
-            | Kind::Commit
-            | Kind::Rollback
-            | Kind::Savepoint
-            | Kind::ReleaseSavepoint
-            | Kind::RollbackTo
-            | Kind::UnlockTables
-            | Kind::Deallocate
-            | Kind::Xa(_)
-                if class.functions.is_empty() =>
-            {
-                Messages::Kept
-            }
-            // What they run may read tables.
-            Kind::Select
-            | Kind::Set
-            | Kind::Do
-            | Kind::Call
-            | Kind::Prepare
-            | Kind::Execute { .. } => Messages::Unknown,
-            Kind::Ddl | Kind::Account | Kind::Flush { .. } if opens_unseen(text) => {
-                Messages::Cleared
-            }
-            Kind::Flush { .. }
-            | Kind::Help
-            | Kind::Explain { .. }
-            | Kind::SetPassword
-            | Kind::Show(Show::Grants | Show::Create) => Messages::Kept,
-            Kind::Ddl | Kind::Account => Messages::Kept,
-            _ => Messages::Cleared,
         }
     }
 
@@ -588,6 +365,7 @@ impl Session {
             && (class.assignments.is_empty() || !class.functions.is_empty())
             && self
                 .worker
+                .cluster
                 .with_world(|world| world.facts[lease.server.index()].tells_by_first_name())
     }
 
@@ -609,7 +387,10 @@ impl Session {
         let is_default = |(name, _): &(Box<str>, Box<[u8]>)| COLLATION_DEFAULTS.contains(&&**name);
         let is_plain = !class.assignments.is_empty() && !outcome.variables.iter().any(is_default);
         let key = CollationKey::new(lease, state, class).filter(|_| is_plain);
-        match key.as_ref().and_then(|key| self.worker.collation(key)) {
+        match key
+            .as_ref()
+            .and_then(|key| self.worker.learnt.collation(key))
+        {
             Some(collation) => name_collation(state, class, &collation),
             None => self
                 .image
@@ -656,7 +437,7 @@ impl Session {
         } = assignment.target
         {
             let collation = variables::variable_name(collation.of(text));
-            if self.worker.collation_number(&collation).is_none() {
+            if self.worker.learnt.collation_number(&collation).is_none() {
                 // Its number comes with the answer.
                 self.image
                     .vars
@@ -785,7 +566,7 @@ impl Session {
     /// What the statement's kind says about the session.
     fn note_effects(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         if class.kind == Kind::Multi {
-            let mut part = self.worker.take_statement();
+            let mut part = self.worker.lists.take_statement();
             let mode = self.image.vars.lex;
             for span in parts(text, &mode) {
                 let text = span.of(text);
@@ -795,7 +576,7 @@ impl Session {
                 }
                 self.note_effects(lease, &part, text);
             }
-            self.worker.put_statement(part);
+            self.worker.lists.put_statement(part);
             return;
         }
         match class.kind {
@@ -854,7 +635,7 @@ impl Session {
         let temporary = Flags::CREATES_TEMP_TABLE | Flags::DROPS_TEMP_TABLE;
         if class.kind == Kind::Ddl && !class.flags.intersects(temporary) {
             // It takes them as long as it took here.
-            self.worker.set_replicas_behind();
+            self.worker.cluster.set_replicas_behind();
         }
         if class.flags.contains(Flags::SET_STATEMENT) {
             // What it sets is told like what goes back with its end. Stored code's part is noted below.
@@ -887,13 +668,13 @@ impl Session {
         if class.functions.is_empty() && class.tables.is_empty() && class.kind != Kind::Call {
             return;
         }
-        if self.worker.is_catalogue_stale() && self.names_touched(class, text) {
+        if self.worker.cluster.is_catalogue_stale() && self.names_touched(class, text) {
             self.pin(PinReason::UserVariable);
             self.pin(PinReason::UserLock);
             self.image.held.locks_unknown = true;
             return;
         }
-        let catalogue = self.worker.catalogue();
+        let catalogue = self.worker.cluster.catalogue();
         let leaves = catalogue.leaves(class, text, &self.image.vars.state.database);
         if leaves.user_variables {
             self.pin(PinReason::UserVariable);
@@ -1013,12 +794,13 @@ impl Session {
     fn note_position(&mut self, outcome: &Outcome, request: &Request<'_>) {
         if outcome.positioned {
             self.worker
+                .cluster
                 .bound(&mut self.image.reads.position, INTERVALS_MAX);
         }
         if request.access != Access::Write || outcome.positioned {
             return;
         }
-        let tracked = self.worker.with_world(|world| {
+        let tracked = self.worker.cluster.with_world(|world| {
             let primary = world.snapshot.primary_view();
             primary.is_none_or(|view| view.waits != Waits::Nothing)
         });
@@ -1029,8 +811,8 @@ impl Session {
 
     /// Something may have been committed whose position the answer did not tell.
     fn note_hidden(&mut self, server: ServerId) {
-        if self.worker.waits_of(server) == Waits::Cluster {
-            let count = self.worker.count_write();
+        if self.worker.cluster.waits_of(server) == Waits::Cluster {
+            let count = self.worker.cluster.count_write();
             self.image.reads.position.union(&GtidSet::Cluster(count));
             return;
         }
@@ -1091,23 +873,6 @@ fn changes_logins(class: &Statement) -> bool {
     by_kind || class.flags.contains(Flags::SETS_GLOBAL)
 }
 
-/// What a statement without messages does to those of the one before.
-enum Messages {
-    Cleared,
-    Kept,
-    /// Only the connection knows.
-    Unknown,
-    /// Only the connection knows, and there may be new ones.
-    Own,
-}
-
-/// SHOW COUNT(*) or SELECT @@warning_count, whose one row counts; SHOW WARNINGS counts none.
-fn counts_messages(class: &Statement, text: &[u8]) -> bool {
-    let mut words = text.split(|byte| byte.is_ascii_whitespace() || *byte == b'(');
-    let is_count = |word: &[u8]| word.eq_ignore_ascii_case(b"count");
-    class.flags.contains(Flags::READS_SYSVARS) || words.nth(1).is_some_and(is_count)
-}
-
 /// The value of `gtid_next` that a login finds, in quotes or without.
 fn is_automatic(value: &[u8]) -> bool {
     let quotes = |byte: &u8| matches!(byte, b'\'' | b'"');
@@ -1116,41 +881,4 @@ fn is_automatic(value: &[u8]) -> bool {
     value
         .get(first..=last)
         .is_some_and(|value| value.eq_ignore_ascii_case(b"AUTOMATIC"))
-}
-
-/// SET last_insert_id = …
-fn sets_insert_id(class: &Statement, text: &[u8]) -> bool {
-    class
-        .assignments
-        .iter()
-        .any(|assignment| match assignment.target {
-            Target::System { name, .. } => {
-                let name = name.of(text);
-                ["last_insert_id", "identity"]
-                    .iter()
-                    .any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
-            }
-            _ => false,
-        })
-}
-
-/// GRANT, REVOKE, CREATE and ALTER EVENT and TRIGGER, and FLUSH TABLES with names: of what names no table that is looked
-/// at, these open some (observed).
-fn opens_unseen(text: &[u8]) -> bool {
-    // A definer may stand before the word.
-    const HEAD: usize = 128;
-    let words = words(&text[..text.len().min(HEAD)]);
-    let (first, rest) = words.split_once(' ').unwrap_or_default();
-    match first {
-        "grant" | "revoke" => true,
-        "flush" => {
-            let mut rest = rest.split(' ');
-            matches!(rest.next(), Some("table" | "tables"))
-                && rest.next().is_some_and(|it| it != "with")
-        }
-        "create" | "alter" => rest
-            .split(' ')
-            .any(|word| matches!(word, "event" | "trigger")),
-        _ => false,
-    }
 }

@@ -9,7 +9,7 @@ use millrace_metrics::Side;
 use millrace_sql::Access;
 
 use crate::failure::Answer;
-use crate::lease::Request;
+use crate::request::Request;
 use crate::session::Session;
 
 /// A read that ran for this long may have been killed for that. A shorter one is run again unasked: nobody

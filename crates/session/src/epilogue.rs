@@ -14,12 +14,12 @@ use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
 use millrace_topology::{GtidSet, Waits};
 
 use crate::effects::{KEEPS_CONNECTION, name_collation};
+use crate::outcome::Outcome;
 use crate::pins::Cause;
 use crate::prelude::CLEAR_DIAGNOSTICS;
-use crate::relay::Outcome;
 use crate::session::Session;
 use crate::variables;
-use crate::worker::CollationKey;
+use crate::worker::learnt::CollationKey;
 
 impl Session {
     /// Whatever could be asked would be measured as the session's own: what is not known then lives on
@@ -55,10 +55,8 @@ impl Session {
             && class.kind != Kind::Diagnostics
             && self.image.last.messages.at != Some((lease.server, self.image.last.seq))
             && !self.handle.pins.has(PinReason::Transaction)
-            && self
-                .worker
-                .with_world(|world| world.snapshot.primary == Some(lease.server))
-            && self.worker.waits_of(lease.server) == Waits::Gtids
+            && self.worker.cluster.is_primary(lease.server)
+            && self.worker.cluster.waits_of(lease.server) == Waits::Gtids
     }
 
     /// The role may be the login's again.
@@ -225,7 +223,7 @@ impl Session {
         let seq = lease.books.last_seq();
         let unread = lease.books.unread();
         if self.image.last.messages.at == Some((lease.server, seq))
-            && self.saved_warnings().is_none()
+            && self.image.last.saved_warnings().is_none()
             && let Ok(rows) = lease.query("SHOW WARNINGS").await
         {
             self.handle.saved.keep(seq).warnings = Some(warnings(rows));
@@ -377,7 +375,7 @@ impl Session {
             text.retain(|byte| !byte.is_ascii_whitespace());
             GtidSet::parse(self.image.reads.position.family(), &text).is_ok_and(|position| {
                 self.image.reads.position.union(&position);
-                self.worker.wrote(&position);
+                self.worker.cluster.wrote(&position);
                 true
             })
         });
@@ -426,7 +424,7 @@ impl Session {
                 && let Some(key) = CollationKey::new(lease, &state, class)
             {
                 if class.assignments.len() == 1 {
-                    self.worker.learn_collation(key, value);
+                    self.worker.learnt.learn_collation(key, value);
                 }
                 name_collation(&mut state, class, value);
                 continue;
@@ -449,7 +447,7 @@ impl Session {
                 },
             );
         }
-        self.worker.learn_collation_number(&state, number);
+        self.worker.learnt.learn_collation_number(&state, number);
         let state = self.worker.states.share(state);
         lease.state = state.clone();
         self.set_state(state);

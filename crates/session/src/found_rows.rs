@@ -3,7 +3,7 @@
 
 use millrace_sql::{Family, Flags, Kind, Show, Statement, TableUse};
 
-use crate::relay::Outcome;
+use crate::outcome::Outcome;
 
 /// FOUND_ROWS() after a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

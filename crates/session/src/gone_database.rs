@@ -11,9 +11,9 @@ use millrace_metrics::Side;
 use millrace_sql::{Flags, Kind, Show, Statement};
 
 use crate::failure::{Answer, Failure};
-use crate::lease::Request;
 use crate::local::words;
 use crate::prelude::Prelude;
+use crate::request::Request;
 use crate::session::Session;
 
 /// ER_BAD_DB_ERROR; ER_DBACCESS_DENIED_ERROR, where the account has lost its last right there.
@@ -98,7 +98,7 @@ impl Session {
             Some((_, text)) => Some(text.into()),
             None => self.text_of(request),
         };
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let class = request.runs();
         text.is_none_or(|text| depends_on_database(class, &text))
     }
 }

@@ -10,7 +10,7 @@ use millrace_sql::Access;
 use millrace_topology::{NoPrimary, ServerId, Snapshot};
 
 use crate::failure::Answer;
-use crate::lease::Request;
+use crate::request::Request;
 use crate::session::Session;
 
 impl Session {
@@ -39,6 +39,7 @@ impl Session {
     /// to write outside of a transaction.
     pub(crate) fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
         self.worker
+            .cluster
             .with_world(|world| self.has_lost_ground_in(&world.snapshot, server, writes))
     }
 
@@ -61,7 +62,7 @@ impl Session {
         // A primary that is drained is still the primary to those that are there.
         let demoted = snapshot.primary != Some(server)
             && snapshot.without != Some(NoPrimary::Draining(server));
-        (for_primary && demoted) || (in_transaction && self.worker.is_drained(server))
+        (for_primary && demoted) || (in_transaction && self.worker.cluster.is_drained(server))
     }
 
     /// The session is idle, and the server of its kept connection has fallen, was demoted or drained. An
@@ -83,7 +84,7 @@ impl Session {
 
     /// Whether a connection has ended with its server. Why it ended otherwise, the next statement asks.
     fn is_down(&self, lease: &mut Lease) -> bool {
-        let down = self.worker.with_world(|world| {
+        let down = self.worker.cluster.with_world(|world| {
             let view = world.snapshot.server(lease.server);
             view.is_none_or(|view| !view.health.is_usable())
         });

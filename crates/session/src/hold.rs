@@ -17,7 +17,7 @@ use millrace_topology::ServerId;
 use crate::failure::{Answer, Failure};
 use crate::held::{HeldStatement, Lane, Place};
 use crate::journal::Spoilt;
-use crate::lease::{Main, Request};
+use crate::request::{Main, Request};
 use crate::run::{Tried, metric_kind};
 use crate::session::Session;
 use crate::worker::Worker;
@@ -83,7 +83,7 @@ impl Session {
         let mut why = why.unwrap_or_else(|| Answer::no_server(NoServer::NoPrimary));
         let (begun, limit) = (Instant::now(), self.hold_time());
         let bytes = self.bytes_of(request);
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let class = request.runs();
         self.wrote_nothing_yet();
         let place = self.enter(metric_kind(class.kind).as_str(), lane, bytes, &why)?;
         let _counted = Counted::new(&self.worker);
@@ -130,7 +130,7 @@ impl Session {
 
     /// A connection to the primary, or for lack of one to any server that takes reads.
     pub(crate) async fn any_lease(&mut self) -> Result<Lease, Failure> {
-        let world = self.worker.world();
+        let world = self.worker.cluster.world();
         let mut judges = world.snapshot.judges();
         if let Some(free) = judges.find(|judge| !self.pool(*judge).is_full()) {
             let state = self.image.vars.state.clone();
@@ -156,7 +156,7 @@ impl Session {
         let mut why = Answer::no_server(NoServer::NoPrimary);
         let mut counted = None;
         loop {
-            let server = self.worker.with_world(&choose);
+            let server = self.worker.cluster.with_world(&choose);
             if let Some(server) = server {
                 let state = self.image.vars.state.clone();
                 let (pool, uid) = (self.pool(server), self.handle.uid);
@@ -185,7 +185,8 @@ impl Session {
                 None => self.enter(metric_kind(Kind::Set).as_str(), Lane::Primary, 0, &why)?,
             };
             counted.get_or_insert_with(|| Counted::new(&self.worker));
-            let ready = |session: &mut Session| session.worker.with_world(&choose).is_some();
+            let ready =
+                |session: &mut Session| session.worker.cluster.with_world(&choose).is_some();
             self.turn(&held, begun, limit, &why, ready).await?;
             held.go();
             place = Some(held);
@@ -281,6 +282,7 @@ impl Session {
         let of_primary =
             why.class == ErrorClass::NoServer && self.client.target != Target::ReplicasOnly;
         self.worker
+            .cluster
             .with_world(|world| match world.snapshot.primary {
                 None if of_primary => Answer::no_primary(&world.snapshot),
                 _ => why.clone(),

@@ -1,6 +1,7 @@
 //! What a client has in its session, as plain data: no socket, no connection, no clock. Each group owns its
 //! fields, what they are at the login, and what COM_RESET_CONNECTION and COM_CHANGE_USER leave of them.
 
+mod fold;
 pub(crate) mod last;
 pub(crate) mod pinned;
 pub(crate) mod reads;
@@ -9,6 +10,7 @@ pub(crate) mod vars;
 
 use std::rc::Rc;
 
+use millrace_backend::books::{DiagnosticsStore, SessionUid};
 use millrace_backend::state::SessionState;
 use millrace_protocol::Status;
 use millrace_routing::Consistency;
@@ -20,6 +22,8 @@ use crate::image::reads::Reads;
 use crate::image::transaction::TransactionImage;
 use crate::image::vars::Vars;
 use crate::prepared::Statements;
+
+pub(crate) use crate::image::fold::Ran;
 
 /// A session, without what it runs on.
 pub(crate) struct SessionImage {
@@ -41,11 +45,11 @@ pub(crate) struct SessionImage {
 }
 
 impl SessionImage {
-    /// A session that logs in. `version`: the servers', as a number; `tracked`: the variables that they track
+    /// A session that logs in. `uid`, `store`: see [`LastStatement`]; `version`: the servers', as a number; `tracked`: the variables that they track
     /// by default, empty where that is not known; `level`: the listener's.
     pub(crate) fn new(
-        family: Family,
-        version: u32,
+        (uid, store): (SessionUid, Rc<DiagnosticsStore>),
+        (family, version): (Family, u32),
         tracked: &str,
         base: Rc<SessionState>,
         level: Consistency,
@@ -55,7 +59,7 @@ impl SessionImage {
             vars: Vars::new(family, version, tracked, base),
             tx: TransactionImage::default(),
             held: Pinned::default(),
-            last: LastStatement::new(family),
+            last: LastStatement::new(family, uid, store),
             reads: Reads::new(family, level),
             statements: Statements::new(family == Family::MariaDb),
             status: Status::AUTOCOMMIT,

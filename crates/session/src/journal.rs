@@ -11,7 +11,7 @@ use millrace_protocol::response::Expect;
 use millrace_sql::{Flags, Kind, Statement, Traits};
 
 use crate::options::FailoverOptions;
-use crate::relay::Outcome;
+use crate::outcome::Outcome;
 
 /// Why a transaction cannot be run again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -393,6 +393,7 @@ pub(crate) fn may_commit(class: &Statement, text: Option<&[u8]>) -> bool {
         | Kind::RollbackTo
         | Kind::Rollback
         | Kind::Help
+        | Kind::Command
         | Kind::Diagnostics
         | Kind::Prepare
         | Kind::Deallocate

@@ -1,6 +1,7 @@
 //! KILL: finds the session that a number means, wherever it runs, and has the server judge
 //! whether the killer may. Never touches another session than the one named.
 
+use crate::request::Task;
 use std::rc::Rc;
 
 use millrace_backend::conn::number;
@@ -8,15 +9,15 @@ use millrace_backend::error::BackendError;
 use millrace_metrics::{ErrorClass, PinReason};
 use millrace_protocol::command::ExecuteParams;
 use millrace_protocol::ok::OkFields;
-use millrace_protocol::response::Expect;
 use millrace_sql::{Access, KillTarget, Kind, Statement};
 use millrace_topology::ServerId;
 use tokio::sync::oneshot;
 
 use crate::failure::{Answer, Failure};
-use crate::lease::{Attempt, Main, Request};
+use crate::lease::Attempt;
 use crate::obey::tell_aside;
 use crate::registry::{Entry, FIRST_ID};
+use crate::request::Request;
 use crate::session::Session;
 use crate::worker::{Handle, Message, Running, Worker};
 
@@ -106,7 +107,7 @@ impl Worker {
         query: bool,
     ) -> Result<(), BackendError> {
         let user = handle.user.borrow().clone();
-        let pool = self.servers.of(server).pool_of(&user);
+        let pool = self.cluster.servers.of(server).pool_of(&user);
         let pool = pool.ok_or(BackendError::Protocol("its account has no pool"))?;
         let what = if query { "QUERY" } else { "CONNECTION" };
         // On a connection that counts with no limit: where sessions wait for others to end, none of
@@ -188,31 +189,18 @@ impl Session {
     }
 
     /// COM_PROCESS_KILL.
-    pub(crate) async fn kill_connection(
-        &mut self,
-        packet: &[u8],
-        id: u64,
-        expect: Expect,
-    ) -> Result<(), Failure> {
+    pub(crate) async fn kill_connection(&mut self, packet: &[u8], id: u64) -> Result<(), Failure> {
         if let Some(entry) = self.find(id) {
             return self
                 .kill_client(u32::try_from(id).unwrap_or(0), &entry, false)
                 .await;
         }
-        let mut class = self.worker.take_statement();
+        let mut class = self.worker.lists.take_statement();
         class.clear();
         class.kind = Kind::Kill;
-        let request = Request {
-            main: Main::Packet(packet),
-            class: &class,
-            inner: None,
-            access: Access::Write,
-            expect,
-            prepare: None,
-            directions: None,
-        };
+        let request = Request::packet(Task::Kill, packet, &class, Access::Write);
         let ran = self.statement(&request, b"").await;
-        self.worker.put_statement(class);
+        self.worker.lists.put_statement(class);
         ran
     }
 
@@ -302,6 +290,7 @@ impl Session {
         // Accounts are the same on all: for lack of a primary, another says what it may.
         let judge = self
             .worker
+            .cluster
             .with_world(|world| world.snapshot.judges().next());
         let Some(judge) = judge else {
             let text = "Millrace: no server answers that could judge the right to kill";
@@ -345,22 +334,14 @@ impl Session {
         let mut lease = lease;
         self.handle.on.set(Some((lease.server, lease.thread_id)));
         // Settings that a replica made (@source_binlog_checksum and its kin) must be there.
-        let mut class = self.worker.take_statement();
+        let mut class = self.worker.lists.take_statement();
         class.clear();
-        class.kind = Kind::Execute { immediate: false };
-        let request = Request {
-            main: Main::Packet(packet),
-            class: &class,
-            inner: None,
-            access: Access::PrimaryRead,
-            expect: Expect::Simple,
-            prepare: None,
-            directions: None,
-        };
+        class.kind = Kind::Command;
+        let request = Request::packet(Task::Replicate, packet, &class, Access::PrimaryRead);
         let is_register = packet.get(4) == Some(&millrace_protocol::command::COM_REGISTER_SLAVE);
         if is_register {
             let registered = self.attempt(&mut lease, &request, false).await;
-            self.worker.put_statement(class);
+            self.worker.lists.put_statement(class);
             self.pin(PinReason::Replication);
             self.keep(lease);
             return match registered? {
@@ -371,7 +352,7 @@ impl Session {
             };
         }
         let prepared = self.prepare_connection(&mut lease, &request).await;
-        self.worker.put_statement(class);
+        self.worker.lists.put_statement(class);
         prepared?;
         let Some((conn, _in_use)) = lease.detach() else {
             return Err(Failure::Ended);

@@ -1,8 +1,11 @@
 //! One statement on one server connection: sends it with what must go ahead, relays the answer, and
 //! says whether another server may be tried.
 
+use crate::request::Main;
+use crate::request::Request;
+use crate::request::Task;
+use crate::request::Types;
 use std::num::NonZeroU32;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use millrace_backend::error::{BackendError, ServerError};
@@ -15,7 +18,6 @@ use millrace_protocol::command::{
 };
 use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
-use millrace_routing::rules::Directions;
 use millrace_routing::{NoServer, Target};
 use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits};
 
@@ -29,49 +31,6 @@ use crate::refusals::{CROWDED, Meaning, Refusals, meaning};
 use crate::relay::{Ended, Plan};
 use crate::rerun::commits;
 use crate::session::{Ends, Session};
-
-/// What is sent to the server.
-pub(crate) enum Main<'a> {
-    /// The client's packet as it is.
-    Packet(&'a [u8]),
-    /// COM_STMT_EXECUTE or COM_STMT_BULK_EXECUTE: a packet in which the statement's number is
-    /// to be replaced by the connection's.
-    Execute {
-        /// The whole packet, framed.
-        packet: &'a [u8],
-        /// The client's number.
-        id: u32,
-        /// What the packet says of the parameters' types.
-        types: Types,
-    },
-}
-
-/// What an execution's packet says of the types of its parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Types {
-    /// There is nothing to say, or it is not known.
-    None,
-    /// It brings them.
-    Sent,
-    /// It leaves them out, as clients do after the first execution: a server connection that was
-    /// not told them before must be told.
-    LeftOut,
-}
-
-/// A statement on its way to a server.
-pub(crate) struct Request<'a> {
-    pub(crate) main: Main<'a>,
-    pub(crate) class: &'a Statement,
-    /// For EXECUTE: the prepared statement's own class and text.
-    pub(crate) inner: Option<(&'a Statement, &'a [u8])>,
-    /// What rules and hints say about it.
-    pub(crate) directions: Option<Rc<Directions>>,
-    /// What it needs after stored routines and views were looked at.
-    pub(crate) access: Access,
-    pub(crate) expect: Expect,
-    /// The number that the client will know a new prepared statement by.
-    pub(crate) prepare: Option<u32>,
-}
 
 /// What came of a statement on one server.
 pub(crate) enum Attempt {
@@ -135,9 +94,9 @@ impl Session {
             return answer;
         };
         // Of what is prepared, the request does not have it.
-        let class = self.worker.classify(&text, &self.image.vars.lex);
+        let class = self.worker.lists.classify(&text, &self.image.vars.lex);
         let denied = self.denied(&answer, &class, &text);
-        self.worker.put_class(class);
+        self.worker.lists.put_class(class);
         denied.unwrap_or(answer)
     }
 
@@ -256,7 +215,7 @@ impl Session {
                 return Ok(Attempt::Elsewhere(Answer::backend(error)));
             }
         };
-        if request.expect == Expect::Prepare && !prelude.bytes.is_empty() {
+        if request.prepares() && !prelude.bytes.is_empty() {
             Box::pin(self.keep_over_preparing(lease)).await;
         }
         let recorded = self.is_recorded(request);
@@ -267,7 +226,7 @@ impl Session {
         {
             return Ok(Attempt::Elsewhere(answer));
         }
-        if writes && request.expect != Expect::Prepare {
+        if writes && !request.prepares() {
             // Much may have been waited for since the server was chosen.
             let gone = self.has_lost_ground(lease.server, request.access == Access::Write);
             if gone {
@@ -331,26 +290,31 @@ impl Session {
             drop(prelude);
             return Box::pin(self.refused(lease, request, answer, begins)).await;
         }
-        self.worker.prove(std::mem::take(&mut prelude.proofs));
+        self.worker
+            .learnt
+            .prove(std::mem::take(&mut prelude.proofs));
         let begins = prelude.begins;
         drop(prelude);
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let primary = self.worker.cluster.primary();
         let read_only =
             self.image.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
         let on_replica = primary.is_some_and(|primary| primary != lease.server);
         let plan = Plan {
             hold: self.errors_to_hold(lease, request, read_only, first, on_replica),
-            statement: request.prepare.and_then(NonZeroU32::new),
+            statement: match request.task {
+                Task::Prepare(id) => NonZeroU32::new(id),
+                _ => None,
+            },
             discard: false,
             sums: recorded,
             cursor: opens_cursor(request),
             warnings: self.image.last.messages.ok_warnings,
         };
         self.running.ends = Ends {
-            writes: request.access == Access::Write && request.expect != Expect::Prepare,
+            writes: request.access == Access::Write && !request.prepares(),
             stays: stays_in_transaction(request.class),
         };
-        match self.relay(lease, request.expect, &plan).await? {
+        match self.relay(lease, request.task.expect(), &plan).await? {
             Ended::Whole => {
                 self.note_types(lease, request, types_told);
                 if recorded {
@@ -487,8 +451,7 @@ impl Session {
         let stale = match request.main {
             Main::Execute { .. } if first => Refusals::STALE,
             Main::Packet(_)
-                if request.expect == Expect::Prepare
-                    && usize::from(self.running.route.crowded) < PAUSES.len() =>
+                if request.prepares() && usize::from(self.running.route.crowded) < PAUSES.len() =>
             {
                 Refusals::CROWDED
             }
@@ -541,7 +504,7 @@ impl Session {
         if request.access != Access::Write && request.class.kind != Kind::Commit {
             return Refusals::empty();
         }
-        let in_group = self.worker.with_world(|world| {
+        let in_group = self.worker.cluster.with_world(|world| {
             let view = world.snapshot.server(lease.server);
             let report = view.and_then(|view| view.report.as_ref());
             report.is_none_or(|report| report.group.is_some())
@@ -571,7 +534,9 @@ impl Session {
         use millrace_topology::ObservationKind;
         let meaning = meaning(&error);
         if meaning == Meaning::NotRun && request.access > Access::Read {
-            self.worker.observe(lease, ObservationKind::RefusedWrite);
+            self.worker
+                .cluster
+                .observe(lease, ObservationKind::RefusedWrite);
         }
         let why = Answer::server(error);
         if self.lease_is_kept() {
@@ -710,7 +675,7 @@ impl Session {
         sent: bool,
     ) -> Result<Attempt, Failure> {
         let kind = millrace_topology::ObservationKind::LiveError(millrace_topology::Cause::Lost);
-        self.worker.observe(lease, kind);
+        self.worker.cluster.observe(lease, kind);
         lease.broken = true;
         let why = Answer::backend(error);
         if self.lease_is_kept() {
@@ -740,7 +705,7 @@ impl Session {
         // The next attempt is a run of its own.
         self.running.runs_since.set(Instant::now());
         // Who only prepares a write has written nothing.
-        let writes = request.access == Access::Write && request.expect != Expect::Prepare;
+        let writes = request.access == Access::Write && !request.prepares();
         if writes {
             self.running.route.ended = Some(Answer::unknown_outcome());
         }
@@ -770,12 +735,12 @@ impl Session {
             cursor: opens_cursor(request),
             ..Plan::default()
         };
-        match self.relay(lease, request.expect, &plan).await {
+        match self.relay(lease, request.task.expect(), &plan).await {
             Ok(Ended::Whole) => {
                 if let Some((id, ..)) = self.running.outcome.prepared {
                     lease.close_statement(id).await;
                 }
-                if request.access <= Access::Read || request.expect == Expect::Prepare {
+                if request.access <= Access::Read || request.prepares() {
                     // It has changed nothing that anybody would have to know of.
                     lease.settle();
                 }
@@ -829,7 +794,7 @@ impl Session {
         };
         let version = match types {
             // A bulk execution may have told others.
-            Types::None if request.expect == Expect::Execute => 0,
+            Types::None if request.task.expect() == Expect::Execute => 0,
             Types::None => return,
             // Whether they were taken from a packet that was refused is not known.
             _ if self.running.outcome.error.is_some() => 0,
@@ -938,7 +903,7 @@ impl Session {
         let Some(unused) = statement.unused else {
             return self.hold_prepared(lease, statement.uid, server_id).await;
         };
-        let executed = self.worker.last_executed_as(unused);
+        let executed = self.worker.prepared.last_executed_as(unused);
         let mut alike = [executed, Some(unused)].into_iter().flatten();
         // The other one may have been executed, which is more than this one was.
         if alike.any(|uid| lease.prepared.get(uid).is_some()) {
@@ -1019,7 +984,7 @@ const DISCARD: Duration = Duration::from_millis(20);
 /// Whether a statement may run a second time as far as its own effects go: it only reads, or changes
 /// the session only, what its connection has lost with itself.
 fn may_repeat(request: &Request<'_>) -> bool {
-    request.access <= Access::PrimaryRead || request.expect == Expect::Prepare
+    request.access <= Access::PrimaryRead || request.prepares()
 }
 
 /// Whether the statement's kind ends no transaction.
@@ -1029,7 +994,7 @@ fn stays_in_transaction(class: &Statement) -> bool {
 
 /// Whether a write that its server refused may be sent to another: one plain statement.
 fn may_retry(request: &Request<'_>) -> bool {
-    let class = request.inner.map_or(request.class, |(inner, _)| inner);
+    let class = request.runs();
     let locks = Flags::ACQUIRES_USER_LOCK
         | Flags::RELEASES_USER_LOCK
         | Flags::RELEASES_ALL_USER_LOCKS
@@ -1040,7 +1005,7 @@ fn may_retry(request: &Request<'_>) -> bool {
 /// Whether the statement changes rows and runs no code of others': what it did is undone with it, where
 /// its tables have transactions.
 fn is_change(request: &Request<'_>) -> bool {
-    let class = request.inner.map_or(request.class, |(inner, _)| inner);
+    let class = request.runs();
     let changes = class.is(Traits::CHANGES_ROWS);
     changes && class.functions.is_empty() && request.inner.is_none()
 }

@@ -11,7 +11,7 @@ use millrace_topology::ServerId;
 use crate::charsets;
 use crate::failure::Failure;
 use crate::image::transaction::Transaction;
-use crate::lease::Request;
+use crate::request::Request;
 use crate::route;
 use crate::session::Session;
 
@@ -200,7 +200,7 @@ impl Session {
             Family::MySql => (31, 5),
             Family::MariaDb => (39, 4),
         };
-        let Some(warnings) = self.saved_warnings() else {
+        let Some(warnings) = self.image.last.saved_warnings() else {
             return Ok(false);
         };
         // Metadata as the servers send it (observed).
@@ -231,7 +231,7 @@ impl Session {
 
     /// SHOW COUNT(*) WARNINGS or ERRORS.
     async fn show_message_count(&mut self, only_errors: bool) -> Result<bool, Failure> {
-        let Some((warnings, errors)) = self.saved_message_counts() else {
+        let Some((warnings, errors)) = self.image.last.saved_message_counts() else {
             return Ok(false);
         };
         let (name, count) = match only_errors {
@@ -264,7 +264,7 @@ impl Session {
         };
         let (by_default, width) = charsets::of_results(charset, self.image.family)?;
         let named = state::results_by_names(&self.image.vars.state);
-        let number = named.and_then(|collation| self.worker.collation_number(collation));
+        let number = named.and_then(|collation| self.worker.learnt.collation_number(collation));
         Some((number.unwrap_or(by_default), width))
     }
 
@@ -274,11 +274,11 @@ impl Session {
             return Ok(false);
         }
         let (words, name) = (words(text), expression(text));
-        let last = self.last_at();
+        let last = self.image.last.last_at();
         let value = match words.as_str() {
             "select row_count()" if !self.is_idle_at(last) => self.image.last.row_count,
             "select found_rows()" if !self.is_idle_at(self.image.last.found_rows.at) => {
-                self.collect_saved();
+                self.image.last.collect_saved();
                 self.known_found_rows()?
             }
             _ => return Ok(false),

@@ -40,7 +40,8 @@ use crate::relayed;
 use crate::session::{Identity, Session};
 use crate::strangers::{spoken, turn_away};
 use crate::verify::verify;
-use crate::worker::{Base, Entry, Handle, ListenerTls, Worker};
+use crate::worker::learnt::Base;
+use crate::worker::{Entry, Handle, ListenerTls, Worker};
 
 /// Before the login no packet may be longer; bytes. A response with attributes fits well.
 const HELLO_MAX: usize = 64 * 1024;
@@ -185,7 +186,7 @@ fn refusal(worker: &Worker, address_is_full: bool) -> Option<Answer> {
         );
         return Some(Answer::proxy(ErrorClass::Limit, 1040, b"08004", text));
     }
-    if worker.with_world(|world| world.greeting.is_none()) {
+    if worker.cluster.with_world(|world| world.greeting.is_none()) {
         let text = "Millrace has not reached any server yet; look at its log";
         return Some(Answer::proxy(ErrorClass::NoServer, 1105, b"HY000", text));
     }
@@ -276,7 +277,7 @@ async fn log_in(
     handle: Rc<Handle>,
     waits: Rc<Waits>,
 ) -> Option<Entered> {
-    let greeting = worker.with_world(|world| world.greeting.clone())?;
+    let greeting = worker.cluster.with_world(|world| world.greeting.clone())?;
     let address = caller.address;
     let mut entrance = match greet(worker, stream, entry.tls, caller, id, &greeting).await {
         Ok(Some(entrance)) => entrance,
@@ -367,8 +368,8 @@ async fn log_in(
 
 /// The primary greets without autocommit. MySQL never does (observed on 9.7).
 fn is_autocommit_off(worker: &Worker) -> bool {
-    worker.family() == Family::MariaDb
-        && worker.with_world(|world| {
+    worker.cluster.family() == Family::MariaDb
+        && worker.cluster.with_world(|world| {
             let facts = world.snapshot.primary.map(|id| &world.facts[id.index()]);
             facts.is_some_and(|facts| facts.fresh.is_autocommit_off())
         })
@@ -439,7 +440,7 @@ async fn greet<'a>(
     }
     let hello = match hello {
         Ok(ClientHello::Response(hello)) => Ok(hello),
-        Ok(ClientHello::TooOld) => old_clients::hello(worker.family(), &payload),
+        Ok(ClientHello::TooOld) => old_clients::hello(worker.cluster.family(), &payload),
         _ => Err(with_state(1043, b"08S01", b"Bad handshake")),
     };
     let hello = match hello {
@@ -674,7 +675,8 @@ impl Entrance<'_> {
     /// Whether a proof by the nonce of the login is right. MariaDB's COM_CHANGE_USER takes it again, and its clients
     /// answer every switch with it (observed on 10.11 with libmariadb).
     async fn proves_at_once(&self, claim: &Claim, known: &[Arc<Account>]) -> bool {
-        if self.worker.family() != Family::MariaDb || claim.plugin != Plugin::NativePassword {
+        if self.worker.cluster.family() != Family::MariaDb || claim.plugin != Plugin::NativePassword
+        {
             return false;
         }
         let (response, nonce) = (&claim.response, &self.nonce);
@@ -707,7 +709,11 @@ impl Entrance<'_> {
     async fn rows(&self, claim: &Claim) -> Option<UserRows> {
         let judge = self.judge()?;
         self.waits.begin();
-        let read = self.worker.user_rows(&judge, claim.name()).await;
+        let read = self
+            .worker
+            .learnt
+            .user_rows(&self.worker.shared, &judge, claim.name())
+            .await;
         self.waits.end();
         read.unwrap_or_else(|error| {
             debug!(%error, "the account's rows cannot be read");
@@ -717,13 +723,13 @@ impl Entrance<'_> {
 
     fn forget_rows(&self, claim: &Claim) {
         if let Some(judge) = self.judge() {
-            self.worker.forget_user_rows(judge.id, &claim.user);
+            self.worker.learnt.forget_user_rows(judge.id, &claim.user);
         }
     }
 
     /// The server that is asked first about logins.
     fn judge(&self) -> Option<Arc<ServerFacts>> {
-        self.worker.with_world(|world| {
+        self.worker.cluster.with_world(|world| {
             let judge = world.snapshot.judges().next()?;
             Some(world.facts[judge.index()].clone())
         })
@@ -848,7 +854,7 @@ impl Entrance<'_> {
 
     /// MariaDB before 11 puts `5.5.5-` before its version, for the sake of old replicas.
     fn greeted_as_old(&self) -> bool {
-        self.worker.with_world(|world| {
+        self.worker.cluster.with_world(|world| {
             let greeting = world.greeting.as_ref();
             greeting.is_some_and(|greeting| greeting.server_version.starts_with("5.5.5-"))
         })
@@ -922,6 +928,7 @@ impl Entrance<'_> {
                 let kept = self.worker.shared.accounts.keep(account.clone());
                 let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
                 self.worker
+                    .learnt
                     .share_base(&account, &kept, claim.collation, ignore_space);
                 Proof::Account(kept)
             }
@@ -945,7 +952,8 @@ impl Entrance<'_> {
     /// What the OK says for the certificate that the client has been shown, where that can be said.
     pub(crate) fn vouch(&self, account: &Account) -> Vec<u8> {
         let by_password = self.is_native && !account.password.is_empty();
-        if !by_password || !self.stream.is_tls() || self.worker.family() != Family::MariaDb {
+        if !by_password || !self.stream.is_tls() || self.worker.cluster.family() != Family::MariaDb
+        {
             return Vec::new();
         }
         let hash = account.password.native_hash();
@@ -962,14 +970,14 @@ impl Entrance<'_> {
     ) -> Option<Session> {
         let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
         let collation = self.hello.collation;
-        let base = self.worker.base(&account, collation, ignore_space)?;
+        let base = self.worker.learnt.base(&account, collation, ignore_space)?;
         let mut out = std::mem::take(&mut self.held_back);
         let database = self.hello.database.as_deref().unwrap_or_default();
         let session = tracked_at_login(self.worker, &base, database);
         let info = self.vouch(&account);
         let base = base.state;
         let fields = OkFields {
-            status: first_status(self.worker.family(), &base),
+            status: first_status(self.worker.cluster.family(), &base),
             session: &session,
             info: &info,
             ..OkFields::default()
@@ -978,7 +986,7 @@ impl Entrance<'_> {
         self.stream.send(&out).await.ok()?;
         let tls = self.stream.is_tls();
         let mut capabilities = self.capabilities;
-        if self.worker.family() == Family::MariaDb && self.hello.plugin.is_none() {
+        if self.worker.cluster.family() == Family::MariaDb && self.hello.plugin.is_none() {
             // MariaDB takes it for one that knows of no plugins, whatever its flag says.
             capabilities.remove(Capabilities::PLUGIN_AUTH);
         }
@@ -1011,7 +1019,9 @@ impl Entrance<'_> {
 fn tracked_at_login(worker: &Worker, base: &Base, database: &[u8]) -> Vec<u8> {
     let mut session = Vec::new();
     if base.tells_variables {
-        let names = worker.with_world(|world| world.tracked_by_default());
+        let names = worker
+            .cluster
+            .with_world(|world| world.tracked_by_default());
         for name in names.split(',') {
             if let Some(value) = at_login(&base.state, name) {
                 let name = name.as_bytes();

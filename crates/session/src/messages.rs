@@ -29,41 +29,31 @@ impl Session {
         if let Some(count) = self.image.last.messages.ok_count {
             return count;
         }
-        let counts = self.saved_message_counts();
+        let counts = self.image.last.saved_message_counts();
         let count = counts.map_or(0, |(warnings, _)| warnings);
         u16::try_from(count).unwrap_or(u16::MAX)
     }
 
     /// Has the messages of the statement before saved, where a connection still holds them.
     async fn read_messages(&mut self) {
-        if self.has_saved_messages() {
+        if self.image.last.has_saved_messages() {
             return;
         }
         if let Some(mut lease) = self.lease.take() {
-            if self.image.last.messages.at == Some(lease.last_statement()) {
+            if self.image.last.messages.at == Some(lease.books.last_statement()) {
                 lease.begin();
                 self.save_own_diagnostics(&mut lease).await;
             }
             self.keep(lease);
         }
-        if !self.has_saved_messages() {
+        if !self.image.last.has_saved_messages() {
             self.gather_answers().await;
         }
     }
 
-    /// Messages can be asked for, and no connection needs to be asked.
-    pub(crate) fn has_saved_messages(&self) -> bool {
-        self.image
-            .last
-            .messages
-            .at
-            .and_then(|(_, seq)| self.handle.saved.find(seq))
-            .is_some_and(|saved| saved.warnings.is_some())
-    }
-
     /// A connection is kept, and what the session may ask about messages is known here alone.
     pub(crate) fn kept_without_messages(&self) -> bool {
-        self.lease.is_some() && self.has_saved_messages()
+        self.lease.is_some() && self.image.last.has_saved_messages()
     }
 
     /// Has a kept connection raise the error that Millrace has just told, so that whatever asks about
@@ -89,7 +79,10 @@ impl Session {
         let raised = lease.query(&text).await;
         let told = matches!(raised, Err(BackendError::Server(_)));
         lease.broken |= !told;
-        let (here, now) = (lease.last_statement(), (lease.server, self.image.last.seq));
+        let (here, now) = (
+            lease.books.last_statement(),
+            (lease.server, self.image.last.seq),
+        );
         for held in [
             &mut self.image.last.insert_id.at,
             &mut self.image.last.found_rows.at,
@@ -123,7 +116,7 @@ impl Session {
     pub(crate) async fn add_to_messages(&mut self, answer: Answer) -> Answer {
         if self.image.family == Family::MySql && self.image.last.messages.at.is_some() {
             self.read_messages().await;
-            self.image.last.messages.kept = self.saved_warnings().unwrap_or_default();
+            self.image.last.messages.kept = self.image.last.saved_warnings().unwrap_or_default();
         }
         answer
     }

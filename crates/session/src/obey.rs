@@ -1,6 +1,7 @@
 //! What directions demand beyond the choice of a server: a turn, a deadline, a mirror image, another
 //! text.
 
+use crate::request::Task;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use tokio::task::AbortHandle;
 use tokio::time::error::Elapsed;
 
 use crate::failure::{Answer, Failure};
-use crate::lease::{Main, Request};
+use crate::request::{Main, Request};
 use crate::session::Session;
 
 /// Mirror images under way at once, of one worker; further ones are left out.
@@ -124,7 +125,7 @@ impl Session {
             };
             // Whatever comes of the KILL, nobody else is to meet it.
             handle.tainted.set(true);
-            let pool = worker.servers.of(server).pool(&key);
+            let pool = worker.cluster.servers.of(server).pool(&key);
             let _ = tell_server(pool, handle.uid, state, format!("KILL QUERY {thread}")).await;
         });
         task.abort_handle()
@@ -135,7 +136,7 @@ impl Session {
         let class = request.class;
         let private = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS | Flags::LOCKING_READ;
         request.access == Access::Read
-            && request.expect == Expect::Query
+            && request.task == Task::Query
             && self.handle.pins.is_empty()
             && !self.image.tx.is_deferred()
             && !self.image.autocommit_off()
@@ -145,7 +146,7 @@ impl Session {
 
     fn mirror(&mut self, bits: u64, packet: &[u8]) {
         let count = self.worker.mirrors.clone();
-        let chosen = self.worker.with_world(|world| {
+        let chosen = self.worker.cluster.with_world(|world| {
             let named = world.snapshot.servers.iter().filter(|view| {
                 bits.checked_shr(u32::from(view.entry().0)).unwrap_or(0) & 1 != 0
                     && !view.gone
@@ -153,7 +154,7 @@ impl Session {
             });
             named
                 .map(|view| view.id)
-                .min_by_key(|id: &ServerId| self.worker.servers.of(*id).outstanding())
+                .min_by_key(|id: &ServerId| self.worker.cluster.servers.of(*id).outstanding())
         });
         let Some(server) = chosen.filter(|_| count.get() < MIRRORS_MAX) else {
             return;

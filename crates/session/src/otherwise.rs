@@ -1,20 +1,20 @@
 //! What a statement that is for the primary needs of another server while the primary cannot be had:
 //! there is none, or it has no place for one more connection. Decides nothing; `routing` does.
 
+use crate::request::Task;
 use std::borrow::Cow;
 use std::time::Duration;
 
 use millrace_protocol::command::Command;
 use millrace_protocol::packet;
-use millrace_protocol::response::Expect;
 use millrace_routing::Wanted;
 use millrace_sql::{Access, Flags, Kind, Scope, Statement, Target, TextSource, Traits, XaOp};
 
 use crate::effects::KEEPS_CONNECTION;
 use crate::image::transaction::Transaction;
 use crate::journal::is_replayable;
-use crate::lease::{Main, Request};
 use crate::recording::is_replayable_outside;
+use crate::request::{Main, Request};
 use crate::session::Session;
 use crate::variables::variable_name;
 
@@ -26,10 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(3);
 impl Session {
     /// What the request needs of another server, as far as the primary cannot be had now.
     pub(crate) fn otherwise(&self, request: &Request<'_>) -> Option<Access> {
-        if !self.worker.lacks_primary() {
+        if !self.worker.cluster.lacks_primary() {
             return None;
         }
-        self.elsewhere(request, self.worker.has_just_lost_primary(PATIENCE))
+        self.elsewhere(request, self.worker.cluster.has_just_lost_primary(PATIENCE))
     }
 
     /// Whether a request that is for the primary need not wait for one for ever.
@@ -53,7 +53,7 @@ impl Session {
             None => (request.class, None),
         };
         let text = || text.or_else(|| self.text_of(request)).unwrap_or_default();
-        let prepares = request.expect == Expect::Prepare;
+        let prepares = request.prepares();
         if !prepares && keeps_connection(class, text) {
             return None;
         }
@@ -69,11 +69,11 @@ impl Session {
             }
         }
         if (patient && (writable || opens_cursor(request)))
-            || (opens && self.image.vars.switches.serializable && reads_data(class, request.expect))
+            || (opens && self.image.vars.switches.serializable && reads_data(class, request.task))
         {
             return None;
         }
-        Some(match reads_data(class, request.expect) {
+        Some(match reads_data(class, request.task) {
             true => Access::Read,
             false => Access::Session,
         })
@@ -107,11 +107,11 @@ impl Session {
 }
 
 /// Whether the statement reads what the session's reads must see.
-fn reads_data(class: &Statement, expect: Expect) -> bool {
+fn reads_data(class: &Statement, task: Task) -> bool {
     !class.tables.is_empty()
         || !class.functions.is_empty()
         || class.flags.contains(Flags::SYSTEM_SCHEMA)
-        || matches!(expect, Expect::Prepare | Expect::FieldList)
+        || matches!(task, Task::Prepare(_) | Task::FieldList)
         || class.is(Traits::READS_UNNAMED)
 }
 
@@ -194,7 +194,7 @@ mod tests {
         let text = || Cow::Borrowed(text.as_bytes());
         (
             keeps_connection(&class, text),
-            reads_data(&class, Expect::Query),
+            reads_data(&class, Task::Query),
         )
     }
 

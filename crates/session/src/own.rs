@@ -38,7 +38,7 @@ impl Session {
             self.idle_status(),
         );
         let statement = ClientStatement {
-            uid: self.worker.next_statement_uid(),
+            uid: self.worker.prepared.next_statement_uid(),
             shared: false,
             unused: None,
             text: text.into(),

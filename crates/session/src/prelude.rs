@@ -1,6 +1,7 @@
 //! What goes ahead of a statement, in the same write: what the session before may still ask about
 //! is saved, then the connection is given the session's state, variables and transaction.
 
+use crate::request::Task;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use tracing::info;
 use crate::failure::{Answer, Failure};
 use crate::image::last::IdBefore;
 use crate::image::transaction::Transaction;
-use crate::lease::Request;
+use crate::request::Request;
 use crate::session::Session;
 use crate::variables;
 use crate::worker::Handle;
@@ -72,8 +73,11 @@ impl Session {
     ) -> Result<Prelude, BackendError> {
         let mut prelude = Prelude::default();
         let uid = self.handle.uid;
-        let own = lease.is_at(uid, self.diagnosed(request.class));
-        if own && request.class.kind == Kind::Diagnostics {
+        let own = lease
+            .books
+            .holds(uid, self.image.last.diagnosed(request.class));
+        let asks_own = own && request.class.kind == Kind::Diagnostics;
+        if asks_own || request.task == Task::Ping {
             // Anything before it would be what it tells about, but for a BEGIN that is put off: on
             // MariaDB it leaves messages, and on MySQL there are none after it (observed).
             self.open_transaction(lease, request.class, &mut prelude);
@@ -135,7 +139,7 @@ impl Session {
             let asked = clears || (held_insert_id && self.image.last.insert_id.at.is_none());
             self.restore_counts(lease, request.class, asked, &mut prelude);
         }
-        if request.expect != Expect::Prepare {
+        if !request.prepares() {
             self.open_transaction(lease, request.class, &mut prelude);
         }
         Ok(prelude)
@@ -144,7 +148,7 @@ impl Session {
     /// The wait for the position that the session's reads must see.
     pub(crate) fn wait_for_position(&self, lease: &Lease, prelude: &mut Prelude) {
         // Before it is sent: what is counted later may be committed later.
-        let counted = (self.worker.waits_of(lease.server) == Waits::Cluster)
+        let counted = (self.worker.cluster.waits_of(lease.server) == Waits::Cluster)
             .then(|| self.worker.shared.written.counted());
         // A write must not follow a wait that was in vain.
         prelude.doubtful |= counted.is_some();
@@ -173,6 +177,7 @@ impl Session {
                 // 8.0.26 renamed the function.
                 let version = self
                     .worker
+                    .cluster
                     .with_world(|world| world.snapshot.version_number);
                 let function = match version >= 80_026 {
                     true => "SOURCE_POS_WAIT",
@@ -192,13 +197,13 @@ impl Session {
         counted: Option<u64>,
     ) -> Result<(), BackendError> {
         const LEAST_MS: u64 = 10;
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let primary = self.worker.cluster.primary();
         let on_primary = primary == Some(lease.server);
         let reading = lease.read_answer(Expect::Query);
         let Some(counted) = counted else {
             let answer = reading.await;
             self.note_wait(lease, answer)?;
-            self.worker.reached_on(lease, self.required());
+            self.worker.cluster.reached_on(lease, self.required());
             return Ok(());
         };
         let limit = match self.worker.options().routing.wait_limit_ms {
@@ -213,7 +218,7 @@ impl Session {
         let answer = answer.unwrap_or_else(|_| late());
         self.note_wait(lease, answer)?;
         let reached = GtidSet::Cluster(counted);
-        self.worker.reached_on(lease, &reached);
+        self.worker.cluster.reached_on(lease, &reached);
         self.image.reads.shown_by = Some(lease.server);
         Ok(())
     }
@@ -236,7 +241,7 @@ impl Session {
         };
         if !reached {
             metrics.position_wait(server.index(), PositionWait::TimedOut);
-            self.worker.set_behind(server);
+            self.worker.cluster.set_behind(server);
             return Err(BackendError::Timeout("routing.wait_limit"));
         }
         metrics.position_wait(server.index(), PositionWait::Reached);
@@ -268,7 +273,7 @@ impl Session {
                 state::Step::Set => {
                     let proof = hash(lease, &prelude.bytes[before..]);
                     prelude.proofs.push(proof);
-                    !self.worker.is_proven(proof)
+                    !self.worker.learnt.is_proven(proof)
                 }
                 // The database may be gone.
                 state::Step::Database => true,
@@ -335,8 +340,10 @@ impl Session {
             || self.may_keep(class)
             || !class.functions.is_empty()
             || class.is(Traits::USES_PRIVATE)
+            // Settings that a replica made (@source_binlog_checksum and its kin) must be there.
+            || request.task == Task::Replicate
             || (request.access == Access::Write
-                && self.worker.catalogue().triggers().user_variables)
+                && self.worker.cluster.catalogue().triggers().user_variables)
     }
 
     /// Whether the connection may come to be kept after the statement, and must then be right for
@@ -360,7 +367,7 @@ impl Session {
             || (class.kind == Kind::Select && self.image.vars.switches.names_last_row)
             || class.is(Traits::GENERATES_ID)
             || (request.access == Access::Write
-                && self.worker.catalogue().triggers().last_insert_id)
+                && self.worker.cluster.catalogue().triggers().last_insert_id)
     }
 
     /// The statement may set LAST_INSERT_ID() but does not use it, and what it makes of it can be
@@ -379,14 +386,16 @@ impl Session {
                 .iter()
                 .all(|table| table.usage == TableUse::Write)
             && !self.image.vars.switches.names_last_row
-            && !self.worker.catalogue().triggers().last_insert_id;
+            && !self.worker.cluster.catalogue().triggers().last_insert_id;
         if !plain {
             return false;
         }
-        self.collect_saved();
+        self.image.last.collect_saved();
         match self.image.last.insert_id.at {
             Some(_) => {
-                lease.is_at(self.handle.uid, self.image.last.insert_id.at)
+                lease
+                    .books
+                    .holds(self.handle.uid, self.image.last.insert_id.at)
                     && self.image.last.insert_id.before != IdBefore::Unknown
             }
             None => IdBefore::blank(lease.books.insert_id()) != IdBefore::Unknown,
@@ -397,7 +406,7 @@ impl Session {
     /// none for it to show.
     fn sees_old_messages(&self, lease: &Lease, request: &Request<'_>) -> bool {
         match request.class.kind {
-            Kind::Diagnostics => request.expect != Expect::Simple,
+            Kind::Diagnostics => true,
             // One of several may ask.
             Kind::Multi => {
                 lease.books.is_of(self.handle.uid)
@@ -420,7 +429,7 @@ impl Session {
     ) {
         const ROWS_MAX: u64 = 64;
         let uid = self.handle.uid;
-        let here = Some(lease.last_statement());
+        let here = Some(lease.books.last_statement());
         let mine = lease.books.is_of(uid);
         let rows_here = mine && self.image.last.found_rows.at == here && !asked;
         // What goes ahead of the statement has a count of its own.
@@ -434,7 +443,7 @@ impl Session {
         if !needs_rows && !needs_count {
             return;
         }
-        self.collect_saved();
+        self.image.last.collect_saved();
         if needs_rows && self.image.last.found_rows.count <= ROWS_MAX
             || needs_count && self.image.last.row_count < 0
         {
@@ -462,9 +471,9 @@ impl Session {
         prelude: &mut Prelude,
     ) -> Result<(), BackendError> {
         let uid = self.handle.uid;
-        self.collect_saved();
+        self.image.last.collect_saved();
         if let Some((server, seq)) = self.image.last.insert_id.at {
-            if lease.is_at(uid, Some((server, seq))) {
+            if lease.books.holds(uid, Some((server, seq))) {
                 if self.image.last.insert_id.before == IdBefore::Own {
                     return Ok(());
                 }
@@ -527,7 +536,7 @@ impl Session {
             return false;
         }
         let asks_about_own = request.class.kind == Kind::Diagnostics
-            && lease.is_at(uid, self.image.last.messages.at);
+            && lease.books.holds(uid, self.image.last.messages.at);
         !asks_about_own && self.needs_private(request)
     }
 
@@ -542,7 +551,7 @@ impl Session {
     /// the account may have lost a privilege. The session goes on without what a new login could not
     /// set. True where the statement may be tried again.
     pub(crate) async fn forgo_state(&mut self, server: ServerId) -> bool {
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let primary = self.worker.cluster.primary();
         if primary != Some(server) || std::mem::replace(&mut self.running.route.forgone, true) {
             return false;
         }
@@ -607,7 +616,7 @@ impl Session {
 
     /// Whether a cluster's node would not wait on the connection, now or after the reset that it needs.
     pub(crate) fn is_deaf(&self, lease: &Lease, request: &Request<'_>) -> bool {
-        self.worker.waits_of(lease.server) == Waits::Cluster
+        self.worker.cluster.waits_of(lease.server) == Waits::Cluster
             && (lease.deaf || self.sees_foreign(lease, request) || self.needs_reset(lease))
     }
 
@@ -629,7 +638,7 @@ impl Session {
         } else if lease.books.is_of(uid) {
             // These go with the rest.
             self.save_own_diagnostics(lease).await;
-            if self.image.last.insert_id.at == Some(lease.last_statement()) {
+            if self.image.last.insert_id.at == Some(lease.books.last_statement()) {
                 self.read_insert_id(lease).await;
             }
             lease.books.ended();
@@ -807,7 +816,9 @@ impl Session {
         for step in std::mem::take(&mut prelude.steps) {
             self.settle_step(lease, step).await?;
         }
-        self.worker.prove(std::mem::take(&mut prelude.proofs));
+        self.worker
+            .learnt
+            .prove(std::mem::take(&mut prelude.proofs));
         Ok(())
     }
 

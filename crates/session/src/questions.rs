@@ -8,7 +8,7 @@ use millrace_topology::ServerId;
 
 use crate::columns::{Columns, Token};
 use crate::failure::Answer;
-use crate::lease::Request;
+use crate::request::Request;
 use crate::session::Session;
 
 /// What a text may ask for.
@@ -56,7 +56,7 @@ impl Session {
         let asked = [
             self.image.last.messages.at,
             self.image.last.found_rows.at,
-            self.last_at(),
+            self.image.last.last_at(),
         ];
         for (server, seq) in asked.into_iter().flatten() {
             if !changes && self.suits(server, class, request.access) {
@@ -77,7 +77,7 @@ impl Session {
         let asked = [
             self.image.last.messages.at,
             self.image.last.found_rows.at,
-            self.last_at(),
+            self.image.last.last_at(),
         ];
         for (server, seq) in asked.into_iter().flatten() {
             if let Some(mut own) = self.take_own(server, seq) {
@@ -102,7 +102,7 @@ impl Session {
         let messages = class.kind == Kind::Diagnostics;
         let about_messages = messages || class.flags.contains(Flags::USES_WARNING_COUNT);
         let about_rows = class.flags.contains(Flags::USES_ROW_COUNT);
-        let last = self.last_at();
+        let last = self.image.last.last_at();
         let (diagnostics, found) = (self.image.last.messages.at, self.image.last.found_rows.at);
         let has_messages = about_messages && diagnostics.is_some() && self.is_idle_at(diagnostics);
         let has_rows = match has_messages {
@@ -123,10 +123,10 @@ impl Session {
         let has_found = has_found || (kept && !(beside_id && self.image.last.found_rows.known));
         // To give the connection the one would change the other there.
         let has_rows = has_rows && (has_found || !class.flags.contains(Flags::USES_FOUND_ROWS));
-        self.collect_saved();
+        self.image.last.collect_saved();
         // MariaDB forgets the messages as soon as a table is opened (observed).
         let forgets = self.image.family == Family::MariaDb && !class.tables.is_empty();
-        let counts = self.saved_message_counts();
+        let counts = self.image.last.saved_message_counts();
         let counts = counts.filter(|_| !has_messages && !forgets);
         let row_count = self.image.last.row_count;
         let found_rows = match class.flags.contains(Flags::USES_FOUND_ROWS) && !has_found {
@@ -158,29 +158,10 @@ impl Session {
         Ok(i64::try_from(self.image.last.found_rows.count).unwrap_or(i64::MAX))
     }
 
-    /// The last statement, where it ran on a server.
-    pub(crate) fn last_at(&self) -> Option<(ServerId, u64)> {
-        self.image
-            .last
-            .server
-            .map(|server| (server, self.image.last.seq))
-    }
-
-    /// The statement that a statement about messages asks about. GET DIAGNOSTICS, which assigns
-    /// variables, also tells the number of rows of one without messages.
-    pub(crate) fn diagnosed(&self, class: &Statement) -> Option<(ServerId, u64)> {
-        let also_rows = class.flags.contains(Flags::ASSIGNS_USER_VARS);
-        self.image
-            .last
-            .messages
-            .at
-            .or_else(|| self.last_at().filter(|_| also_rows))
-    }
-
     /// GET DIAGNOSTICS asks for more than was saved.
     pub(crate) fn has_lost_diagnostics(&mut self, class: &Statement) -> bool {
         let is_get = class.flags.contains(Flags::ASSIGNS_USER_VARS);
-        let asked = self.diagnosed(class);
+        let asked = self.image.last.diagnosed(class);
         let alone = self.lease.is_none() || self.kept_without_messages();
         alone && is_get && (asked.is_none() || !self.is_idle_at(asked))
     }
@@ -193,7 +174,7 @@ impl Session {
             return false;
         };
         if let Some(kept) = &self.lease
-            && kept.last_statement() != (server, seq)
+            && kept.books.last_statement() != (server, seq)
         {
             // The statement itself runs on the one that is kept.
             return true;

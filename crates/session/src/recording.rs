@@ -1,36 +1,38 @@
 //! Writes down what an open transaction does, as far as it can be run again, and what is known of it
 //! otherwise. Sends nothing.
 
+use crate::request::Task;
 use std::time::Instant;
 
 use millrace_backend::error::ServerError;
 use millrace_backend::pool::Lease;
 use millrace_metrics::PinReason;
-use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Flags, Kind};
 
 use crate::image::transaction::Transaction;
 use crate::journal::{About, Answered, Begun, Executed, Journal, Spoilt, is_replayable};
-use crate::lease::{Main, Request, Types, is_plain_execution};
+use crate::lease::is_plain_execution;
+use crate::outcome::Outcome;
 use crate::questions::is_about_last;
-use crate::relay::Outcome;
+use crate::request::{Main, Request, Types};
 use crate::rerun::commits;
 use crate::session::Session;
 
 impl Session {
     /// Whether the statement's answer is to be summed up and written down.
     pub(crate) fn is_recorded(&self, request: &Request<'_>) -> bool {
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let class = request.runs();
         let in_transaction = self.handle.pins.has(PinReason::Transaction)
             || self.image.tx.is_deferred()
             || self.image.autocommit_off()
             || class.kind == Kind::Begin;
-        let counts = match request.expect {
-            Expect::Query | Expect::Execute => true,
-            // Not COM_PING, which does nothing.
-            Expect::Simple => class.kind != Kind::Diagnostics,
-            _ => false,
+        let counts = match request.task {
+            Task::Query | Task::Execute | Task::Use => true,
+            // Nobody runs these again: they spoil the journal.
+            Task::CloseCursor | Task::Kill | Task::Administer | Task::ProcessInfo => true,
+            Task::Prepare(_) | Task::Fetch | Task::Ping => false,
+            Task::FieldList | Task::Statistics | Task::Replicate => false,
         };
         in_transaction
             && counts
@@ -46,7 +48,7 @@ impl Session {
     /// Writes down a statement of the open transaction that has been answered. What it changed on the
     /// session has not been taken in yet.
     pub(crate) fn record(&mut self, lease: &Lease, request: &Request<'_>) {
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let class = request.runs();
         if class.kind == Kind::Begin && self.running.outcome.error.is_none() {
             // It commits what was open.
             self.image.tx.journal = None;
@@ -61,9 +63,9 @@ impl Session {
             uses_insert_id: self.uses_insert_id(request),
             last: is_about_last(class),
         };
-        let replayable = match request.expect {
-            // COM_INIT_DB.
-            Expect::Simple => request.class.kind == Kind::Use,
+        let replayable = match request.task {
+            Task::Use => true,
+            Task::CloseCursor | Task::Kill | Task::Administer => false,
             _ => is_replayable(class) && is_replayable_outside(request),
         };
         // What it is to find would have to be set between it and the one before.
@@ -109,7 +111,14 @@ impl Session {
             self.image.vars.state.clone(),
             Answered::of(&self.running.outcome),
         );
-        journal.add(request.expect, executed, state, answer, about, options);
+        journal.add(
+            request.task.expect(),
+            executed,
+            state,
+            answer,
+            about,
+            options,
+        );
     }
 
     /// Whether LAST_INSERT_ID() may be part of what the statement does. That of a column's default
@@ -119,7 +128,7 @@ impl Session {
             || !request.class.functions.is_empty()
             || self.image.vars.switches.names_last_row
             || (request.access == Access::Write
-                && self.worker.catalogue().triggers().last_insert_id)
+                && self.worker.cluster.catalogue().triggers().last_insert_id)
     }
 
     /// The journal of the transaction that is open, or opened by `request`.
@@ -142,9 +151,7 @@ impl Session {
             },
             text,
             read_only,
-            on_primary: self
-                .worker
-                .with_world(|world| world.snapshot.primary == Some(lease.server)),
+            on_primary: self.worker.cluster.is_primary(lease.server),
             state: self.image.vars.state.clone(),
             last_insert_id: match self.image.last.insert_id.at {
                 None => Some(self.image.last.insert_id.value),
@@ -153,7 +160,7 @@ impl Session {
             insert_id_seen: self.image.last.insert_id.seen,
             private_version: self.image.vars.private.version,
         };
-        let mut journal = self.worker.take_journal(begun);
+        let mut journal = self.worker.lists.take_journal(begun);
         if !known {
             // In one command with other statements, in a procedure: what it did is not written down.
             // Where no answer said that it is open, an error may have ended it.
@@ -201,11 +208,11 @@ impl Session {
         };
         if !self.handle.pins.has(PinReason::Transaction) {
             if let Some(journal) = self.image.tx.journal.take() {
-                self.worker.put_journal(journal);
+                self.worker.lists.put_journal(journal);
             }
             return;
         }
-        let class = request.inner.map_or(request.class, |(inner, _)| inner);
+        let class = request.runs();
         journal.wrote |= request.access == Access::Write;
         match &outcome.error {
             Some(error) => {

@@ -167,12 +167,14 @@ async fn on_primary<T>(
 ) -> Result<T, Answer> {
     let (begun, limit) = (Instant::now(), worker.options().failover.hold_time_max);
     loop {
-        let primary = worker.with_world(|world| {
+        let primary = worker.cluster.with_world(|world| {
             let primary = world.snapshot.primary?;
             Some(world.facts[primary.index()].clone())
         });
         let why = match primary {
-            None => worker.with_world(|world| Answer::no_primary(&world.snapshot)),
+            None => worker
+                .cluster
+                .with_world(|world| Answer::no_primary(&world.snapshot)),
             Some(facts) => match with(&facts).await {
                 Ok(done) => return Ok(done),
                 Err(error) => {

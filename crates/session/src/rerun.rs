@@ -12,7 +12,6 @@ use millrace_backend::pool::Lease;
 use millrace_backend::state::write_hex;
 use millrace_metrics::PinReason;
 use millrace_protocol::command::Command;
-use millrace_protocol::response::Expect;
 use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Flags, Kind, Statement, TableUse, classify};
 use millrace_topology::ServerId;
@@ -22,10 +21,10 @@ use crate::ended::Stake;
 use crate::failure::{Answer, Failure};
 use crate::image::transaction::Transaction;
 use crate::journal::{About, Answered, Entry, Executed, Journal, Spoilt, may_commit};
-use crate::lease::{Main, Request};
 use crate::prelude::Prelude;
 use crate::refusals::{Meaning, meaning};
 use crate::relay::{Ended, Plan};
+use crate::request::{Main, Request};
 use crate::session::Session;
 use crate::variables::variable_name;
 
@@ -312,7 +311,7 @@ impl Session {
     /// The tables that a transaction's statements change; none where they cannot be told.
     fn tables_written(&self, journal: &Journal) -> Option<Vec<Box<[u8]>>> {
         let mut names = Vec::new();
-        let mut class = self.worker.take_statement();
+        let mut class = self.worker.lists.take_statement();
         let known = journal.entries.iter().enumerate().all(|(at, entry)| {
             let payload = packet::payload(journal.packets(at));
             let text: &[u8] = match (
@@ -326,7 +325,7 @@ impl Session {
             classify(text, &self.image.vars.lex, &mut class);
             self.add_written(&class, text, &entry.state.database, &mut names)
         });
-        self.worker.put_statement(class);
+        self.worker.lists.put_statement(class);
         known.then_some(names)
     }
 
@@ -345,7 +344,7 @@ impl Session {
         if !class.functions.is_empty() {
             let mut calls = class.clone();
             calls.access_if_calls_read = Access::Read;
-            let catalogue = self.worker.catalogue();
+            let catalogue = self.worker.cluster.catalogue();
             if catalogue.effective_access(&calls, text, database) == Access::Write {
                 return false;
             }
@@ -675,7 +674,7 @@ pub(crate) fn commits(request: &Request<'_>) -> bool {
         (None, Main::Packet(packet)) => (request.class, Some(*packet)),
         (None, Main::Execute { .. }) => (request.class, None),
     };
-    request.expect != Expect::Prepare && may_commit(class, text)
+    !request.prepares() && may_commit(class, text)
 }
 
 fn set_insert_id(lease: &mut Lease, id: u64, prelude: &mut Prelude) {

@@ -188,8 +188,8 @@ impl Worker {
 
     /// The servers' connections, in the order of the servers.
     pub(crate) fn server_lines(&self) -> Vec<ServerLine> {
-        let mut lines = Vec::with_capacity(self.servers.len());
-        self.servers.each(|_, server| {
+        let mut lines = Vec::with_capacity(self.cluster.servers.len());
+        self.cluster.servers.each(|_, server| {
             lines.push(ServerLine {
                 open: server.open_here(),
                 leased: server.leased(),
@@ -205,7 +205,7 @@ impl Worker {
     /// The pools, `max` at most.
     pub(crate) fn pool_lines(&self, max: usize) -> Vec<PoolLine> {
         let mut lines = Vec::new();
-        self.servers.each(|_, server| {
+        self.cluster.servers.each(|_, server| {
             let id = server.facts().id;
             server.each_pool(|pool, waiting| {
                 if lines.len() < max {

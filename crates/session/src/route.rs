@@ -1,10 +1,10 @@
 //! EXPLAIN ROUTE and SHOW ROUTE: what would become of a statement, and what became of the last one.
 //! Answered here; the explained statement is never run.
 
+use crate::request::Task;
 use std::rc::Rc;
 
 use millrace_backend::state::SessionState;
-use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult};
 use millrace_routing::explain::{Line, Question, explain};
 use millrace_routing::rules::{Directions, idle_item};
@@ -13,7 +13,7 @@ use millrace_sql::{Access, Family, Hint};
 use millrace_topology::ServerId;
 
 use crate::failure::{Answer, Failure};
-use crate::lease::{Main, Request};
+use crate::request::Request;
 use crate::session::Session;
 
 /// Where the last statement went.
@@ -122,7 +122,7 @@ impl Session {
     pub(crate) async fn explain_route(&mut self, text: &[u8]) -> Result<(), Failure> {
         let text = text.strip_suffix(b";").unwrap_or(text);
         let database = &self.image.vars.state.database;
-        let class = self.worker.classify(text, &self.image.vars.lex);
+        let class = self.worker.lists.classify(text, &self.image.vars.lex);
         let access = self.access(&class, text);
         let directions = self.said(&class, text, access, database);
         let rewritten = self.rewritten(directions.as_deref(), text);
@@ -130,22 +130,14 @@ impl Session {
         let (class, access, directions) = match rewritten {
             None => (class, access, directions),
             Some(_) => {
-                self.worker.put_class(class);
-                let class = self.worker.classify(text, &self.image.vars.lex);
+                self.worker.lists.put_class(class);
+                let class = self.worker.lists.classify(text, &self.image.vars.lex);
                 let access = self.access(&class, text);
                 let directions = self.said(&class, text, access, database);
                 (class, access, directions)
             }
         };
-        let request = Request {
-            main: Main::Packet(&[]),
-            class: &class,
-            inner: None,
-            access,
-            expect: Expect::Query,
-            prepare: None,
-            directions,
-        };
+        let request = Request::packet(Task::Query, &[], &class, access).directed(directions);
         let seen = self.look_around(&request);
         self.image.reads.frontier = None;
         if self.needs_frontier(&request) {
@@ -174,7 +166,7 @@ impl Session {
             let text = String::from_utf8_lossy(text).into_owned();
             lines.insert(0, ("rewritten to".to_owned(), text));
         }
-        self.worker.put_class(class.clone());
+        self.worker.lists.put_class(class.clone());
         self.show_lines(&lines).await
     }
 
@@ -187,7 +179,7 @@ impl Session {
             let text = "Millrace: no server has run a statement of this session yet";
             return Err(Answer::client(1105, b"HY000", text).into());
         };
-        let name = self.worker.with_world(|world| {
+        let name = self.worker.cluster.with_world(|world| {
             let view = world.snapshot.server(server);
             view.map_or_else(|| server.to_string(), |view| view.address.to_string())
         });

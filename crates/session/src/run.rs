@@ -1,6 +1,7 @@
 //! The story of a session: reads a command, decides where it runs, has it run there, takes in
 //! what changed, and so on until the client leaves. The only module that calls sideways.
 
+use crate::request::Task;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
@@ -14,12 +15,9 @@ use millrace_protocol::Status;
 use millrace_protocol::command::{Command, Query};
 use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_protocol::packet;
-use millrace_protocol::response::Expect;
 use millrace_routing::rules::Directions;
 use millrace_routing::{Catalogue, Reason, Target};
-use millrace_sql::{
-    Access, Family, Flags, HandlerOp, Kind, Show, Statement, Traits, classify, parts,
-};
+use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Statement, Traits, classify, parts};
 use millrace_topology::ServerId;
 
 use crate::directions::refusal;
@@ -27,12 +25,13 @@ use crate::failure::{Answer, Failure};
 use crate::held::Place;
 use crate::image::last::IdBefore;
 use crate::journal::Spoilt;
-use crate::lease::{Attempt, Main, Request};
+use crate::lease::Attempt;
 use crate::login::error_packet;
 use crate::messages::error_row;
 use crate::obey::{demands, too_slow};
 use crate::questions::{asks_connection, asks_own_number, with_connection_id};
 use crate::refusals::is_full;
+use crate::request::{Main, Request};
 use crate::route;
 use crate::sequences::asks_drawn;
 use crate::session::Session;
@@ -79,7 +78,7 @@ impl Session {
             self.running.obeying = None;
             self.handle.busy_since.set(0);
             self.handle.heard.set(self.worker.tick());
-            self.worker.put_buffer(command);
+            self.worker.lists.put_buffer(command);
             if let Err(failure) = ended {
                 let goes_on = matches!(failure, Failure::Answer(_));
                 Box::pin(self.tell(failure)).await;
@@ -126,7 +125,7 @@ impl Session {
         self.image.last.answered_here(-1);
         let error = &answer.error;
         self.image.last.messages.last_error = Some((error.code, error.state));
-        self.image.last.messages.at = self.worker.with_world(|world| {
+        self.image.last.messages.at = self.worker.cluster.with_world(|world| {
             let any = world.snapshot.servers.first().map(|view| view.id);
             Some((world.snapshot.primary.or(any)?, self.image.last.seq + 1))
         });
@@ -172,9 +171,10 @@ impl Session {
     /// client's, and such a statement holds little while it waits.
     fn take_command(&mut self, length: usize) -> Vec<u8> {
         if length == self.client.inbuf.len()
-            && let Some(command) = self.worker.copy_of(&self.client.inbuf)
+            && let Some(command) = self.worker.lists.copy_of(&self.client.inbuf)
         {
             self.worker
+                .lists
                 .put_buffer(std::mem::take(&mut self.client.inbuf));
             return command;
         }
@@ -226,7 +226,7 @@ impl Session {
             let worker = &self.worker;
             let make_room = |inbuf: &mut Vec<u8>| {
                 if inbuf.capacity() == 0 {
-                    *inbuf = worker.take_buffer();
+                    *inbuf = worker.lists.take_buffer();
                 } else if inbuf.capacity() - inbuf.len() < 4096 {
                     let wanted = packet::header(inbuf).map_or(0, |header| header.len as usize);
                     inbuf.reserve((wanted + 8).clamp(16 * 1024, 1 << 20));
@@ -238,6 +238,7 @@ impl Session {
                 && self.client.inbuf.capacity() != 0
             {
                 self.worker
+                    .lists
                     .put_buffer(std::mem::take(&mut self.client.inbuf));
             }
             if let Poll::Ready(Ok(read)) = read {
@@ -266,7 +267,7 @@ impl Session {
         };
         match command {
             Command::Query(query) => {
-                let class = self.worker.classify(query.text, &self.image.vars.lex);
+                let class = self.worker.lists.classify(query.text, &self.image.vars.lex);
                 let access = self.access(&class, query.text);
                 // What is asked of Millrace itself is no matter of rules.
                 let directions = match self.selection.is_empty() || !route::is_own(query.text) {
@@ -277,24 +278,17 @@ impl Session {
                 };
                 refusal(directions.as_deref())?;
                 if let Some(text) = self.rewritten(directions.as_deref(), query.text) {
-                    self.worker.put_class(class);
+                    self.worker.lists.put_class(class);
                     return Box::pin(self.rewritten_query(query.attributes, &text)).await;
                 }
-                let request = Request {
-                    main: Main::Packet(packet),
-                    access,
-                    class: &class,
-                    inner: None,
-                    expect: Expect::Query,
-                    prepare: None,
-                    directions,
-                };
+                let request =
+                    Request::packet(Task::Query, packet, &class, access).directed(directions);
                 let ran = if is_simple(&class) {
                     self.statement(&request, query.text).await
                 } else {
                     Box::pin(self.odd_query(&request, query)).await
                 };
-                self.worker.put_class(class);
+                self.worker.lists.put_class(class);
                 ran
             }
             Command::StmtExecute(execute) => self.execute(packet, &payload, execute).await,
@@ -312,45 +306,25 @@ impl Session {
             }
             Command::InitDb(name) => Box::pin(self.init_db(packet, name)).await,
             Command::FieldList(_) => {
-                Box::pin(self.forward(
-                    packet,
-                    Kind::Unknown,
-                    Access::PrimaryRead,
-                    Expect::FieldList,
-                ))
-                .await
+                Box::pin(self.forward(Task::FieldList, packet, Access::PrimaryRead)).await
             }
             Command::SetOption(option) => self.set_option(option).await,
             Command::ResetConnection => Box::pin(self.reset_connection(packet)).await,
             Command::ChangeUser(body) => Box::pin(self.change_user(body)).await,
-            Command::ProcessKill(id) => {
-                Box::pin(self.kill_connection(packet, u64::from(id), Expect::Simple)).await
-            }
+            Command::ProcessKill(id) => Box::pin(self.kill_connection(packet, u64::from(id))).await,
             Command::Replication(_) => Box::pin(self.replicate(packet)).await,
             Command::Statistics => {
-                Box::pin(self.forward(
-                    packet,
-                    Kind::Show(Show::Status),
-                    Access::PrimaryRead,
-                    Expect::Statistics,
-                ))
-                .await
+                Box::pin(self.forward(Task::Statistics, packet, Access::PrimaryRead)).await
             }
             Command::ProcessInfo => {
-                Box::pin(self.forward(
-                    packet,
-                    Kind::Show(Show::Processlist),
-                    Access::PrimaryRead,
-                    Expect::Query,
-                ))
-                .await
+                Box::pin(self.forward(Task::ProcessInfo, packet, Access::PrimaryRead)).await
             }
             Command::CreateDb(_)
             | Command::DropDb(_)
             | Command::Refresh(_)
             | Command::Shutdown
             | Command::Debug => {
-                Box::pin(self.forward(packet, Kind::Admin, Access::Write, Expect::Simple)).await
+                Box::pin(self.forward(Task::Administer, packet, Access::Write)).await
             }
             Command::Other(_) => Err(Answer::client(1047, b"08S01", "Unknown command").into()),
         }
@@ -359,10 +333,10 @@ impl Session {
     /// A query that a rule has written anew. What rules say of the new text holds, but it is not
     /// rewritten again.
     async fn rewritten_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
-        let class = self.worker.classify(text, &self.image.vars.lex);
+        let class = self.worker.lists.classify(text, &self.image.vars.lex);
         let access = self.access(&class, text);
         let directions = self.said(&class, text, access, &self.image.vars.state.database);
-        self.worker.put_class(class);
+        self.worker.lists.put_class(class);
         refusal(directions.as_deref())?;
         self.substituted_query(attributes, text, directions, false)
             .await
@@ -381,20 +355,13 @@ impl Session {
         payload.extend_from_slice(text);
         let mut packet = Vec::new();
         packet::frame(&mut packet, 0, &payload);
-        let mut class = self.worker.take_statement();
+        let mut class = self.worker.lists.take_statement();
         classify(text, &self.image.vars.lex, &mut class);
         if numbered && !asks_connection(text, &self.image.vars.lex) {
             class.flags.remove(Flags::USES_CONNECTION_ID);
         }
-        let request = Request {
-            main: Main::Packet(&packet),
-            access: self.access(&class, text),
-            class: &class,
-            inner: None,
-            expect: Expect::Query,
-            prepare: None,
-            directions,
-        };
+        let access = self.access(&class, text);
+        let request = Request::packet(Task::Query, &packet, &class, access).directed(directions);
         let ran = if is_simple(&class) {
             self.statement(&request, text).await
         } else {
@@ -404,7 +371,7 @@ impl Session {
             // Unlike a SHOW, a SELECT clears the messages (observed).
             self.image.last.messages.at = None;
         }
-        self.worker.put_statement(class);
+        self.worker.lists.put_statement(class);
         ran
     }
 
@@ -480,23 +447,18 @@ impl Session {
         let Some(body) = named.map(|named| named.body.clone()) else {
             return self.statement(request, text).await;
         };
-        let inner = self.worker.classify(&body, &self.image.vars.lex);
+        let inner = self.worker.lists.classify(&body, &self.image.vars.lex);
         let access = self.access(&inner, &body);
         let directions = self.directions(&inner, &body, access, &self.image.vars.state.database);
         refusal(directions.as_deref())?;
+        let (Main::Packet(packet) | Main::Execute { packet, .. }) = request.main;
         let request = Request {
-            main: match request.main {
-                Main::Packet(packet) | Main::Execute { packet, .. } => Main::Packet(packet),
-            },
-            class: request.class,
             inner: Some((&inner, &body)),
-            access,
-            expect: Expect::Query,
-            prepare: None,
             directions,
+            ..Request::packet(Task::Query, packet, request.class, access)
         };
         let ran = self.statement(&request, text).await;
-        self.worker.put_class(inner);
+        self.worker.lists.put_class(inner);
         ran
     }
 
@@ -505,10 +467,10 @@ impl Session {
         if class.functions.is_empty() && class.access == Access::Write {
             return Access::Write;
         }
-        if self.worker.is_catalogue_stale() && self.names_touched(class, text) {
+        if self.worker.cluster.is_catalogue_stale() && self.names_touched(class, text) {
             return Access::Write;
         }
-        let catalogue = self.worker.catalogue();
+        let catalogue = self.worker.cluster.catalogue();
         let access = catalogue.effective_access(class, text, &self.image.vars.state.database);
         // What sets session state may come to keep its connection, and a kept one must be able
         // to take whatever comes next.
@@ -525,7 +487,7 @@ impl Session {
     /// Whether the statement names stored code that DDL has touched since it was read.
     pub(crate) fn names_touched(&self, class: &Statement, text: &[u8]) -> bool {
         let database = &self.image.vars.state.database;
-        self.worker.names_touched(class, text, database)
+        self.worker.cluster.names_touched(class, text, database)
     }
 
     /// A write is about to be sent: from now on until its outcome is known, others' reads and writes may have to
@@ -568,7 +530,7 @@ impl Session {
             names.extend(Catalogue::touched(class, text, database));
             return;
         }
-        let mut part = self.worker.take_statement();
+        let mut part = self.worker.lists.take_statement();
         for span in parts(text, &self.image.vars.lex) {
             let text = span.of(text);
             classify(text, &self.image.vars.lex, &mut part);
@@ -576,7 +538,7 @@ impl Session {
                 names.extend(Catalogue::touched(&part, text, database));
             }
         }
-        self.worker.put_statement(part);
+        self.worker.lists.put_statement(part);
     }
 
     /// Runs a statement where it belongs and takes in what it changed.
@@ -597,7 +559,7 @@ impl Session {
             .metrics()
             .statement(Some(server.index()), kind, elapsed);
         if request.access == Access::Read {
-            self.worker.servers.of(server).responded(elapsed);
+            self.worker.cluster.servers.of(server).responded(elapsed);
         }
         Ok(())
     }
@@ -771,7 +733,7 @@ impl Session {
     /// Whether a refusal is the word of a replica, which may lack the session's database, its account or a
     /// setting of it because it is late.
     pub(crate) fn may_be_late(&self, server: ServerId, why: &Answer) -> bool {
-        let primary = self.worker.with_world(|world| world.snapshot.primary);
+        let primary = self.worker.cluster.primary();
         why.side == millrace_metrics::Side::Server
             && !is_full(why)
             && primary.is_some_and(|primary| primary != server)
@@ -785,7 +747,7 @@ impl Session {
         answer: Answer,
     ) -> Result<Tried, Failure> {
         self.running.route.refused = self.running.route.refused.saturating_add(1);
-        let Some(primary) = self.worker.with_world(|world| world.snapshot.primary) else {
+        let Some(primary) = self.worker.cluster.primary() else {
             return Err(answer.into());
         };
         let pool = self.pool_for(primary, request.class);
@@ -897,7 +859,7 @@ impl Session {
         let about_messages =
             class.kind == Kind::Diagnostics || class.flags.contains(Flags::USES_WARNING_COUNT);
         let (server, seq) = if about_messages {
-            self.diagnosed(class)?
+            self.image.last.diagnosed(class)?
         } else if class.flags.contains(Flags::USES_ROW_COUNT) {
             (self.image.last.server?, self.image.last.seq)
         } else if class.flags.contains(Flags::USES_FOUND_ROWS) {
@@ -983,11 +945,11 @@ impl Session {
     }
 
     async fn ping_kept(&mut self, packet: &[u8]) -> Result<(), Failure> {
-        if self.image.last.messages.at.is_none() || self.has_saved_messages() {
+        if self.image.last.messages.at.is_none() || self.image.last.has_saved_messages() {
             // Whatever its server counts was Millrace's own.
             self.image.last.messages.ok_warnings = Some(self.count_messages().await);
         }
-        let pinging = self.forward(packet, Kind::Diagnostics, Access::Read, Expect::Simple);
+        let pinging = self.forward(Task::Ping, packet, Access::Read);
         let pinged = pinging.await;
         self.image.last.messages.ok_warnings = None;
         pinged
@@ -1024,27 +986,13 @@ impl Session {
     }
 
     /// A command that is passed on as it is.
-    async fn forward(
-        &mut self,
-        packet: &[u8],
-        kind: Kind,
-        access: Access,
-        expect: Expect,
-    ) -> Result<(), Failure> {
-        let mut class = self.worker.take_statement();
+    async fn forward(&mut self, task: Task, packet: &[u8], access: Access) -> Result<(), Failure> {
+        let mut class = self.worker.lists.take_statement();
         class.clear();
-        class.kind = kind;
-        let request = Request {
-            main: Main::Packet(packet),
-            class: &class,
-            inner: None,
-            access,
-            expect,
-            prepare: None,
-            directions: None,
-        };
+        class.kind = task.kind();
+        let request = Request::packet(task, packet, &class, access);
         let ran = self.statement(&request, b"").await;
-        self.worker.put_statement(class);
+        self.worker.lists.put_statement(class);
         ran
     }
 
@@ -1055,7 +1003,7 @@ impl Session {
         if self.image.family == Family::MariaDb || self.image.last.messages.at.is_none() {
             return self.choose_database(packet, name).await;
         }
-        self.image.last.messages.kept = self.saved_warnings().unwrap_or_default();
+        self.image.last.messages.kept = self.image.last.saved_warnings().unwrap_or_default();
         self.image.last.messages.ok_warnings = Some(count);
         let before = self.image.last.messages.kept.len();
         self.image.last.messages.keeps = true;
@@ -1073,18 +1021,10 @@ impl Session {
     }
 
     async fn choose_database(&mut self, packet: &[u8], name: &[u8]) -> Result<(), Failure> {
-        let mut class = self.worker.take_statement();
+        let mut class = self.worker.lists.take_statement();
         class.clear();
         class.kind = Kind::Use;
-        let request = Request {
-            main: Main::Packet(packet),
-            class: &class,
-            inner: None,
-            access: Access::PrimaryRead,
-            expect: Expect::Simple,
-            prepare: None,
-            directions: None,
-        };
+        let request = Request::packet(Task::Use, packet, &class, Access::PrimaryRead);
         let ran = match self.run_somewhere(&request).await {
             Ok(lease) => {
                 if self.running.outcome.error.is_none() {
@@ -1105,7 +1045,7 @@ impl Session {
             }
             Err(failure) => Err(failure),
         };
-        self.worker.put_statement(class);
+        self.worker.lists.put_statement(class);
         ran
     }
 }
@@ -1131,8 +1071,8 @@ fn is_simple(class: &Statement) -> bool {
 
 /// Whether the request creates or changes stored code.
 fn defines_code(request: &Request<'_>) -> bool {
-    let class = request.inner.map_or(request.class, |(inner, _)| inner);
-    class.flags.contains(Flags::STORED_CODE) && request.expect != Expect::Prepare
+    let class = request.runs();
+    class.flags.contains(Flags::STORED_CODE) && !request.prepares()
 }
 
 /// How long a session waits for another to save what it may ask about its last statement.
@@ -1145,6 +1085,7 @@ pub(crate) fn metric_kind(kind: Kind) -> StatementKind {
         | Kind::Show(_)
         | Kind::Explain { .. }
         | Kind::Help
+        | Kind::Command
         | Kind::Diagnostics
         | Kind::Handler(HandlerOp::Read) => StatementKind::Read,
         Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete | Kind::LoadData { .. } => {

@@ -5,17 +5,17 @@ use millrace_backend::pool::Lease;
 use millrace_sql::{Family, Flags, Statement, Traits};
 
 use crate::failure::Answer;
-use crate::lease::Request;
+use crate::request::Request;
 use crate::session::Session;
 
 /// Whether a statement asks for what its connection drew last.
 pub(crate) fn asks_drawn(request: &Request<'_>) -> bool {
-    let class = request.inner.map_or(request.class, |(inner, _)| inner);
+    let class = request.runs();
     class.flags.contains(Flags::ASKS_DRAWN)
 }
 
 /// Whether a statement may draw from a sequence.
-fn may_draw(class: &Statement) -> bool {
+pub(crate) fn may_draw(class: &Statement) -> bool {
     class.flags.contains(Flags::SEQUENCE) || class.is(Traits::MAY_DRAW)
 }
 
@@ -26,22 +26,6 @@ impl Session {
             && request.class.flags.contains(Flags::SEQUENCE)
             && lease.books.drew_for_other(self.handle.uid)
             && self.handle.pins.is_empty()
-    }
-
-    /// The session may have drawn last on this connection, and nobody has used it since.
-    pub(crate) fn holds_draws(&self, lease: &Lease) -> bool {
-        lease.is_at(self.handle.uid, self.image.last.drew_at)
-    }
-
-    /// `held`: whether [`Session::holds_draws`] was true before the statement.
-    pub(crate) fn note_draws(&mut self, lease: &mut Lease, class: &Statement, held: bool) {
-        let draws = self.image.family == Family::MariaDb && may_draw(class);
-        if draws {
-            lease.books.drew(self.handle.uid);
-        }
-        if draws || held {
-            self.image.last.drew_at = Some((lease.server, self.image.last.seq));
-        }
     }
 
     /// Before LASTVAL(): the connection on which the session may have drawn last; none where any will do.

@@ -28,8 +28,8 @@ use crate::failure::Answer;
 use crate::image::SessionImage;
 use crate::login::error_packet;
 use crate::obey::Obeying;
+use crate::outcome::Outcome;
 use crate::pins::{Cause, KeptFor};
-use crate::relay::Outcome;
 use crate::route::Route;
 use crate::worker::{Entry, Handle, Worker};
 use crate::written::{Concealing, INTERVALS_MAX};
@@ -164,7 +164,7 @@ impl Session {
         base: Rc<SessionState>,
         database: Vec<u8>,
     ) -> Session {
-        let (family, version, by_default) = worker.with_world(|world| {
+        let (family, version, by_default) = worker.cluster.with_world(|world| {
             let family = match world.snapshot.family {
                 Some(millrace_topology::Family::MariaDb) => Family::MariaDb,
                 _ => Family::MySql,
@@ -173,6 +173,7 @@ impl Session {
             (family, version, world.tracked_by_default())
         });
         let level = entry.consistency.unwrap_or_default();
+        let me = (handle.uid, handle.saved.clone());
         let mut session = Session {
             handle,
             id,
@@ -185,7 +186,7 @@ impl Session {
                 target: entry.target,
                 identity,
             },
-            image: SessionImage::new(family, version, &by_default, base, level),
+            image: SessionImage::new(me, (family, version), &by_default, base, level),
             pools: SmallVec::new(),
             lease: None,
             selection: Rc::default(),
@@ -203,9 +204,12 @@ impl Session {
             .capabilities
             .contains(Capabilities::MULTI_STATEMENTS);
         self.forget_pools();
-        self.image.vars.base = self
-            .worker
-            .begun(&self.image.vars.base, database, multi_statements);
+        self.image.vars.base = self.worker.learnt.begun(
+            &self.worker.states,
+            &self.image.vars.base,
+            database,
+            multi_statements,
+        );
         self.set_state(self.image.vars.base.clone());
         self.image.status = self.image.first_status();
         self.image.vars.was_reset = false;
@@ -216,14 +220,14 @@ impl Session {
         self.image.reads.begin();
         // An application that connects anew still sees what it wrote before.
         self.note_all_written();
-        self.image.reads.stale =
-            self.worker.waits_of_primary() == Waits::Log && self.worker.has_hidden();
+        self.image.reads.stale = self.worker.cluster.waits_of_primary() == Waits::Log
+            && self.worker.cluster.has_hidden();
     }
 
     /// Its reads must see all that was written through this process until now.
     pub(crate) fn note_all_written(&mut self) {
         let worker = &self.worker;
-        let bound = |set: &mut GtidSet| worker.bound(set, INTERVALS_MAX);
+        let bound = |set: &mut GtidSet| worker.cluster.bound(set, INTERVALS_MAX);
         let written = &worker.shared.written;
         written.add_to(
             &mut self.image.reads.position,
@@ -256,7 +260,7 @@ impl Session {
         self.handle.state.set(Some(state.clone()));
         let worker = &self.worker;
         let sql_mode = || {
-            worker.with_world(|world| {
+            worker.cluster.with_world(|world| {
                 let primary = world.snapshot.primary_view();
                 let report = primary.and_then(|view| view.report.as_ref());
                 report
@@ -308,7 +312,7 @@ impl Session {
             ..self.pool_key()
         };
         let slot = &mut self.pools[server.index()].pools[usize::from(has_database)];
-        let pool = self.worker.servers.of(server).pool(&key);
+        let pool = self.worker.cluster.servers.of(server).pool(&key);
         *slot = Some(pool.clone());
         pool
     }
@@ -317,7 +321,7 @@ impl Session {
         // Some are found after the session began.
         for at in self.pools.len()..=server.index() {
             let server = ServerId(u16::try_from(at).unwrap_or(u16::MAX));
-            let facts = self.worker.servers.of(server).facts();
+            let facts = self.worker.cluster.servers.of(server).facts();
             self.pools.push(Place {
                 version: facts.fresh.for_login(),
                 ..Place::default()
@@ -356,7 +360,7 @@ impl Session {
     /// login has now.
     fn forget_pools(&mut self) {
         self.pools.clear();
-        let known = self.worker.servers.len();
+        let known = self.worker.cluster.servers.len();
         if let Some(last) = known.checked_sub(1) {
             self.find_place(ServerId(u16::try_from(last).unwrap_or(u16::MAX)));
         }
@@ -400,38 +404,6 @@ impl Session {
             self.worker.metrics().unpinned(reason);
         }
         self.image.held.reset();
-    }
-
-    /// What another session saved of this one's last statements, taken over as far as it still
-    /// counts.
-    pub(crate) fn collect_saved(&mut self) {
-        let saved = &self.handle.saved;
-        let at = |at: Option<(ServerId, u64)>| at.and_then(|(_, seq)| saved.find(seq));
-        let id = at(self.image.last.insert_id.at).and_then(|saved| saved.last_insert_id);
-        let rows = at(self.image.last.found_rows.at).and_then(|saved| saved.found_rows);
-        if let Some(id) = id {
-            self.image.last.insert_id.settle(id);
-        }
-        if let Some(rows) = rows {
-            self.image.last.found_rows.set(rows);
-        }
-    }
-
-    /// @@warning_count and @@error_count, where another session saved the messages.
-    pub(crate) fn saved_message_counts(&self) -> Option<(u64, u64)> {
-        let warnings = self.saved_warnings()?;
-        let errors = warnings.iter().filter(|[level, ..]| **level == *b"Error");
-        let shown = warnings.len() as u64;
-        Some((
-            shown.max(self.image.last.messages.count),
-            errors.count() as u64,
-        ))
-    }
-
-    /// The warnings that can be asked for, where another session saved them.
-    pub(crate) fn saved_warnings(&self) -> Option<Vec<[Box<[u8]>; 3]>> {
-        let (_, seq) = self.image.last.messages.at?;
-        self.handle.saved.find(seq)?.warnings.clone()
     }
 }
 

@@ -27,7 +27,8 @@ use crate::caller::LetIn;
 use crate::failure::{Answer, observed};
 use crate::login::random_nonce;
 use crate::refusals::{is_full, is_of_account};
-use crate::worker::{Base, Worker};
+use crate::worker::Worker;
+use crate::worker::learnt::Base;
 
 /// One worker's questions under way.
 #[derive(Default)]
@@ -169,10 +170,10 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
             }
         }
         let waiting = std::mem::take(&mut *line.waiting.borrow_mut());
-        let drops = worker.drops();
+        let drops = worker.cluster.drops();
         let answer = ask_servers(&worker, &mut asking, &account, &key).await;
         if let Ok(let_in) = &answer {
-            let primary = worker.with_world(|world| world.snapshot.primary);
+            let primary = worker.cluster.primary();
             let asked = asking.as_ref().map(|asking| asking.conn.server);
             if asked.is_some() && asked == primary {
                 account.prove(Proof {
@@ -218,7 +219,7 @@ async fn ask_servers(
     account: &Account,
     key: &Key,
 ) -> Result<Rc<LetIn>, Answer> {
-    let (primary, judges) = worker.with_world(|world| {
+    let (primary, judges) = worker.cluster.with_world(|world| {
         let judges: Vec<ServerId> = world.snapshot.judges().collect();
         (world.snapshot.primary, judges)
     });
@@ -227,7 +228,7 @@ async fn ask_servers(
     if let Some(mut asking) = slot.take() {
         let first = judges.first() == Some(&asking.conn.server);
         let instead = asking.instead.is_some_and(|until| Instant::now() < until);
-        let server = worker.servers.of(asking.conn.server);
+        let server = worker.cluster.servers.of(asking.conn.server);
         if (first || (instead && judges.contains(&asking.conn.server)))
             && asking.conn.at == server.facts().address.at
             && is_current(worker, account, key, &asking.conn)
@@ -252,9 +253,9 @@ async fn ask_servers(
         };
         match connected {
             Ok((conn, state, let_in)) => {
-                let is_primary = worker.with_world(|world| world.snapshot.primary) == Some(*judge);
+                let is_primary = worker.cluster.is_primary(*judge);
                 // What another has in its place may differ from it.
-                let known = worker.base(account, key.collation, key.ignore_space);
+                let known = worker.learnt.base(account, key.collation, key.ignore_space);
                 if is_primary || known.is_none() {
                     let base = Base {
                         state: worker.states.share(state),
@@ -262,7 +263,9 @@ async fn ask_servers(
                         version: conn.version,
                         tells_variables: conn.tells_variables,
                     };
-                    worker.set_base(account, key.collation, key.ignore_space, base);
+                    worker
+                        .learnt
+                        .set_base(account, key.collation, key.ignore_space, base);
                 }
                 let instead = (at > 0).then(|| Instant::now() + INSTEAD);
                 let let_in = Rc::new(let_in);
@@ -294,9 +297,9 @@ async fn ask_servers(
 /// Whether what sessions of the account begin with is known as it is now. Otherwise only a new
 /// connection tells it: `init_connect` runs on no other.
 fn is_current(worker: &Worker, account: &Account, key: &Key, conn: &Conn) -> bool {
-    let facts = worker.servers.of(conn.server).facts();
+    let facts = worker.cluster.servers.of(conn.server).facts();
     let needed = facts.fresh.for_login();
-    let base = worker.base(account, key.collation, key.ignore_space);
+    let base = worker.learnt.base(account, key.collation, key.ignore_space);
     // The account's row may be another since.
     let same_row = conn.version >= needed;
     same_row && base.is_some_and(|base| base.server != conn.server || base.version >= needed)
@@ -337,7 +340,7 @@ async fn connect(
     key: &Key,
     last: bool,
 ) -> Result<(Conn, SessionState, LetIn), BackendError> {
-    let facts = worker.servers.of(judge).facts();
+    let facts = worker.cluster.servers.of(judge).facts();
     let login = Login {
         user: &account.user,
         password: &account.password,
@@ -361,7 +364,9 @@ async fn connect(
     let mut state = setting_up.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
     state.database = Box::default();
     state.multi_statements = false;
-    worker.learn_collation_number(&state, conn.results_number);
+    worker
+        .learnt
+        .learn_collation_number(&state, conn.results_number);
     let let_in = let_in(worker, &facts, key.name(), &mut conn, key.tls).await?;
     Ok((conn, state, let_in))
 }
@@ -375,7 +380,7 @@ pub(crate) async fn learn_accounts(
 ) -> Result<(), BackendError> {
     let network = &worker.shared.network;
     if network.tls.hides_certificate() {
-        worker.user_rows(facts, name).await?;
+        worker.learnt.user_rows(&worker.shared, facts, name).await?;
     }
     Ok(())
 }
@@ -388,7 +393,7 @@ pub(crate) async fn let_in(
     conn: &mut Conn,
     tls: bool,
 ) -> Result<LetIn, BackendError> {
-    let mut rows = worker.user_rows(facts, name).await?;
+    let mut rows = worker.learnt.user_rows(&worker.shared, facts, name).await?;
     let (mut who, mut unproven) = (Who::default(), false);
     let mut required = None;
     if rows.is_some() {
@@ -399,8 +404,8 @@ pub(crate) async fn let_in(
         let is_there = |rows: &UserRows| rows.named(current).is_some();
         if !current.is_empty() && !rows.as_ref().is_some_and(is_there) {
             // It was made in the moment since they were read.
-            worker.forget_user_rows(facts.id, name.user);
-            rows = worker.user_rows(facts, name).await?;
+            worker.learnt.forget_user_rows(facts.id, name.user);
+            rows = worker.learnt.user_rows(&worker.shared, facts, name).await?;
         }
         if let Some(proxied) = &who.proxied {
             // Servers look at what its account asks for, not at the proxy user's own (observed on MySQL 9.7).
@@ -408,7 +413,7 @@ pub(crate) async fn let_in(
                 user: user_of(proxied),
                 collation: 45,
             };
-            let others = worker.user_rows(facts, name).await?;
+            let others = worker.learnt.user_rows(&worker.shared, facts, name).await?;
             let row = others.as_ref().and_then(|rows| rows.named(proxied));
             required = Some(row.map(|row| row.requires.clone()));
         }

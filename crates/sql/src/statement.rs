@@ -140,6 +140,8 @@ pub enum Kind {
     Admin,
     /// HELP.
     Help,
+    /// No statement, but a command of the protocol that none says the same as; never what a text is.
+    Command,
 }
 
 /// Which SHOW.

@@ -105,7 +105,7 @@ impl Kind {
                 .union(Traits::STAYS_IN_TRANSACTION)
                 .union(Traits::REPLAYABLE)
                 .union(Traits::SEES_NOTHING),
-            Kind::Help => Traits::LEAVES_NOTHING
+            Kind::Help | Kind::Command => Traits::LEAVES_NOTHING
                 .union(Traits::REPLAYABLE)
                 .union(Traits::READS_UNNAMED),
             Kind::Do => Traits::REPLAYABLE

@@ -1,6 +1,9 @@
 //! What a session may ask about the statements it has run: LAST_INSERT_ID(), FOUND_ROWS(), ROW_COUNT(), warnings
 //! and errors. Each is either known here, or on a connection that is named here.
 
+use std::rc::Rc;
+
+use millrace_backend::books::{DiagnosticsStore, SessionUid, StatementAt};
 use millrace_backend::conn::BLANK_ID;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
@@ -8,12 +11,13 @@ use millrace_topology::ServerId;
 use crate::found_rows::first_found_rows;
 use crate::messages::Message;
 
-/// Where a statement ran, and its number among the session's statements.
-pub(crate) type StatementAt = (ServerId, u64);
-
 /// What a session may ask about its last statements.
 #[derive(Debug)]
 pub(crate) struct LastStatement {
+    /// The session, as connections know it.
+    pub(crate) uid: SessionUid,
+    /// What other sessions saved of its statements, before they used its connections.
+    pub(crate) store: Rc<DiagnosticsStore>,
     /// Counts the session's statements.
     pub(crate) seq: u64,
     /// The server of the last statement; none where Millrace answered by itself.
@@ -94,8 +98,14 @@ impl IdBefore {
 
 impl LastStatement {
     /// Before a session's first statement.
-    pub(crate) fn new(family: Family) -> LastStatement {
+    pub(crate) fn new(
+        family: Family,
+        uid: SessionUid,
+        store: Rc<DiagnosticsStore>,
+    ) -> LastStatement {
         LastStatement {
+            uid,
+            store,
             seq: 0,
             server: None,
             row_count: 0,
@@ -124,6 +134,47 @@ impl LastStatement {
         self.found_rows.at = None;
         self.messages.at = None;
         self.drew_at = None;
+    }
+
+    /// The last statement, where it ran on a server.
+    pub(crate) fn last_at(&self) -> Option<StatementAt> {
+        self.server.map(|server| (server, self.seq))
+    }
+
+    /// What another session saved of this one's last statements, taken over as far as it still
+    /// counts.
+    pub(crate) fn collect_saved(&mut self) {
+        let saved = |at: Option<StatementAt>| at.and_then(|(_, seq)| self.store.find(seq));
+        let id = saved(self.insert_id.at).and_then(|saved| saved.last_insert_id);
+        let rows = saved(self.found_rows.at).and_then(|saved| saved.found_rows);
+        if let Some(id) = id {
+            self.insert_id.settle(id);
+        }
+        if let Some(rows) = rows {
+            self.found_rows.set(rows);
+        }
+    }
+
+    /// @@warning_count and @@error_count, where another session saved the messages.
+    pub(crate) fn saved_message_counts(&self) -> Option<(u64, u64)> {
+        let warnings = self.saved_warnings()?;
+        let errors = warnings.iter().filter(|[level, ..]| **level == *b"Error");
+        let shown = warnings.len() as u64;
+        Some((shown.max(self.messages.count), errors.count() as u64))
+    }
+
+    /// The warnings that can be asked for, where another session saved them.
+    pub(crate) fn saved_warnings(&self) -> Option<Vec<Message>> {
+        let (_, seq) = self.messages.at?;
+        self.store.find(seq)?.warnings.clone()
+    }
+
+    /// Messages can be asked for, and no connection needs to be asked.
+    pub(crate) fn has_saved_messages(&self) -> bool {
+        self.messages
+            .at
+            .and_then(|(_, seq)| self.store.find(seq))
+            .is_some_and(|saved| saved.warnings.is_some())
     }
 
     /// A command that Millrace has answered by itself: ROW_COUNT() is this, and no server is asked about it.
@@ -175,8 +226,12 @@ mod tests {
     const HERE: StatementAt = (ServerId(0), 3);
     const THERE: StatementAt = (ServerId(1), 4);
 
+    fn last(family: Family) -> LastStatement {
+        LastStatement::new(family, 7, Rc::default())
+    }
+
     fn read(before: IdBefore, seen: u64, read: u64) -> u64 {
-        let mut id = LastStatement::new(Family::MySql).insert_id;
+        let mut id = last(Family::MySql).insert_id;
         (id.at, id.before, id.seen, id.value) = (Some(HERE), before, seen, 5);
         id.settle(read);
         assert_eq!(id.at, None);
@@ -206,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_moves_is_what_was_there() {
-        let mut last = LastStatement::new(Family::MariaDb);
+        let mut last = last(Family::MariaDb);
         (last.insert_id.at, last.messages.at) = (Some(HERE), Some(THERE));
         last.moved(HERE, THERE);
         assert_eq!(last.insert_id.at, Some(THERE));
@@ -217,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_reset_leaves_no_connection_to_ask() {
-        let mut last = LastStatement::new(Family::MySql);
+        let mut last = last(Family::MySql);
         last.insert_id.at = Some(HERE);
         last.found_rows.at = Some(HERE);
         last.messages.at = Some(HERE);

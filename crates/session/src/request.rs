@@ -1,0 +1,162 @@
+//! A command on its way to a server: what the client asked for, and what is known of it.
+
+use std::rc::Rc;
+
+use millrace_protocol::response::Expect;
+use millrace_routing::rules::Directions;
+use millrace_sql::{Access, Kind, Show, Statement};
+
+/// What a command asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// A statement's text (COM_QUERY).
+    Query,
+    /// A statement to prepare, and the number that the client will know it by (COM_STMT_PREPARE).
+    Prepare(u32),
+    /// What is prepared (COM_STMT_EXECUTE, COM_STMT_BULK_EXECUTE).
+    Execute,
+    /// Rows of a cursor (COM_STMT_FETCH).
+    Fetch,
+    /// A cursor's end (COM_STMT_RESET).
+    CloseCursor,
+    /// Another database (COM_INIT_DB).
+    Use,
+    /// A sign of life, on a connection that is kept (COM_PING).
+    Ping,
+    /// A table's columns (COM_FIELD_LIST).
+    FieldList,
+    /// The server's counters (COM_STATISTICS).
+    Statistics,
+    /// The server's connections (COM_PROCESS_INFO).
+    ProcessInfo,
+    /// The end of a connection (COM_PROCESS_KILL).
+    Kill,
+    /// The binary log (COM_REGISTER_SLAVE, COM_BINLOG_DUMP and their like).
+    Replicate,
+    /// COM_CREATE_DB, COM_SHUTDOWN and others that servers hardly know any more.
+    Administer,
+}
+
+impl Task {
+    /// What the server answers.
+    pub(crate) fn expect(self) -> Expect {
+        match self {
+            Task::Query | Task::ProcessInfo => Expect::Query,
+            Task::Prepare(_) => Expect::Prepare,
+            Task::Execute => Expect::Execute,
+            Task::Fetch => Expect::Fetch,
+            Task::FieldList => Expect::FieldList,
+            Task::Statistics => Expect::Statistics,
+            Task::CloseCursor
+            | Task::Use
+            | Task::Ping
+            | Task::Kill
+            | Task::Replicate
+            | Task::Administer => Expect::Simple,
+        }
+    }
+
+    /// The kind of the statement that says the same as a command without a text; where there is none,
+    /// [`Kind::Command`].
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Task::Query | Task::Execute => Kind::Unknown,
+            Task::Prepare(_) | Task::Fetch | Task::CloseCursor => Kind::Command,
+            Task::Ping | Task::Replicate => Kind::Command,
+            Task::Use => Kind::Use,
+            // What it leaves is not known.
+            Task::FieldList => Kind::Unknown,
+            Task::Statistics => Kind::Show(Show::Status),
+            Task::ProcessInfo => Kind::Show(Show::Processlist),
+            Task::Kill => Kind::Kill,
+            Task::Administer => Kind::Admin,
+        }
+    }
+}
+
+/// What is sent to the server.
+pub(crate) enum Main<'a> {
+    /// The client's packet as it is.
+    Packet(&'a [u8]),
+    /// A packet in which a prepared statement's number is to be replaced by the connection's.
+    Execute {
+        /// The whole packet, framed.
+        packet: &'a [u8],
+        /// The client's number.
+        id: u32,
+        /// What the packet says of the parameters' types.
+        types: Types,
+    },
+}
+
+/// What an execution's packet says of the types of its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Types {
+    /// There is nothing to say, or it is not known.
+    None,
+    /// It brings them.
+    Sent,
+    /// It leaves them out, as clients do after the first execution: a server connection that was
+    /// not told them before must be told.
+    LeftOut,
+}
+
+/// A command on its way to a server.
+pub(crate) struct Request<'a> {
+    pub(crate) task: Task,
+    pub(crate) main: Main<'a>,
+    pub(crate) class: &'a Statement,
+    /// For EXECUTE: the prepared statement's own class and text.
+    pub(crate) inner: Option<(&'a Statement, &'a [u8])>,
+    /// What rules and hints say about it.
+    pub(crate) directions: Option<Rc<Directions>>,
+    /// What it needs after stored routines and views were looked at.
+    pub(crate) access: Access,
+}
+
+impl<'a> Request<'a> {
+    /// A command that is sent as it came. `class`: what its text is, or of [`Task::kind`].
+    pub(crate) fn packet(
+        task: Task,
+        packet: &'a [u8],
+        class: &'a Statement,
+        access: Access,
+    ) -> Request<'a> {
+        Request {
+            task,
+            main: Main::Packet(packet),
+            class,
+            inner: None,
+            directions: None,
+            access,
+        }
+    }
+
+    /// A command about the client's prepared statement `id`.
+    pub(crate) fn prepared(
+        task: Task,
+        (packet, id, types): (&'a [u8], u32, Types),
+        class: &'a Statement,
+        access: Access,
+    ) -> Request<'a> {
+        Request {
+            main: Main::Execute { packet, id, types },
+            ..Request::packet(task, packet, class, access)
+        }
+    }
+
+    /// The same under what rules and hints say.
+    pub(crate) fn directed(self, directions: Option<Rc<Directions>>) -> Request<'a> {
+        Request { directions, ..self }
+    }
+
+    /// It is only prepared: nothing is run.
+    pub(crate) fn prepares(&self) -> bool {
+        matches!(self.task, Task::Prepare(_))
+    }
+
+    /// What is run: of an EXECUTE, the statement that was prepared.
+    pub(crate) fn runs(&self) -> &'a Statement {
+        self.inner.map_or(self.class, |(inner, _)| inner)
+    }
+}

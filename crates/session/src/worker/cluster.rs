@@ -1,0 +1,478 @@
+//! What a worker knows of a cluster: the servers as the monitor sees them, their pools, how far each was seen to
+//! be, and how often sessions may ask. Never looks at a session.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use millrace_backend::monitor::World;
+use millrace_backend::pool::Lease;
+use millrace_routing::Catalogue;
+use millrace_sql::{Family, Statement};
+use millrace_topology::{GtidSet, ObservationKind, ServerId, Waits};
+
+use crate::pools::Pools;
+use crate::worker::Shared;
+use crate::written::INTERVALS_MAX;
+
+/// A worker's sessions ask for the sake of balance once in this time at most: the least, and the most
+/// where it was in vain.
+const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
+
+/// How long sessions do not ask a server how far it is after one has not answered.
+const DEAF: Duration = Duration::from_secs(1);
+
+/// Servers beyond this many are routed to without regard to their load.
+pub(crate) const SERVERS: usize = 16;
+
+/// A cluster, as one worker knows it.
+pub(crate) struct ClusterView {
+    /// The worker's.
+    index: usize,
+    shared: Shared,
+    pub(crate) servers: Pools,
+    world: RefCell<Arc<World>>,
+    catalogue: RefCell<Rc<Catalogue>>,
+    catalogue_read: Cell<bool>,
+    /// See [`World::catalogue_read`].
+    catalogue_mark: Cell<u64>,
+    known: RefCell<Vec<GtidSet>>,
+    /// The numbers of the answers that were taken over from `positions`, by server.
+    taken: RefCell<Vec<u64>>,
+    /// Since when servers have been drained, by index.
+    drained: RefCell<Vec<Option<Instant>>>,
+    /// So many answers had been given then.
+    answers: Cell<u64>,
+    /// So many of the hidden writes are in what this worker has written down.
+    found: Cell<u64>,
+    /// The change of primary up to which it is settled what was lost.
+    epoch: Cell<u64>,
+    /// What the primary of then could be asked to wait for.
+    waits: Cell<Waits>,
+    /// See [`ClusterView::may_ask`].
+    asked: Cell<Instant>,
+    ask_interval: Cell<Duration>,
+    deaf_until: Cell<Instant>,
+    late_until: Cell<[u64; SERVERS]>,
+    /// A bit for each server that `late_until` says is late now.
+    late: Cell<u64>,
+    /// Seconds since the start, roughly.
+    tick: Cell<u64>,
+    rotation: Cell<u32>,
+    /// Since when there is no primary.
+    without_since: Cell<Option<Instant>>,
+}
+
+impl ClusterView {
+    /// As the monitor sees it now; `servers` has a pool for each server.
+    pub(super) fn new(index: usize, shared: Shared, servers: Pools) -> Rc<ClusterView> {
+        let world = shared.monitor.watch().borrow().clone();
+        servers.grow(&world.facts);
+        Rc::new(ClusterView {
+            index,
+            shared,
+            servers,
+            world: RefCell::new(world),
+            catalogue: RefCell::default(),
+            catalogue_read: Cell::new(false),
+            catalogue_mark: Cell::new(0),
+            known: RefCell::default(),
+            taken: RefCell::default(),
+            drained: RefCell::default(),
+            answers: Cell::new(0),
+            found: Cell::new(0),
+            epoch: Cell::new(0),
+            waits: Cell::default(),
+            asked: Cell::new(Instant::now()),
+            ask_interval: Cell::new(ASK_INTERVALS.0),
+            deaf_until: Cell::new(Instant::now()),
+            late_until: Cell::new([0; SERVERS]),
+            late: Cell::new(0),
+            tick: Cell::new(1),
+            rotation: Cell::new(0),
+            without_since: Cell::default(),
+        })
+    }
+
+    /// After a change of the primary, finds out what of all that was written has come to it.
+    pub(super) fn settle_written(self: &Rc<Self>) {
+        let (epoch, primary, waits) = self.with_world(|world| {
+            let snapshot = &world.snapshot;
+            let waits = snapshot.primary_view().map(|view| view.waits);
+            (snapshot.epoch, snapshot.primary, waits)
+        });
+        let Some((primary, waits)) = primary.zip(waits) else {
+            return;
+        };
+        let other = self.epoch.replace(epoch) != epoch;
+        // With other positions, those from before cannot be compared.
+        let other = self.waits.replace(waits) != waits || other;
+        // What a cluster has committed it has on all its nodes.
+        if !other || waits == Waits::Cluster || !self.shared.written.doubt(self.index) {
+            return;
+        }
+        let cluster = self.clone();
+        tokio::task::spawn_local(async move {
+            let positions = cluster.shared.monitor.positions();
+            let mark = positions.mark(primary);
+            let found = positions.ask(primary, mark, Duration::from_secs(10)).await;
+            let unchanged = cluster.with_world(|world| world.snapshot.epoch) == epoch;
+            match found.filter(|_| unchanged) {
+                Some(found) => cluster.shared.written.settle(cluster.index, &found.visible),
+                // Asked again in a second.
+                None => cluster.epoch.set(u64::MAX),
+            }
+        });
+    }
+
+    /// Takes over what the monitor says now. Answers the servers whose sessions have to look whether they may
+    /// stay.
+    pub(super) fn set_world(&self, world: Arc<World>) -> Vec<ServerId> {
+        let mut lost = Vec::new();
+        // Before anybody can choose among them.
+        self.servers.grow(&world.facts);
+        let old = self.world.replace(world.clone());
+        let since = self.without_since.get().unwrap_or_else(Instant::now);
+        let lacks = world.snapshot.primary.is_none();
+        self.without_since.set(lacks.then_some(since));
+        for (facts, view) in world.facts.iter().zip(&world.snapshot.servers) {
+            let moved = self.servers.of(view.id).set_facts(facts.clone());
+            let turn = self
+                .servers
+                .follow(view.id, &old.snapshot, &world.snapshot, moved);
+            let before = old.snapshot.server(view.id).map(|view| view.waits);
+            if (turn.fell || turn.other || before != Some(view.waits))
+                && let Some(known) = self.known.borrow_mut().get_mut(view.id.index())
+            {
+                known.clear();
+            }
+            if turn.fell || turn.demoted || turn.moved {
+                lost.push(view.id);
+            }
+            self.note_draining(view.id, view.draining);
+        }
+        let primary = world.snapshot.primary_view();
+        let in_cluster = primary.is_some_and(|view| view.waits == Waits::Cluster);
+        if old.snapshot.epoch != world.snapshot.epoch && in_cluster {
+            self.shared.written.has_moved();
+        }
+        self.shared.held.look_again();
+        if !Arc::ptr_eq(&old.catalogue, &world.catalogue) || !self.catalogue_read.replace(true) {
+            let rows = &world.catalogue;
+            if let Some(family) = rows.family {
+                let version = world.snapshot.version_number;
+                let catalogue = Catalogue::from_rows(family, version, &rows.rows);
+                *self.catalogue.borrow_mut() = Rc::new(catalogue);
+            }
+        }
+        self.catalogue_mark.set(world.catalogue_read);
+        lost
+    }
+
+    /// Whether DDL has touched stored code since it was read.
+    pub(crate) fn is_catalogue_stale(&self) -> bool {
+        let read = self.catalogue_mark.get();
+        self.shared.monitor.touched().is_beyond(read)
+    }
+
+    /// Whether the statement names stored code that DDL has touched since it was read.
+    pub(crate) fn names_touched(&self, class: &Statement, text: &[u8], database: &[u8]) -> bool {
+        let (read, touched) = (self.catalogue_mark.get(), self.shared.monitor.touched());
+        let catalogue = self.catalogue();
+        catalogue.names_any(class, text, database, &|name| {
+            touched.any(read, |other| *other == *name)
+        })
+    }
+
+    /// Waits until what DDL has touched of the statement's names was read again, as long as that is worth it:
+    /// what cannot be told keeps the session's connection for good.
+    pub(crate) async fn wait_for_catalogue(&self, class: &Statement, text: &[u8], database: &[u8]) {
+        const LIMIT: Duration = Duration::from_secs(3);
+        let begun = Instant::now();
+        let touched = self.shared.monitor.touched();
+        // Not for other sessions' DDL, which may go on for long.
+        while self.is_catalogue_stale()
+            && self.names_touched(class, text, database)
+            && touched.is_readable()
+            && begun.elapsed() < LIMIT
+        {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn note_draining(&self, server: ServerId, draining: bool) {
+        let mut drained = self.drained.borrow_mut();
+        if drained.len() <= server.index() {
+            drained.resize(server.index() + 1, None);
+        }
+        let since = &mut drained[server.index()];
+        *since = draining.then(|| since.unwrap_or_else(Instant::now));
+    }
+
+    /// Whether the server has been drained for longer than transactions may go on there.
+    pub(crate) fn is_drained(&self, server: ServerId) -> bool {
+        let limit = self.shared.options.failover.drain_time_max;
+        let since = self.drained.borrow().get(server.index()).copied().flatten();
+        since.is_some_and(|since| since.elapsed() >= limit)
+    }
+
+    /// There is no primary.
+    pub(crate) fn lacks_primary(&self) -> bool {
+        self.without_since.get().is_some()
+    }
+
+    /// There is none, and until lately there was.
+    pub(crate) fn has_just_lost_primary(&self, lately: Duration) -> bool {
+        let since = self.without_since.get();
+        since.is_some_and(|since| since.elapsed() < lately)
+    }
+
+    /// A second has passed: no wait is thought of that failed long ago.
+    pub(super) fn sweep(&self, tick: u64) {
+        self.tick.set(tick);
+        let late = self.late_until.get();
+        let late = late.iter().enumerate().filter(|(_, until)| **until > tick);
+        self.late.set(late.fold(0, |bits, (at, _)| bits | 1 << at));
+    }
+
+    /// Whether the server is the primary.
+    pub(crate) fn is_primary(&self, server: ServerId) -> bool {
+        self.primary() == Some(server)
+    }
+
+    /// The primary, where there is one.
+    pub(crate) fn primary(&self) -> Option<ServerId> {
+        self.with_world(|world| world.snapshot.primary)
+    }
+
+    /// The servers as known now.
+    pub(crate) fn world(&self) -> Arc<World> {
+        self.world.borrow().clone()
+    }
+
+    /// Runs `look` on the servers as known now, without taking a reference.
+    pub(crate) fn with_world<T>(&self, look: impl FnOnce(&World) -> T) -> T {
+        look(&self.world.borrow())
+    }
+
+    /// Stored routines and views as known now.
+    pub(crate) fn catalogue(&self) -> Rc<Catalogue> {
+        self.catalogue.borrow().clone()
+    }
+
+    /// Positions that servers were seen to have reached since the last probe.
+    pub(crate) fn with_known<T>(&self, look: impl FnOnce(&[GtidSet]) -> T) -> T {
+        look(&self.known.borrow())
+    }
+
+    /// Takes over what servers have said since about how far they are.
+    pub(crate) fn take_positions(&self) {
+        let positions = self.shared.monitor.positions();
+        let answers = positions.answers();
+        if self.answers.replace(answers) == answers {
+            return;
+        }
+        let mut taken = self.taken.borrow_mut();
+        taken.resize(self.servers.len(), 0);
+        for (index, number) in taken.iter_mut().enumerate() {
+            let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
+            let Some(found) = positions.newer(server, *number) else {
+                continue;
+            };
+            *number = found.number;
+            let incarnation = self.with_world(|world| {
+                let view = world.snapshot.server(server);
+                view.map(|view| view.incarnation)
+            });
+            if incarnation == Some(found.incarnation) {
+                self.told(server, &found.executed);
+            }
+        }
+    }
+
+    /// Somebody will choose among the replicas by how far they are.
+    pub(crate) fn want_positions(&self) {
+        let positions = self.shared.monitor.positions();
+        self.with_world(|world| {
+            let primary = world.snapshot.primary;
+            let views = world.snapshot.servers.iter();
+            let replicas = views.filter(|view| primary != Some(view.id));
+            replicas.for_each(|view| positions.want(view.id));
+        });
+    }
+
+    /// A server has said how far it is.
+    fn told(&self, server: ServerId, position: &GtidSet) {
+        if let (GtidSet::Log(_), Some(known)) =
+            (position, self.known.borrow_mut().get_mut(server.index()))
+        {
+            // A log that was begun anew is shorter than it was.
+            known.clear();
+        }
+        self.reached(server, position);
+    }
+
+    /// The server of a connection was seen to have reached `position`.
+    pub(crate) fn reached_on(&self, lease: &Lease, position: &GtidSet) {
+        if lease.is_there() {
+            self.reached(lease.server, position);
+        }
+    }
+
+    /// Something was seen of a connection's server that the monitor should look at.
+    pub(crate) fn observe(&self, lease: &Lease, kind: ObservationKind) {
+        if lease.is_there() {
+            self.shared.monitor.observe(lease.server, kind);
+        }
+    }
+
+    /// A server was seen to have reached `position`.
+    fn reached(&self, server: ServerId, position: &GtidSet) {
+        let mut known = self.known.borrow_mut();
+        while known.len() <= server.index() {
+            known.push(GtidSet::new(position.family()));
+        }
+        let known = &mut known[server.index()];
+        if !known.is_comparable(position) {
+            *known = GtidSet::new(position.family());
+        }
+        // Never coalesced: it would claim what the server has not.
+        known.union(position);
+    }
+
+    /// Bounds what somebody must see: no transaction is added that the primary was not seen to have.
+    pub(crate) fn bound(&self, set: &mut GtidSet, intervals_max: usize) {
+        if set.is_wide(intervals_max) {
+            self.with_world(|world| {
+                let primary = world.snapshot.primary_view();
+                set.coalesce(intervals_max, primary.map(|view| &view.executed));
+            });
+        }
+    }
+
+    /// Something was written at `position`.
+    pub(crate) fn wrote(&self, position: &GtidSet) {
+        let bound = |set: &mut GtidSet| self.bound(set, INTERVALS_MAX);
+        self.shared.written.note(self.index, position, &bound);
+        self.shared.monitor.positions().stir();
+    }
+
+    /// Something was written in a cluster: its number in this process's count.
+    pub(crate) fn count_write(&self) -> u64 {
+        self.shared.written.count(self.index)
+    }
+
+    /// What the server can be asked to wait for.
+    pub(crate) fn waits_of(&self, server: ServerId) -> Waits {
+        self.with_world(|world| {
+            let view = world.snapshot.server(server);
+            view.map_or(Waits::Nothing, |view| view.waits)
+        })
+    }
+
+    /// The same of the primary.
+    pub(crate) fn waits_of_primary(&self) -> Waits {
+        self.with_world(|world| {
+            let view = world.snapshot.primary_view();
+            view.map_or(Waits::Nothing, |view| view.waits)
+        })
+    }
+
+    /// Whether something was written, nobody knows where, since the primary was asked last how far it
+    /// is.
+    pub(crate) fn has_hidden(&self) -> bool {
+        self.shared.written.hidden() != Some(self.found.get())
+    }
+
+    /// The primary was asked when `hidden` writes were hidden, and answered `frontier`.
+    pub(crate) fn found(&self, hidden: u64, frontier: &GtidSet) {
+        if self.found.get() != hidden {
+            self.wrote(frontier);
+            self.found.set(hidden);
+        }
+    }
+
+    /// A wait for a position failed on the server.
+    pub(crate) fn set_behind(&self, server: ServerId) {
+        let mut late = self.late_until.get();
+        if let Some(until) = late.get_mut(server.index()) {
+            *until = self.tick.get() + 2;
+        } else {
+            return;
+        }
+        self.late_until.set(late);
+        self.late.set(self.late.get() | 1 << server.index());
+    }
+
+    /// What was just done takes replicas long: for a moment nobody waits for them.
+    pub(crate) fn set_replicas_behind(&self) {
+        let world = self.world();
+        let views = world.snapshot.servers.iter();
+        let replicas = views.filter(|view| world.snapshot.primary != Some(view.id));
+        replicas.for_each(|view| self.set_behind(view.id));
+    }
+
+    /// The servers on which a wait failed in the last second or two, or DDL is on its way: a bit for each.
+    pub(crate) fn behind(&self) -> u64 {
+        self.late.get()
+    }
+
+    /// A server has not said in time how far it is: sessions do not ask again for a while.
+    pub(crate) fn set_deaf(&self) {
+        self.deaf_until.set(Instant::now() + DEAF);
+    }
+
+    /// Whether that was lately.
+    pub(crate) fn is_deaf(&self) -> bool {
+        Instant::now() < self.deaf_until.get()
+    }
+
+    /// Whether a session may ask, for the sake of balance, how far servers are: once in a while one
+    /// may, after `least` at the soonest.
+    pub(crate) fn may_ask(&self, least: Duration) -> bool {
+        let now = Instant::now();
+        let interval = self.ask_interval.get().max(least);
+        let may = now.duration_since(self.asked.get()) >= interval;
+        if may {
+            self.asked.set(now);
+        }
+        may
+    }
+
+    /// A session has asked; `gained`: it could move. The longer nobody can, as replicas are far behind,
+    /// the less often it is tried.
+    pub(crate) fn note_asking(&self, gained: bool) {
+        let (least, most) = ASK_INTERVALS;
+        self.ask_interval.set(match gained {
+            true => least,
+            false => most.min(self.ask_interval.get() * 2),
+        });
+    }
+
+    pub(crate) fn rotation(&self) -> u32 {
+        self.rotation.get()
+    }
+
+    pub(crate) fn rotate(&self) {
+        self.rotation.set(self.rotation.get().wrapping_add(1));
+    }
+
+    /// [`Fresh::drops`](millrace_backend::fresh::Fresh::drops), of all servers together.
+    pub(crate) fn drops(&self) -> u64 {
+        self.with_world(drops)
+    }
+
+    /// The servers' family.
+    pub(crate) fn family(&self) -> Family {
+        self.with_world(|world| match world.snapshot.family {
+            Some(millrace_topology::Family::MariaDb) => Family::MariaDb,
+            _ => Family::MySql,
+        })
+    }
+}
+
+/// How many accounts have been dropped on any server, as far as the monitor has seen.
+pub(super) fn drops(world: &World) -> u64 {
+    world.facts.iter().map(|facts| facts.fresh.drops()).sum()
+}

@@ -1,0 +1,103 @@
+//! The part of a session that others on its thread may touch.
+
+use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use millrace_backend::books::DiagnosticsStore;
+use millrace_backend::state::SessionState;
+use millrace_backend::stream::Plain;
+use millrace_routing::Consistency;
+use millrace_topology::ServerId;
+
+use crate::pins::Pins;
+use crate::roster::Counts;
+
+/// Whose session it is and what it runs on.
+#[derive(Debug, Clone)]
+pub struct Running {
+    /// The account's name.
+    pub user: Box<[u8]>,
+    /// The server and the number of the connection there, while a statement runs or the session
+    /// is pinned.
+    pub on: Option<(ServerId, u32)>,
+}
+
+/// The part of a session that others may touch; they are on the same thread.
+#[derive(Default)]
+pub(crate) struct Handle {
+    pub(crate) uid: u64,
+    pub(crate) user: RefCell<Box<[u8]>>,
+    /// Where the session's lease is.
+    pub(crate) on: Cell<Option<(ServerId, u32)>>,
+    /// The connection on loan was named to a KILL: it is not to be lent to another.
+    pub(crate) tainted: Cell<bool>,
+    /// The statement under way has run for longer than a rule allows.
+    pub(crate) timed_out: Cell<bool>,
+    /// The statement under way was named to a KILL: it is not to be tried elsewhere.
+    pub(crate) interrupted: Cell<bool>,
+    /// That KILL is about to end the session as well.
+    pub(crate) ending: Cell<bool>,
+    /// The session is to end.
+    pub(crate) ended: Cell<bool>,
+    /// The session is to end when it is idle and holds nothing.
+    pub(crate) draining: Cell<bool>,
+    /// The client's socket is to be looked at: the statement has run for a while.
+    pub(crate) check_client: Cell<bool>,
+    /// The server of the kept connection may have to be left.
+    pub(crate) uproot: Cell<bool>,
+    /// The client's socket, to look at as long as the session lives.
+    pub(crate) socket: RefCell<Option<Plain>>,
+    /// A statement runs since this tick; 0: none.
+    pub(crate) busy_since: Cell<u64>,
+    /// When the client last sent something, in ticks.
+    pub(crate) heard: Cell<u64>,
+    /// Seconds after which an idle client is disconnected; 0: never.
+    pub(crate) idle_max: Cell<u64>,
+    /// The session ends because its client was idle for that long.
+    pub(crate) idled: Cell<bool>,
+    /// What another session saved of this one's last statement.
+    pub(crate) saved: Rc<DiagnosticsStore>,
+    /// Where the client is; none for a Unix socket.
+    pub(crate) peer: Option<(IpAddr, u16)>,
+    /// When it connected, in ticks.
+    pub(crate) connected: Cell<u64>,
+    pub(crate) counts: Counts,
+    pub(crate) pins: Pins,
+    /// The client is in a transaction that no server knows of (yet, or any more).
+    pub(crate) begun: Cell<bool>,
+    pub(crate) level: Cell<Consistency>,
+    /// What the client has set; none before the login is done.
+    pub(crate) state: Cell<Option<Rc<SessionState>>>,
+    pub(crate) waker: RefCell<Option<Waker>>,
+}
+
+impl Handle {
+    /// Remembers whom to wake; costs a comparison when nothing changed.
+    pub(crate) fn register(&self, cx: &Context<'_>) {
+        let mut waker = self.waker.borrow_mut();
+        if !waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()))
+        {
+            *waker = Some(cx.waker().clone());
+        }
+    }
+
+    /// Whether the client is gone, where it is time to look.
+    pub(crate) fn has_lost_client(&self, cx: &mut Context<'_>) -> bool {
+        self.register(cx);
+        if !self.check_client.take() {
+            return false;
+        }
+        let socket = self.socket.borrow();
+        socket.as_ref().is_some_and(|socket| socket.peer_closed(cx))
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = &*self.waker.borrow() {
+            waker.wake_by_ref();
+        }
+    }
+}
