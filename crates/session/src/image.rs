@@ -1,11 +1,17 @@
 //! What a client has in its session, as plain data: no socket, no connection, no clock. Each group owns its
 //! fields, what they are at the login, and what COM_RESET_CONNECTION and COM_CHANGE_USER leave of them.
 
-mod fold;
+pub(crate) mod fold;
+pub(crate) mod found_rows;
 pub(crate) mod last;
+pub(crate) mod measuring;
 pub(crate) mod pinned;
+pub(crate) mod pins;
+pub(crate) mod prepared;
 pub(crate) mod reads;
+pub(crate) mod sequences;
 pub(crate) mod transaction;
+pub(crate) mod user_variables;
 pub(crate) mod vars;
 
 use std::rc::Rc;
@@ -21,7 +27,7 @@ use crate::image::pinned::Pinned;
 use crate::image::reads::Reads;
 use crate::image::transaction::TransactionImage;
 use crate::image::vars::Vars;
-use crate::prepared::Statements;
+use crate::image::prepared::Statements;
 
 pub(crate) use crate::image::fold::Ran;
 

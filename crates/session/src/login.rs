@@ -1,6 +1,15 @@
 //! A client's way in: greeting, TLS, proof of the password, and the session's first state.
 //! Passwords are checked against the servers' own accounts; none is configured here.
 
+pub(crate) mod accounts;
+pub(crate) mod admission;
+pub(crate) mod caller;
+pub(crate) mod old_clients;
+pub(crate) mod relayed;
+pub(crate) mod strangers;
+pub(crate) mod verify;
+pub(crate) mod watched_commands;
+
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -30,16 +39,14 @@ use millrace_protocol::{Capabilities, Status};
 use millrace_sql::Family;
 use tracing::debug;
 
-use crate::accounts::Asked;
-use crate::admission::Admission;
-use crate::caller::Caller;
-use crate::failure::{Answer, Failure};
+use crate::login::accounts::Asked;
+use crate::login::admission::Admission;
+use crate::login::caller::Caller;
+use crate::error::{Answer, Failure};
 use crate::image::first_status;
-use crate::old_clients;
-use crate::relayed;
 use crate::session::{Identity, Session};
-use crate::strangers::{spoken, turn_away};
-use crate::verify::verify;
+use crate::login::strangers::{spoken, turn_away};
+use crate::login::verify::verify;
 use crate::worker::learnt::Base;
 use crate::worker::{Entry, Handle, ListenerTls, Worker};
 

@@ -1,5 +1,5 @@
 //! What a session is: the client's stream, what it has set, what it holds. No behaviour beyond
-//! keeping these consistent; [`crate::run`] uses them.
+//! keeping these consistent; [`crate::command`] uses them.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,16 +23,16 @@ use millrace_sql::{Family, Kind, Statement};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use smallvec::SmallVec;
 
-use crate::caller::Caller;
-use crate::failure::Answer;
+use crate::login::caller::Caller;
+use crate::error::Answer;
 use crate::image::SessionImage;
 use crate::login::error_packet;
-use crate::obey::Obeying;
-use crate::outcome::Outcome;
-use crate::pins::{Cause, KeptFor};
-use crate::route::Route;
+use crate::statement::rule_actions::Obeying;
+use crate::statement::outcome::Outcome;
+use crate::image::pins::{Cause, KeptFor};
+use crate::statement::route::Route;
 use crate::worker::{Entry, Handle, Worker};
-use crate::written::{Concealing, INTERVALS_MAX};
+use crate::worker::written::{Concealing, INTERVALS_MAX};
 
 /// The flags that shape what a server sends; a pooled connection must have the client's.
 const SHAPE: Capabilities = Capabilities::FOUND_ROWS
@@ -444,7 +444,7 @@ mod tests {
     use millrace_backend::stream::Plain;
 
     use super::*;
-    use crate::admission::{Admission, tests::shared};
+    use crate::login::admission::{Admission, tests::shared};
 
     /// A session under a command, with this stream to its client.
     fn session(worker: Rc<Worker>, handle: Rc<Handle>, client: Plain) -> Session {

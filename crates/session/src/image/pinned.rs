@@ -1,7 +1,7 @@
 //! What of a session lives on the server connection that it keeps.
 
-use crate::measuring::Measuring;
-use crate::pins::KeptFor;
+use crate::image::measuring::Measuring;
+use crate::image::pins::KeptFor;
 
 /// What would be lost with the session's connection.
 #[derive(Debug, Default)]

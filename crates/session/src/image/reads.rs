@@ -6,7 +6,7 @@ use millrace_routing::Consistency;
 use millrace_sql::Family;
 use millrace_topology::{GtidSet, ServerId};
 
-use crate::consistency::Seen;
+use crate::statement::consistency::Seen;
 
 /// The level, the position, and what was read where.
 pub(crate) struct Reads {

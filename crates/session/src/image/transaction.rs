@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use crate::journal::Journal;
-use crate::rerun::Rerun;
+use crate::failover::journal::Journal;
+use crate::failover::replay::Rerun;
 
 /// A session's transaction, and what SET TRANSACTION said of the next.
 #[derive(Default)]

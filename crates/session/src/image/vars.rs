@@ -6,7 +6,7 @@ use std::rc::Rc;
 use millrace_backend::state::SessionState;
 use millrace_sql::{Charset, Family, LexMode};
 
-use crate::variables::Private;
+use crate::image::user_variables::Private;
 
 /// A session's variables, and what is known of them.
 pub(crate) struct Vars {

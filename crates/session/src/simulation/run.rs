@@ -26,8 +26,8 @@ use super::TIMEOUT;
 use super::connections::{CONNECTIONS, Connections, WORKERS};
 use super::random::Random;
 use super::servers::{Reached, Servers};
-use crate::failure::observed;
-use crate::held::{Held, HeldStatement, Lane, Place};
+use crate::error::observed;
+use crate::failover::wait_queue::{Held, HeldStatement, Lane, Place};
 use crate::options::FailoverOptions;
 
 const SESSIONS: usize = 12;

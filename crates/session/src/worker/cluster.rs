@@ -12,9 +12,9 @@ use millrace_routing::Catalogue;
 use millrace_sql::{Family, Statement};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, Waits};
 
-use crate::pools::Pools;
+use crate::worker::pools::Pools;
 use crate::worker::Shared;
-use crate::written::INTERVALS_MAX;
+use crate::worker::written::INTERVALS_MAX;
 
 /// A worker's sessions ask for the sake of balance once in this time at most: the least, and the most
 /// where it was in vain.

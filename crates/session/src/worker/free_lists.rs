@@ -7,8 +7,8 @@ use std::time::Instant;
 use millrace_backend::rooms::Rooms;
 use millrace_sql::{LexMode, Shapes, Statement};
 
-use crate::journal::{Begun, Journal, Kept};
-use crate::outcome::Outcome;
+use crate::failover::journal::{Begun, Journal, Kept};
+use crate::statement::outcome::Outcome;
 
 /// The size of the buffers that sessions borrow; bytes.
 const BUFFER: usize = 16 * 1024;

@@ -11,8 +11,8 @@ use millrace_backend::stream::Plain;
 use millrace_routing::Consistency;
 use millrace_topology::ServerId;
 
-use crate::pins::Pins;
-use crate::roster::Counts;
+use crate::image::pins::Pins;
+use crate::worker::processlist::Counts;
 
 /// Whose session it is and what it runs on.
 #[derive(Debug, Clone)]

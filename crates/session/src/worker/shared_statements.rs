@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use millrace_backend::prepared::{ById, StatementUid};
 
-use crate::prepared::{Alike, ClientStatement, Likeness};
+use crate::image::prepared::{Alike, ClientStatement, Likeness};
 
 /// Statements that are remembered, at most.
 const STATEMENTS_MAX: usize = 10_000;

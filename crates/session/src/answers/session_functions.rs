@@ -1,0 +1,457 @@
+//! Functions and variables that ask about the session or its last statement, where the server's
+//! connection would answer for another: the client's own connection number, and what is known of
+//! a last statement whose connection others have used since.
+
+use millrace_backend::pool::Lease;
+use millrace_sql::{Family, Flags, Kind, LexMode, Statement, classify};
+use millrace_topology::ServerId;
+
+use crate::answers::columns::{Columns, Token};
+use crate::error::Answer;
+use crate::statement::request::Request;
+use crate::session::Session;
+
+/// What a text may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Question {
+    ConnectionId,
+    RowCount,
+    FoundRows,
+    WarningCount,
+    ErrorCount,
+}
+
+/// The statement asks about the one before it.
+pub(crate) fn is_about_last(class: &Statement) -> bool {
+    let counts = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
+    class.kind == Kind::Diagnostics || class.flags.intersects(counts)
+}
+
+/// It asks for ROW_COUNT() beside LAST_INSERT_ID(), which may have to be read or set first: a statement
+/// that counts rows of its own.
+fn counts_beside_id(class: &Statement) -> bool {
+    class
+        .flags
+        .contains(Flags::USES_ROW_COUNT | Flags::USES_LAST_INSERT_ID)
+}
+
+impl Session {
+    /// The statement is about the one before, and no connection is kept that knows.
+    fn asks_back(&self, class: &Statement) -> bool {
+        // In several statements, one asks about another.
+        (self.lease.is_none() || self.kept_without_messages() || counts_beside_id(class))
+            && class.kind != Kind::Multi
+            && is_about_last(class)
+    }
+
+    /// Reads what the statement asks about the one before from the connections that know, where
+    /// the statement itself may find them changed: what it needs besides is set on them first.
+    pub(crate) async fn fetch_answers(&mut self, request: &Request<'_>) {
+        let class = request.class;
+        let needs = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
+        let changes = class.flags.intersects(needs) || !class.functions.is_empty();
+        if class.kind == Kind::Diagnostics || !self.asks_back(class) {
+            return;
+        }
+        let asked = [
+            self.image.last.messages.at,
+            self.image.last.found_rows.at,
+            self.image.last.last_at(),
+        ];
+        for (server, seq) in asked.into_iter().flatten() {
+            if !changes && self.suits(server, class, request.access) {
+                continue;
+            }
+            if let Some(mut own) = self.take_own(server, seq) {
+                self.save_own_diagnostics(&mut own).await;
+                own.give_back();
+            }
+        }
+        // Meanwhile others may have begun to use the others of these connections.
+        self.wait_until_saved().await;
+    }
+
+    /// Reads what can be asked about the last statement from the connections that know.
+    pub(crate) async fn gather_answers(&mut self) {
+        self.wait_until_saved().await;
+        let asked = [
+            self.image.last.messages.at,
+            self.image.last.found_rows.at,
+            self.image.last.last_at(),
+        ];
+        for (server, seq) in asked.into_iter().flatten() {
+            if let Some(mut own) = self.take_own(server, seq) {
+                self.save_own_diagnostics(&mut own).await;
+                own.give_back();
+            }
+        }
+        self.wait_until_saved().await;
+    }
+
+    /// The text with what the statement asks about the one before in place of the questions,
+    /// where no connection can answer them any more; none where there is nothing to replace.
+    pub(crate) fn with_known_answers(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Result<Option<Vec<u8>>, Answer> {
+        let class = request.class;
+        if !self.asks_back(class) {
+            return Ok(None);
+        }
+        let messages = class.kind == Kind::Diagnostics;
+        let about_messages = messages || class.flags.contains(Flags::USES_WARNING_COUNT);
+        let about_rows = class.flags.contains(Flags::USES_ROW_COUNT);
+        let last = self.image.last.last_at();
+        let (diagnostics, found) = (self.image.last.messages.at, self.image.last.found_rows.at);
+        let has_messages = about_messages && diagnostics.is_some() && self.is_idle_at(diagnostics);
+        let has_rows = match has_messages {
+            true => last == diagnostics,
+            // Its LAST_INSERT_ID() may have to be read first, and that is a statement too.
+            false => {
+                let also_id = class.flags.contains(Flags::USES_LAST_INSERT_ID);
+                about_rows && !also_id && self.is_idle_at(last)
+            }
+        };
+        let has_found = match has_messages || has_rows {
+            true => found == if has_messages { diagnostics } else { last },
+            false => self.is_idle_at(found),
+        };
+        // A kept connection knows all but messages, and what its count was before that.
+        let (kept, beside_id) = (self.lease.is_some(), counts_beside_id(class));
+        let has_rows = has_rows || (kept && !beside_id);
+        let has_found = has_found || (kept && !(beside_id && self.image.last.found_rows.known));
+        // To give the connection the one would change the other there.
+        let has_rows = has_rows && (has_found || !class.flags.contains(Flags::USES_FOUND_ROWS));
+        self.image.last.collect_saved();
+        // MariaDB forgets the messages as soon as a table is opened (observed).
+        let forgets = self.image.family == Family::MariaDb && !class.tables.is_empty();
+        let counts = self.image.last.saved_message_counts();
+        let counts = counts.filter(|_| !has_messages && !forgets);
+        let row_count = self.image.last.row_count;
+        let found_rows = match class.flags.contains(Flags::USES_FOUND_ROWS) && !has_found {
+            true => self.known_found_rows()?,
+            false => 0,
+        };
+        // In these forms a column keeps its type.
+        let number = |number: i64, function| format!("COALESCE({number},{function}())");
+        let unsigned =
+            |number: u64, variable| format!("IF(1,CAST({number} AS UNSIGNED),@@{variable})");
+        let answered = substitute(text, |question| match question {
+            Question::RowCount if !has_rows => Some(number(row_count, "ROW_COUNT")),
+            Question::FoundRows if !has_found => Some(number(found_rows, "FOUND_ROWS")),
+            Question::WarningCount => {
+                counts.map(|(warnings, _)| unsigned(warnings, "warning_count"))
+            }
+            Question::ErrorCount => counts.map(|(_, errors)| unsigned(errors, "error_count")),
+            _ => None,
+        });
+        Ok(answered)
+    }
+
+    /// FOUND_ROWS(), or an error where it went with its connection.
+    pub(crate) fn known_found_rows(&self) -> Result<i64, Answer> {
+        if !self.image.last.found_rows.known {
+            let text = "Millrace: the connection that FOUND_ROWS() asks about was lost";
+            return Err(Answer::client(1105, b"HY000", text));
+        }
+        Ok(i64::try_from(self.image.last.found_rows.count).unwrap_or(i64::MAX))
+    }
+
+    /// GET DIAGNOSTICS asks for more than was saved.
+    pub(crate) fn has_lost_diagnostics(&mut self, class: &Statement) -> bool {
+        let is_get = class.flags.contains(Flags::ASSIGNS_USER_VARS);
+        let asked = self.image.last.diagnosed(class);
+        let alone = self.lease.is_none() || self.kept_without_messages();
+        alone && is_get && (asked.is_none() || !self.is_idle_at(asked))
+    }
+
+    /// The statement asks for messages on a connection that it should not run on: one without a database,
+    /// where the session has chosen one since, or any where its transaction is yet to begin.
+    pub(crate) fn has_left_messages(&mut self, class: &Statement) -> bool {
+        let Some((server, seq)) = self.image.last.messages.at.filter(|_| is_about_last(class))
+        else {
+            return false;
+        };
+        if let Some(kept) = &self.lease
+            && kept.books.last_statement() != (server, seq)
+        {
+            // The statement itself runs on the one that is kept.
+            return true;
+        }
+        if self.image.tx.is_deferred() {
+            return self.lease.is_none();
+        }
+        let uid = self.handle.uid;
+        !self.image.vars.state.database.is_empty() && self.pool_of(server, false).has_own(uid, seq)
+    }
+
+    /// The connection of a statement of this session, where it is free and unused since. The session may
+    /// have chosen its first database since: its connections are of another pool from then on.
+    pub(crate) fn take_own(&mut self, server: ServerId, seq: u64) -> Option<Lease> {
+        let uid = self.handle.uid;
+        let own = self.pool(server).try_take_own(uid, seq);
+        own.or_else(|| match self.image.vars.state.database.is_empty() {
+            true => None,
+            false => self.pool_of(server, false).try_take_own(uid, seq),
+        })
+    }
+
+    /// The connection of a statement of this session is free and unused since.
+    pub(crate) fn is_idle_at(&mut self, at: Option<(ServerId, u64)>) -> bool {
+        let Some((server, seq)) = at else {
+            return false;
+        };
+        let uid = self.handle.uid;
+        self.pool(server).has_own(uid, seq)
+    }
+}
+
+/// The statement asks for the client's connection number now. What it defines, such as a view or a
+/// column's default, asks each time it is used, and must be stored as it was written.
+pub(crate) fn asks_own_number(class: &Statement) -> bool {
+    class.flags.contains(Flags::USES_CONNECTION_ID) && class.kind != Kind::Ddl
+}
+
+/// The text with the client's own connection number, which it was greeted with and may name to
+/// KILL, in place of CONNECTION_ID().
+pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
+    substitute(text, |question| {
+        let own = || format!("COALESCE(CAST({id} AS UNSIGNED),CONNECTION_ID())");
+        (question == Question::ConnectionId).then(own)
+    })
+}
+
+/// Whether a text that [`with_connection_id`] made still depends on its connection's number: it names
+/// CONNECTION_ID() beside the client's own number, for the column's type, and may ask in other ways.
+pub(crate) fn asks_connection(text: &[u8], lex: &LexMode) -> bool {
+    let bare = substitute(text, |question| {
+        (question == Question::ConnectionId).then(|| "1".to_owned())
+    });
+    let mut class = Statement::default();
+    classify(bare.as_deref().unwrap_or(text), lex, &mut class);
+    class.flags.contains(Flags::USES_CONNECTION_ID)
+}
+
+/// The text with the answers in place of the questions; none where nothing is to be replaced or
+/// not all of the text is plain to see. A column that would have been named after the question
+/// still is.
+fn substitute(text: &[u8], answer: impl Fn(Question) -> Option<String>) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(text.len() + 32);
+    let mut columns = Columns::default();
+    let mut replaced = false;
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        let mut value = None;
+        let (length, token) = match rest[0] {
+            quote @ (b'\'' | b'"' | b'`') => (quoted_length(rest, quote)?, Token::Word),
+            b'#' => (line_length(rest), Token::Comment),
+            b'-' if rest.starts_with(b"-- ") => (line_length(rest), Token::Comment),
+            // These run code, or hold hints.
+            b'/' if [&b"/*!"[..], b"/*M!", b"/*+"]
+                .iter()
+                .any(|open| rest.starts_with(open)) =>
+            {
+                return None;
+            }
+            b'/' if rest.starts_with(b"/*") => {
+                let end = rest.windows(2).skip(2).position(|two| two == b"*/")?;
+                (end + 4, Token::Comment)
+            }
+            byte if byte.is_ascii_alphabetic() || b"_@".contains(&byte) || byte >= 0x80 => {
+                let word = |byte: &u8| {
+                    byte.is_ascii_alphanumeric() || b"_$@.".contains(byte) || *byte >= 0x80
+                };
+                let length = rest.iter().take_while(|byte| word(byte)).count().max(1);
+                let asked = question(&rest[..length], &rest[length..]);
+                let answered = asked.and_then(|(asked, more)| Some((answer(asked)?, more)));
+                match answered {
+                    Some((answer, more)) => {
+                        value = Some(answer);
+                        (length + more, Token::Answer)
+                    }
+                    None => (length, Token::Word),
+                }
+            }
+            byte if byte.is_ascii_whitespace() => {
+                out.push(byte);
+                at += 1;
+                continue;
+            }
+            byte => (1, Token::Sign(byte)),
+        };
+        columns.before(text, at, length, token, &mut out);
+        match &value {
+            Some(value) => out.extend_from_slice(value.as_bytes()),
+            None => out.extend_from_slice(&rest[..length]),
+        }
+        replaced |= value.is_some();
+        columns.after(text, at, length, token, &out);
+        at += length;
+    }
+    columns.finish(text, &mut out);
+    replaced.then_some(out)
+}
+
+/// What a word with what stands after it asks for, and how much of the latter belongs to it.
+fn question(word: &[u8], after: &[u8]) -> Option<(Question, usize)> {
+    const CALLS: [(&str, Question); 3] = [
+        ("connection_id", Question::ConnectionId),
+        ("row_count", Question::RowCount),
+        ("found_rows", Question::FoundRows),
+    ];
+    if let Some(variable) = word.strip_prefix(b"@@") {
+        let name = ["session.", "local."]
+            .iter()
+            .find_map(|scope| {
+                let (head, name) = variable.split_at_checked(scope.len())?;
+                head.eq_ignore_ascii_case(scope.as_bytes()).then_some(name)
+            })
+            .unwrap_or(variable);
+        return match () {
+            () if name.eq_ignore_ascii_case(b"warning_count") => Some((Question::WarningCount, 0)),
+            () if name.eq_ignore_ascii_case(b"error_count") => Some((Question::ErrorCount, 0)),
+            () => None,
+        };
+    }
+    let (_, asked) = CALLS
+        .iter()
+        .find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()))?;
+    Some((*asked, empty_call(after)?))
+}
+
+/// The length of a line with its end.
+fn line_length(text: &[u8]) -> usize {
+    let end = text.iter().position(|byte| *byte == b'\n');
+    end.map_or(text.len(), |end| end + 1)
+}
+
+/// The length of `()` with blanks, where the text begins so.
+fn empty_call(text: &[u8]) -> Option<usize> {
+    let inner = text.strip_prefix(b"(")?;
+    let blanks = inner
+        .iter()
+        .take_while(|byte| byte.is_ascii_whitespace())
+        .count();
+    (inner.get(blanks) == Some(&b')')).then_some(blanks + 2)
+}
+
+/// The length of a quoted string or name; none where it does not end or holds a backslash.
+fn quoted_length(text: &[u8], quote: u8) -> Option<usize> {
+    let mut at = 1;
+    loop {
+        match *text.get(at)? {
+            b'\\' => return None,
+            byte if byte == quote => return Some(at + 1),
+            _ => at += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(text: &str) -> Option<String> {
+        let answer = |question| {
+            Some(match question {
+                Question::ConnectionId => "7".to_owned(),
+                Question::RowCount => "8".to_owned(),
+                Question::FoundRows => return None,
+                Question::WarningCount => "9".to_owned(),
+                Question::ErrorCount => "10".to_owned(),
+            })
+        };
+        let text = substitute(text.as_bytes(), answer)?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    #[test]
+    fn the_connections_number_is_asked_for_no_more() {
+        let mode = LexMode::new(Family::MySql, 90_704);
+        for (text, asks) in [
+            ("SELECT CONNECTION_ID()", false),
+            ("KILL QUERY CONNECTION_ID( )", false),
+            ("SELECT CONNECTION_ID() + connection_id() FROM t", false),
+            ("SELECT CONNECTION_ID(), @@pseudo_thread_id", true),
+            ("SELECT CONNECTION_ID(), CONNECTION_ID(/* so */)", true),
+        ] {
+            let own = with_connection_id(text.as_bytes(), 7).unwrap_or_default();
+            assert_eq!(asks_connection(&own, &mode), asks, "{text}");
+        }
+    }
+
+    #[test]
+    fn answers_take_the_questions_place() {
+        let cases = [
+            (
+                "SELECT CONNECTION_ID()",
+                Some("SELECT 7 AS `CONNECTION_ID()`"),
+            ),
+            ("select connection_id( ) x", Some("select 7 x")),
+            ("select connection_id() limits", Some("select 7 limits")),
+            (
+                "select connection_id() LIMIT 1",
+                Some("select 7 AS `connection_id()` LIMIT 1"),
+            ),
+            (
+                "SELECT CONNECTION_ID()INTO @a",
+                Some("SELECT 7 AS `CONNECTION_ID()`INTO @a"),
+            ),
+            ("KILL CONNECTION_ID()", Some("KILL 7")),
+            ("SELECT 'connection_id()'", None),
+            ("SELECT x.connection_id()", None),
+            (
+                "SELECT /* a' */ CONNECTION_ID()",
+                Some("SELECT /* a' */ 7 AS `CONNECTION_ID()`"),
+            ),
+            ("SELECT /*! CONNECTION_ID() */", None),
+            (
+                "SELECT CONNECTION_ID() # it's",
+                Some("SELECT 7 AS `CONNECTION_ID()` # it's"),
+            ),
+            (
+                "SELECT (CONNECTION_ID())",
+                Some("SELECT (7) AS `(CONNECTION_ID())`"),
+            ),
+            (
+                "SELECT DISTINCT 1+CONNECTION_ID() , @b:=@@warning_count FROM t",
+                Some(
+                    "SELECT DISTINCT 1+7 AS `1+CONNECTION_ID()` , \
+                     @b:=9 AS `@b:=@@warning_count` FROM t",
+                ),
+            ),
+            (
+                "SELECT f(`a`, connection_id()), 2 IN (1,row_count()) x",
+                Some("SELECT f(`a`, 7) AS `f(``a``, connection_id())`, 2 IN (1,8) x"),
+            ),
+            (
+                "SELECT row_count() IS NULL, -row_count() AS y, (SELECT row_count() FROM t)",
+                Some(
+                    "SELECT 8 IS NULL AS `row_count() IS NULL`, -8 AS y, \
+                     (SELECT 8 FROM t) AS `(SELECT row_count() FROM t)`",
+                ),
+            ),
+            (
+                "SELECT 1 + /* c */ row_count()",
+                Some("SELECT 1 + /* c */ 8"),
+            ),
+            (
+                "INSERT INTO t SELECT row_count()",
+                Some("INSERT INTO t SELECT 8"),
+            ),
+            ("SET @a = ROW_COUNT()", Some("SET @a = 8")),
+            ("SELECT FOUND_ROWS()", None),
+            (
+                "SELECT 5, @@session.warning_count, @@error_count",
+                Some("SELECT 5, 9 AS `@@session.warning_count`, 10 AS `@@error_count`"),
+            ),
+            ("SELECT @@global.warning_count", None),
+            ("SELECT row_count", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(answered(text).as_deref(), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Writes down what an open transaction does, as far as it can be run again, and what is known of it
+//! otherwise. Sends nothing.
+
+use crate::statement::request::Task;
+use std::time::Instant;
+
+use millrace_backend::error::ServerError;
+use millrace_backend::pool::Lease;
+use millrace_metrics::PinReason;
+use millrace_protocol::{Status, packet};
+use millrace_sql::{Access, Flags, Kind};
+
+use crate::image::transaction::Transaction;
+use crate::failover::journal::{About, Answered, Begun, Executed, Journal, Spoilt, is_replayable};
+use crate::statement::attempt::is_plain_execution;
+use crate::statement::outcome::Outcome;
+use crate::answers::session_functions::is_about_last;
+use crate::statement::request::{Main, Request, Types};
+use crate::failover::replay::commits;
+use crate::session::Session;
+
+impl Session {
+    /// Whether the statement's answer is to be summed up and written down.
+    pub(crate) fn is_recorded(&self, request: &Request<'_>) -> bool {
+        let class = request.runs();
+        let in_transaction = self.handle.pins.has(PinReason::Transaction)
+            || self.image.tx.is_deferred()
+            || self.image.autocommit_off()
+            || class.kind == Kind::Begin;
+        let counts = match request.task {
+            Task::Query | Task::Execute | Task::Use => true,
+            // Nobody runs these again: they spoil the journal.
+            Task::CloseCursor | Task::Kill | Task::Administer | Task::ProcessInfo => true,
+            Task::Prepare(_) | Task::Fetch | Task::Ping => false,
+            Task::FieldList | Task::Statistics | Task::Replicate => false,
+        };
+        in_transaction
+            && counts
+            && !matches!(class.kind, Kind::Commit | Kind::Rollback)
+            && self
+                .image
+                .tx
+                .journal
+                .as_ref()
+                .is_none_or(|journal| journal.is_whole())
+    }
+
+    /// Writes down a statement of the open transaction that has been answered. What it changed on the
+    /// session has not been taken in yet.
+    pub(crate) fn record(&mut self, lease: &Lease, request: &Request<'_>) {
+        let class = request.runs();
+        if class.kind == Kind::Begin && self.running.outcome.error.is_none() {
+            // It commits what was open.
+            self.image.tx.journal = None;
+        }
+        let mut journal = match self.image.tx.journal.take() {
+            Some(journal) => journal,
+            None => self.begin_journal(lease, Some(request)),
+        };
+        let needs_insert_id = self.needs_insert_id(request);
+        let about = About {
+            last_insert_id: lease.books.insert_id().filter(|_| needs_insert_id),
+            uses_insert_id: self.uses_insert_id(request),
+            last: is_about_last(class),
+        };
+        let replayable = match request.task {
+            Task::Use => true,
+            Task::CloseCursor | Task::Kill | Task::Administer => false,
+            _ => is_replayable(class) && is_replayable_outside(request),
+        };
+        // What it is to find would have to be set between it and the one before.
+        let torn = about.last && needs_insert_id;
+        let options = &self.worker.options().failover;
+        let all_max = self.worker.journals_max();
+        if !replayable || torn {
+            journal.spoil(Spoilt::Statement);
+        } else if journal.has_room(self.length(request), Instant::now(), options, all_max) {
+            self.write_down(request, about, &mut journal);
+        }
+        self.image.tx.journal = Some(journal);
+    }
+
+    /// The bytes that a journal has to keep of a command.
+    fn length(&self, request: &Request<'_>) -> usize {
+        match request.main {
+            Main::Packet(packet) => packet.len(),
+            Main::Execute { packet, id, .. } => {
+                let statement = self.image.statements.get(id);
+                let long = statement.map(|statement| &*statement.long_data);
+                let long = long.unwrap_or_default().iter();
+                packet.len() + long.map(|(_, data)| data.len()).sum::<usize>()
+            }
+        }
+    }
+
+    fn write_down(&self, request: &Request<'_>, about: About, journal: &mut Journal) {
+        let executed = match request.main {
+            Main::Packet(packet) => {
+                journal.room().extend_from_slice(packet);
+                None
+            }
+            Main::Execute { id, types, packet } => {
+                let Some(executed) = self.write_execution(id, types, packet, journal) else {
+                    return journal.spoil(Spoilt::Statement);
+                };
+                Some(executed)
+            }
+        };
+        let options = &self.worker.options().failover;
+        let (state, answer) = (
+            self.image.vars.state.clone(),
+            Answered::of(&self.running.outcome),
+        );
+        journal.add(
+            request.task.expect(),
+            executed,
+            state,
+            answer,
+            about,
+            options,
+        );
+    }
+
+    /// Whether LAST_INSERT_ID() may be part of what the statement does. That of a column's default
+    /// is not (both families refuse it there).
+    fn uses_insert_id(&self, request: &Request<'_>) -> bool {
+        request.class.flags.contains(Flags::USES_LAST_INSERT_ID)
+            || !request.class.functions.is_empty()
+            || self.image.vars.switches.names_last_row
+            || (request.access == Access::Write
+                && self.worker.cluster.catalogue().triggers().last_insert_id)
+    }
+
+    /// The journal of the transaction that is open, or opened by `request`.
+    pub(crate) fn begin_journal(
+        &self,
+        lease: &Lease,
+        request: Option<&Request<'_>>,
+    ) -> Box<Journal> {
+        let (text, read_only) = match &self.image.tx.state {
+            Transaction::Deferred { text, read_only } => (Some(text.clone()), *read_only),
+            Transaction::None => (None, false),
+        };
+        let known = text.is_some()
+            || request.is_some_and(|request| request.class.kind == Kind::Begin)
+            || (self.image.autocommit_off() && !self.handle.pins.has(PinReason::Transaction));
+        let begun = Begun {
+            one_shot: match text {
+                Some(_) => self.image.tx.next.clone(),
+                None => Vec::new(),
+            },
+            text,
+            read_only,
+            on_primary: self.worker.cluster.is_primary(lease.server),
+            state: self.image.vars.state.clone(),
+            last_insert_id: match self.image.last.insert_id.at {
+                None => Some(self.image.last.insert_id.value),
+                Some(_) => lease.books.insert_id(),
+            },
+            insert_id_seen: self.image.last.insert_id.seen,
+            private_version: self.image.vars.private.version,
+        };
+        let mut journal = self.worker.lists.take_journal(begun);
+        if !known {
+            // In one command with other statements, in a procedure: what it did is not written down.
+            // Where no answer said that it is open, an error may have ended it.
+            let open = self.image.status.contains(Status::IN_TRANS) || self.image.tx.next_waits;
+            journal.wrote = true;
+            (journal.uncertain, journal.committed) = (!open, !open);
+        }
+        if !known || self.image.tx.next_waits {
+            journal.spoil(Spoilt::Begin);
+        }
+        journal
+    }
+
+    /// Writes an execution's packets: its long data, and itself with its parameters' types.
+    fn write_execution(
+        &self,
+        id: u32,
+        types: Types,
+        packet: &[u8],
+        journal: &mut Journal,
+    ) -> Option<Executed> {
+        let statement = self.image.statements.get(id)?;
+        let short = packet.len() < packet::MAX_PAYLOAD;
+        if !short || statement.cursor {
+            return None;
+        }
+        self.append_long_data(id, 0, journal.room());
+        if types != Types::LeftOut {
+            journal.room().extend_from_slice(packet);
+        } else if !self.append_with_types(id, packet, journal.room()) {
+            return None;
+        }
+        Some(Executed {
+            id,
+            text: statement.text.clone(),
+            context: statement.context.clone(),
+        })
+    }
+
+    /// Looks, after a statement has been taken in, whether its transaction goes on.
+    pub(crate) fn keep_journal(&mut self, outcome: &Outcome, request: &Request<'_>) {
+        let implicit = self.image.autocommit_off();
+        let Some(journal) = self.image.tx.journal.as_mut() else {
+            return;
+        };
+        if !self.handle.pins.has(PinReason::Transaction) {
+            if let Some(journal) = self.image.tx.journal.take() {
+                self.worker.lists.put_journal(journal);
+            }
+            return;
+        }
+        let class = request.runs();
+        journal.wrote |= request.access == Access::Write;
+        match &outcome.error {
+            Some(error) => {
+                // Most of what commits does so before it looks whether it can be done.
+                let commits = commits(request);
+                if commits || may_end_transaction(error) {
+                    journal.uncertain = true;
+                    journal.committed |= commits;
+                    journal.spoil(Spoilt::Statement);
+                }
+            }
+            None if !outcome.has_status => {}
+            None => {
+                journal.uncertain = false;
+                // Without autocommit it may be another that is open now.
+                journal.committed &= implicit;
+                if matches!(class.kind, Kind::Commit | Kind::Rollback) {
+                    // AND CHAIN: the next has begun.
+                    (journal.wrote, journal.committed) = (false, false);
+                    journal.spoil(Spoilt::Begin);
+                }
+            }
+        }
+    }
+}
+
+/// What surrounds the statement allows it: MariaDB's bulk executions and those that open a cursor
+/// are more than one statement and one answer.
+pub(crate) fn is_replayable_outside(request: &Request<'_>) -> bool {
+    match request.main {
+        Main::Packet(_) => request.inner.is_none(),
+        Main::Execute { packet, .. } => {
+            let flags = packet.get(packet::HEADER + 5);
+            is_plain_execution(packet)
+                // The lowest bits ask for a cursor.
+                && flags.is_some_and(|flags| flags & 7 == 0)
+        }
+    }
+}
+
+/// Whether a transaction may be over after its statement failed so: deadlocks and other rollbacks, lock
+/// waits (`innodb_rollback_on_timeout`), a full lock table, a record that has changed since it was
+/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong, connections that end.
+fn may_end_transaction(error: &ServerError) -> bool {
+    error.state.starts_with(b"40")
+        || matches!(
+            error.code,
+            1020 | 1053 | 1180 | 1205 | 1206 | 1927 | 3100 | 3101
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_may_have_ended_the_transaction_are_known() {
+        let error = |code, state: &[u8; 5]| ServerError::new(code, state, "");
+        assert!(may_end_transaction(&error(1213, b"40001")));
+        assert!(may_end_transaction(&error(1205, b"HY000")));
+        assert!(!may_end_transaction(&error(1062, b"23000")));
+    }
+}

@@ -1,0 +1,723 @@
+//! An open transaction that has lost its server: what becomes of it, and how it is run again on another,
+//! each answer compared with what the client was told.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use millrace_backend::books::Unread;
+use millrace_backend::conn::number;
+use millrace_backend::error::BackendError;
+use millrace_backend::failovers::FailoverCount;
+use millrace_backend::pool::Lease;
+use millrace_backend::state::write_hex;
+use millrace_metrics::PinReason;
+use millrace_protocol::command::Command;
+use millrace_protocol::{Status, packet};
+use millrace_sql::{Access, Flags, Kind, Statement, TableUse, classify};
+use millrace_topology::ServerId;
+use tracing::debug;
+
+use crate::statement::ended::Stake;
+use crate::error::{Answer, Failure};
+use crate::image::transaction::Transaction;
+use crate::failover::journal::{About, Answered, Entry, Executed, Journal, Spoilt, may_commit};
+use crate::statement::setup::Prelude;
+use crate::statement::refusals::{Meaning, meaning};
+use crate::statement::relay::{Ended, Plan};
+use crate::statement::request::{Main, Request};
+use crate::session::Session;
+use crate::image::user_variables::variable_name;
+
+/// A transaction that waits to be run again.
+#[derive(Debug)]
+pub(crate) struct Rerun {
+    pub(crate) journal: Box<Journal>,
+    /// What the lost connection was to the session.
+    lost: Lost,
+    /// INSERTs that must be told which number to generate, because they would generate another.
+    numbered: Vec<usize>,
+    /// When it was begun again on the connection at hand.
+    begun_again: Option<Instant>,
+}
+
+/// What the session remembers of a connection by.
+#[derive(Debug, Clone, Copy)]
+struct Lost {
+    server: ServerId,
+    seq: u64,
+    unread: Unread,
+}
+
+/// LAST_INSERT_ID() where what it was is not known: a number that no table generates.
+const UNKNOWN_ID: u64 = 9_223_372_036_854_770_001;
+
+/// Why a transaction was not run again to its end.
+enum Stop {
+    /// This server did not let it; another may.
+    Elsewhere(Answer),
+    /// No server will.
+    Never(Spoilt),
+    /// The session is over, or its client gone.
+    Failure(Failure),
+}
+
+impl From<BackendError> for Stop {
+    fn from(error: BackendError) -> Self {
+        let answer = Answer::backend(error);
+        match answer.passing {
+            true => Stop::Elsewhere(answer),
+            false => Stop::Never(Spoilt::Differs),
+        }
+    }
+}
+
+impl Session {
+    /// The kept connection is gone, or of no more use, before the request was answered; `sent`: the
+    /// server may have run it. Answers why, where it may run elsewhere, after its transaction if
+    /// there is one.
+    pub(crate) async fn leave(
+        &mut self,
+        mut lease: Lease,
+        request: &Request<'_>,
+        why: Answer,
+        sent: bool,
+    ) -> Result<Answer, Failure> {
+        let may_move = self.handle.pins.has_only(PinReason::Transaction);
+        let changed = request.access == Access::Write
+            || self
+                .image
+                .tx
+                .journal
+                .as_ref()
+                .is_none_or(|journal| journal.wrote || journal.uncertain);
+        let uncertain = self
+            .image
+            .tx
+            .journal
+            .as_ref()
+            .is_none_or(|journal| journal.uncertain);
+        if may_move && sent && changed && (uncertain || commits(request)) {
+            self.uproot(lease);
+            self.end_transaction();
+            return Err(self.unknown_outcome());
+        }
+        let alive = match sent {
+            true => self.running.runs_since.get(),
+            false => self.last_alive(&lease),
+        };
+        let ended = self.was_ended(&lease, request, Stake::Session, &why, alive);
+        if let Some(told) = ended.await {
+            // As without Millrace: the server has ended what the session had, and so the session.
+            lease.broken = true;
+            self.put_back(lease);
+            return Err(Failure::Fatal(told));
+        }
+        if !may_move {
+            lease.broken = true;
+            let server = lease.server;
+            self.put_back(lease);
+            let monitor = &self.worker.shared.monitor;
+            monitor
+                .failovers()
+                .count(FailoverCount::Failed, Some(server));
+            // What lived on the connection is gone, so the session cannot go on.
+            return Err(Failure::Fatal(why));
+        }
+        self.uproot(lease);
+        if sent && request.access == Access::Write {
+            self.running.route.ended = Some(Answer::unknown_outcome());
+        }
+        self.running.route.lost += u8::from(sent);
+        if u32::from(self.running.route.lost) > self.worker.options().failover.retries_max {
+            // It may be what ends its servers.
+            return Err(self.lose_transaction(Spoilt::NoServer));
+        }
+        self.resume(request)?;
+        Ok(why)
+    }
+
+    /// Leaves the server of the open transaction, which is to be run again before anything else is.
+    pub(crate) fn uproot(&mut self, mut lease: Lease) {
+        let lost = Lost {
+            server: lease.server,
+            seq: lease.books.last_seq(),
+            unread: lease.books.unread(),
+        };
+        // So the server rolls back.
+        lease.broken = true;
+        let journal = match self.image.tx.journal.take() {
+            Some(journal) => journal,
+            None => self.begin_journal(&lease, None),
+        };
+        self.put_back(lease);
+        self.unpin(PinReason::Transaction);
+        // For who lists sessions: it is in a transaction, and no server knows of it.
+        self.handle.begun.set(true);
+        self.image.tx.rerun = Some(Box::new(Rerun {
+            journal,
+            lost,
+            numbered: Vec::new(),
+            begun_again: None,
+        }));
+    }
+
+    /// Looks whether the transaction that has lost its server has to be run again for this request,
+    /// and whether it can be.
+    pub(crate) fn resume(&mut self, request: &Request<'_>) -> Result<(), Failure> {
+        let Some(rerun) = &self.image.tx.rerun else {
+            return Ok(());
+        };
+        let flags = request.class.flags;
+        let plain = !flags.intersects(Flags::CHAIN | Flags::RELEASE);
+        let over = match request.class.kind {
+            Kind::Rollback => plain,
+            Kind::Commit => plain && rerun.journal.has_nothing_to_commit(),
+            _ => false,
+        };
+        if over {
+            // Nothing is to be ended any more: it is only to be answered.
+            self.end_transaction();
+            return Ok(());
+        }
+        let options = &self.worker.options().failover;
+        let private = rerun.journal.begun.private_version != self.image.vars.private.version;
+        let spoilt = rerun.journal.spoilt(Instant::now(), options);
+        match spoilt.or(private.then_some(Spoilt::Statement)) {
+            Some(why) => Err(self.lose_transaction(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// The open transaction is over, and nothing of it was done; where an earlier statement may have
+    /// committed it, that is not known.
+    pub(crate) fn lose_transaction(&mut self, why: Spoilt) -> Failure {
+        let rerun = self.image.tx.rerun.as_ref();
+        let committed = rerun.is_some_and(|rerun| rerun.journal.committed);
+        let server = rerun.map(|rerun| rerun.lost.server);
+        self.end_transaction();
+        if committed {
+            return self.unknown_outcome();
+        }
+        let failovers = self.worker.shared.monitor.failovers();
+        failovers.count(FailoverCount::Failed, server);
+        self.worker.metrics().replay_failed(why.label());
+        Answer::transaction_lost(why).into()
+    }
+
+    /// Nobody can tell whether the statement under way was committed.
+    pub(crate) fn unknown_outcome(&self) -> Failure {
+        self.count_unknown();
+        Answer::unknown_outcome().into()
+    }
+
+    pub(crate) fn count_unknown(&self) {
+        let failovers = self.worker.shared.monitor.failovers();
+        failovers.count(FailoverCount::UnknownOutcome, self.running.route.server);
+    }
+
+    /// The session is in no transaction any more.
+    pub(crate) fn end_transaction(&mut self) {
+        self.image.tx.reset();
+        self.handle.begun.set(false);
+        self.unpin(PinReason::Transaction);
+        self.image.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
+    }
+
+    /// Has a connection take over from one that broke under the request: what that has left behind is
+    /// looked for, and the transaction is run again. The inner error says that this server does not do.
+    pub(crate) async fn take_over(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<Result<(), Answer>, Failure> {
+        if let Some(ended) = self.running.route.ended.take() {
+            let left = self.look_what_it_left(lease, request, &ended).await?;
+            if left.is_err() {
+                self.running.route.ended = Some(ended);
+                return Ok(left);
+            }
+        }
+        self.run_again(lease, request, wait).await
+    }
+
+    /// Runs the transaction again, on a connection that was just leased; the inner error says that this
+    /// server does not do. `wait`: it is to wait for the session's position first.
+    async fn run_again(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<Result<(), Answer>, Failure> {
+        let Some(mut rerun) = self.image.tx.rerun.take() else {
+            return Ok(Ok(()));
+        };
+        rerun.begun_again = None;
+        let why = match self.run_all_again(lease, &mut rerun, wait).await {
+            Ok(()) => {
+                self.settle_rerun(lease, *rerun);
+                return Ok(Ok(()));
+            }
+            Err(why) => why,
+        };
+        lease.broken = true;
+        match why {
+            Stop::Elsewhere(answer) => {
+                // Before that, it was a pool's connection like any other.
+                if let Some(alive) = rerun.begun_again
+                    && let ended = self.was_ended(lease, request, Stake::Session, &answer, alive)
+                    && let Some(told) = ended.await
+                {
+                    self.end_transaction();
+                    return Err(Failure::Fatal(told));
+                }
+                self.image.tx.rerun = Some(rerun);
+                Ok(Err(answer))
+            }
+            Stop::Never(why) => Err(self.lose_transaction(why)),
+            Stop::Failure(failure) => {
+                self.end_transaction();
+                Err(failure)
+            }
+        }
+    }
+
+    async fn run_all_again(
+        &mut self,
+        lease: &mut Lease,
+        rerun: &mut Rerun,
+        wait: bool,
+    ) -> Result<(), Stop> {
+        if rerun.journal.wrote {
+            let keeps = match self.tables_written(&rerun.journal) {
+                Some(tables) => self.keeps_rows(lease, &tables).await?,
+                None => true,
+            };
+            if keeps {
+                return Err(Stop::Never(Spoilt::NonTransactional));
+            }
+        }
+        loop {
+            self.begin_again(lease, &rerun.journal, wait).await?;
+            rerun.begun_again = Some(Instant::now());
+            let Some(at) = self.repeat(lease, rerun).await? else {
+                return Ok(());
+            };
+            rerun.numbered.push(at);
+            lease.query("ROLLBACK").await?;
+        }
+    }
+
+    /// The tables that a transaction's statements change; none where they cannot be told.
+    fn tables_written(&self, journal: &Journal) -> Option<Vec<Box<[u8]>>> {
+        let mut names = Vec::new();
+        let mut class = self.worker.lists.take_statement();
+        let known = journal.entries.iter().enumerate().all(|(at, entry)| {
+            let payload = packet::payload(journal.packets(at));
+            let text: &[u8] = match (
+                &entry.executed,
+                Command::parse(&payload, self.client.capabilities),
+            ) {
+                (Some(executed), _) => &executed.text,
+                (None, Ok(Command::Query(query))) => query.text,
+                _ => return true,
+            };
+            classify(text, &self.image.vars.lex, &mut class);
+            self.add_written(&class, text, &entry.state.database, &mut names)
+        });
+        self.worker.lists.put_statement(class);
+        known.then_some(names)
+    }
+
+    /// Adds the tables that a statement changes; false where it may change others, because it calls
+    /// functions that are not known to only read, or is too long.
+    fn add_written(
+        &self,
+        class: &Statement,
+        text: &[u8],
+        database: &[u8],
+        names: &mut Vec<Box<[u8]>>,
+    ) -> bool {
+        if class.flags.contains(Flags::TRUNCATED) {
+            return false;
+        }
+        if !class.functions.is_empty() {
+            let mut calls = class.clone();
+            calls.access_if_calls_read = Access::Read;
+            let catalogue = self.worker.cluster.catalogue();
+            if catalogue.effective_access(&calls, text, database) == Access::Write {
+                return false;
+            }
+        }
+        written_by(class, text, names);
+        true
+    }
+
+    /// Whether one of these tables keeps the rows of a statement that is rolled back: they may be there
+    /// already. A view is taken for what it may hide.
+    async fn keeps_rows(
+        &mut self,
+        lease: &mut Lease,
+        tables: &[Box<[u8]>],
+    ) -> Result<bool, BackendError> {
+        if tables.is_empty() {
+            return Ok(false);
+        }
+        let mut list = Vec::new();
+        for name in tables {
+            list.extend_from_slice(if list.is_empty() { b"" } else { b"," });
+            write_hex(&mut list, "_utf8mb4", name);
+        }
+        let list = String::from_utf8_lossy(&list);
+        let question = format!(
+            "SELECT 1 FROM information_schema.TABLES WHERE LOWER(TABLE_NAME) IN ({list}) \
+             AND COALESCE(ENGINE,_utf8mb4'') NOT IN \
+             (SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS=_utf8mb4'YES') LIMIT 1"
+        );
+        self.leave_last_user(lease).await?;
+        let found = lease.query(&question).await?;
+        Ok(!found.is_empty())
+    }
+
+    /// A write was ended with its server or connection, and would run again here. Looks whether all that it did
+    /// there was undone; the error is what the client is told otherwise.
+    async fn look_what_it_left(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        ended: &Answer,
+    ) -> Result<Result<(), Answer>, Failure> {
+        let keeps = match self.written_by_request(request) {
+            Some(tables) => self.keeps_rows(lease, &tables).await,
+            None => Ok(true),
+        };
+        match keeps {
+            Ok(false) => Ok(Ok(())),
+            Ok(true) => {
+                if self.image.tx.rerun.is_some() {
+                    self.end_transaction();
+                }
+                Err(Failure::Answer(ended.clone()))
+            }
+            Err(error) => {
+                lease.broken = true;
+                Ok(Err(Answer::backend(error)))
+            }
+        }
+    }
+
+    /// The tables that a request changes; none where they cannot be told.
+    fn written_by_request(&self, request: &Request<'_>) -> Option<Vec<Box<[u8]>>> {
+        let mut tables = Vec::new();
+        let database = &self.image.vars.state.database;
+        let known = match (request.inner, &request.main) {
+            (Some((class, text)), _) => self.add_written(class, text, database, &mut tables),
+            (None, Main::Execute { id, .. }) => {
+                let statement = self.image.statements.get(*id)?;
+                let database = &statement.context.database;
+                self.add_written(&statement.class, &statement.text, database, &mut tables)
+            }
+            (None, Main::Packet(packet)) => {
+                let payload = packet::payload(packet);
+                let Ok(Command::Query(query)) = Command::parse(&payload, self.client.capabilities)
+                else {
+                    return None;
+                };
+                self.add_written(request.class, query.text, database, &mut tables)
+            }
+        };
+        known.then_some(tables)
+    }
+
+    /// What the session before may still ask about the connection is saved.
+    async fn leave_last_user(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
+        let mut prelude = Prelude::default();
+        if lease.books.is_missed_by_other(self.handle.uid) {
+            self.save_unread(lease, &mut prelude);
+        }
+        lease.books.disown();
+        self.run_steps(lease, &mut prelude).await
+    }
+
+    /// Brings the connection to where the transaction began, and begins it.
+    async fn begin_again(
+        &mut self,
+        lease: &mut Lease,
+        journal: &Journal,
+        wait: bool,
+    ) -> Result<(), Stop> {
+        let begun = &journal.begun;
+        self.leave_last_user(lease).await?;
+        let uid = self.handle.uid;
+        if lease
+            .books
+            .has_foreign_variables(uid, self.image.vars.private.version)
+        {
+            self.clear_foreign(lease).await?;
+        }
+        let mut prelude = Prelude::default();
+        self.restore_private(lease, None, &mut prelude);
+        self.track_again(lease, &mut prelude);
+        if wait {
+            self.wait_for_position(lease, &mut prelude);
+        }
+        self.replay(lease, &begun.state, &mut prelude);
+        let id = match begun.last_insert_id {
+            Some(id) => id,
+            None if journal.last_change().is_some() => UNKNOWN_ID,
+            None => begun.insert_id_seen,
+        };
+        set_insert_id(lease, id, &mut prelude);
+        for text in &begun.one_shot {
+            lease.one_shot = true;
+            prelude.query(lease, text);
+        }
+        if let Some(text) = &begun.text {
+            prelude.query(lease, text);
+        }
+        Ok(self.run_steps(lease, &mut prelude).await?)
+    }
+
+    /// Sends the statements and compares their answers. Answers which INSERT has to be told its number,
+    /// where it generated another.
+    async fn repeat(
+        &mut self,
+        lease: &mut Lease,
+        rerun: &mut Rerun,
+    ) -> Result<Option<usize>, Stop> {
+        for at in 0..rerun.journal.entries.len() {
+            let numbered = rerun.numbered.contains(&at);
+            let told = self.send_again(lease, &rerun.journal, at, numbered).await?;
+            let entry = &rerun.journal.entries[at];
+            let answer = self.hear_again(lease, entry).await?;
+            if let Some(id) = told {
+                let id = id.to_le_bytes();
+                let close = [5, 0, 0, 0, 0x19, id[0], id[1], id[2], id[3]];
+                lease.send(&close, 0).await.map_err(BackendError::Io)?;
+            }
+            if answer == entry.answer {
+                continue;
+            }
+            if !numbered && entry.answer.differs_in_number_only(answer) {
+                return Ok(Some(at));
+            }
+            debug!(
+                statement = at,
+                before = ?entry.answer,
+                now = ?answer,
+                "a transaction comes out differently on another server"
+            );
+            return Err(Stop::Never(Spoilt::Differs));
+        }
+        Ok(None)
+    }
+
+    /// Sends a statement again. Answers the number of a prepared statement that is to be closed after
+    /// it.
+    async fn send_again(
+        &mut self,
+        lease: &mut Lease,
+        journal: &Journal,
+        at: usize,
+        numbered: bool,
+    ) -> Result<Option<u32>, Stop> {
+        let entry = &journal.entries[at];
+        // What was set before it has been set again by the statements before it.
+        lease.state = entry.state.clone();
+        let mut bytes = journal.packets(at).to_vec();
+        let mut closing = None;
+        if let Some(executed) = &entry.executed {
+            let (id, own) = self.number_of(lease, executed).await?;
+            closing = own.then_some(id);
+            put_number(&mut bytes, id);
+        }
+        let mut prelude = Prelude::default();
+        let state = entry.state.clone();
+        self.replay(lease, &state, &mut prelude);
+        if numbered {
+            let text = format!("SET @@session.insert_id={}", entry.answer.insert_id);
+            prelude.query(lease, text.as_bytes());
+        }
+        self.give_insert_id(lease, journal, at, &mut prelude)
+            .await?;
+        if !prelude.bytes.is_empty() {
+            self.run_steps(lease, &mut prelude).await?;
+        }
+        lease
+            .send_statement(&bytes, 1)
+            .await
+            .map_err(BackendError::Io)?;
+        lease.books.forget_insert_id();
+        Ok(closing)
+    }
+
+    /// Sees to it that a statement finds the LAST_INSERT_ID() that it found before. Where that was
+    /// not known and comes from before the transaction, a statement that uses it cannot be run again;
+    /// for what the client may ask after the transaction's last statement, the number that it was
+    /// told has to do, as it does outside of transactions.
+    async fn give_insert_id(
+        &mut self,
+        lease: &mut Lease,
+        journal: &Journal,
+        at: usize,
+        prelude: &mut Prelude,
+    ) -> Result<(), Stop> {
+        let About {
+            last_insert_id,
+            uses_insert_id,
+            ..
+        } = journal.entries[at].about;
+        if let Some(id) = last_insert_id {
+            if lease.books.insert_id() != Some(id) {
+                set_insert_id(lease, id, prelude);
+            }
+            return Ok(());
+        }
+        let last = journal.last_change() == Some(at);
+        if journal.begun.last_insert_id.is_some() || !(uses_insert_id || last) {
+            return Ok(());
+        }
+        if !prelude.bytes.is_empty() {
+            self.run_steps(lease, prelude).await?;
+        }
+        let question = "SELECT CAST(LAST_INSERT_ID() AS UNSIGNED) LIMIT 1";
+        let rows = lease.query(question).await?;
+        if number(&rows, 0) != Some(UNKNOWN_ID) {
+            return Ok(());
+        }
+        if uses_insert_id {
+            return Err(Stop::Never(Spoilt::Statement));
+        }
+        set_insert_id(lease, journal.begun.insert_id_seen, prelude);
+        Ok(())
+    }
+
+    /// The connection's number for a prepared statement; true where nobody else knows of it.
+    async fn number_of(
+        &mut self,
+        lease: &mut Lease,
+        executed: &Executed,
+    ) -> Result<(u32, bool), Stop> {
+        let id = executed.id;
+        let uid = match self.image.statements.get(id) {
+            Some(open) if Rc::ptr_eq(&open.text, &executed.text) => Some(open.uid),
+            // It was closed, and its number may be another's.
+            _ => None,
+        };
+        if let Some(uid) = uid {
+            let number = match self.held_prepared(lease, id) {
+                Some((number, _)) => Ok(number),
+                None => self.prepare_anew(lease, id).await.map_err(Stop::Failure)?,
+            };
+            // It is told the types of this execution.
+            lease.prepared.note_types(uid, 0);
+            return match number {
+                Ok(number) => Ok((number, false)),
+                Err(answer) if answer.passing => Err(Stop::Elsewhere(answer)),
+                Err(_) => Err(Stop::Never(Spoilt::Differs)),
+            };
+        }
+        let mut prelude = Prelude::default();
+        self.replay(lease, &executed.context, &mut prelude);
+        let prepared = self.prepare_now(lease, &mut prelude, &executed.text).await;
+        Ok((prepared?, true))
+    }
+
+    /// Reads the answer of a statement that was sent again.
+    async fn hear_again(&mut self, lease: &mut Lease, entry: &Entry) -> Result<Answered, Stop> {
+        let plan = Plan {
+            discard: true,
+            sums: true,
+            ..Plan::default()
+        };
+        match self.relay(lease, entry.expect, &plan).await {
+            Ok(Ended::Whole) => {}
+            Ok(Ended::Held(_) | Ended::Lost | Ended::Unasked(_)) => {
+                let lost = std::io::ErrorKind::ConnectionAborted;
+                return Err(BackendError::Io(lost.into()).into());
+            }
+            Err(failure) => return Err(Stop::Failure(failure)),
+        }
+        match &self.running.outcome.error {
+            Some(error) if meaning(error) != Meaning::Own => {
+                Err(Stop::Elsewhere(Answer::server((**error).clone())))
+            }
+            _ => Ok(Answered::of(&self.running.outcome)),
+        }
+    }
+
+    /// The transaction stands where it stood: the connection takes the lost one's place.
+    fn settle_rerun(&mut self, lease: &mut Lease, rerun: Rerun) {
+        let Rerun { journal, lost, .. } = rerun;
+        lease.settle();
+        lease.state = self.image.vars.state.clone();
+        let (uid, store) = (self.handle.uid, &self.handle.saved);
+        lease.books.replaces(uid, lost.seq, lost.unread, store);
+        let (before, now) = ((lost.server, lost.seq), (lease.server, lost.seq));
+        self.image.last.moved(before, now);
+        if self.image.last.server == Some(lost.server) {
+            self.image.last.server = Some(lease.server);
+        }
+        self.image.tx.state = Transaction::None;
+        self.handle.begun.set(false);
+        self.pin(PinReason::Transaction);
+        self.image.tx.journal = Some(journal);
+        let failovers = self.worker.shared.monitor.failovers();
+        failovers.count(FailoverCount::Replayed, Some(lost.server));
+    }
+}
+
+/// Whether the request may commit the transaction that is open.
+pub(crate) fn commits(request: &Request<'_>) -> bool {
+    let (class, text) = match (request.inner, &request.main) {
+        (Some((inner, body)), _) => (inner, Some(body)),
+        (None, Main::Packet(packet)) => (request.class, Some(*packet)),
+        (None, Main::Execute { .. }) => (request.class, None),
+    };
+    !request.prepares() && may_commit(class, text)
+}
+
+fn set_insert_id(lease: &mut Lease, id: u64, prelude: &mut Prelude) {
+    let text = format!("SET @@session.last_insert_id={id}");
+    prelude.query(lease, text.as_bytes());
+    lease.books.set_insert_id(id);
+}
+
+/// Adds the tables that a statement names to change them.
+fn written_by(class: &Statement, text: &[u8], names: &mut Vec<Box<[u8]>>) {
+    let written = |usage| matches!(usage, TableUse::Write | TableUse::Define);
+    for table in class.tables.iter().filter(|table| written(table.usage)) {
+        let name = variable_name(table.name.of(text));
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+}
+
+/// Writes a statement's number into each of an execution's packets.
+fn put_number(bytes: &mut [u8], id: u32) {
+    let mut at = 0;
+    while let Some(header) = bytes.get(at..).and_then(packet::header) {
+        let field = at + packet::HEADER + 1;
+        if let Some(field) = bytes.get_mut(field..field + 4) {
+            field.copy_from_slice(&id.to_le_bytes());
+        }
+        at += packet::HEADER + header.len as usize;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_into_every_packet() {
+        let mut bytes = Vec::new();
+        packet::frame(&mut bytes, 0, &[0x18, 0, 0, 0, 0, 1, 0, b'x']);
+        packet::frame(&mut bytes, 0, &[0x17, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        put_number(&mut bytes, 0x0403_0201);
+        assert_eq!(bytes[4..9], [0x18, 1, 2, 3, 4]);
+        assert_eq!(bytes[16..21], [0x17, 1, 2, 3, 4]);
+        assert_eq!(bytes[21..], [0, 1, 0, 0, 0]);
+    }
+}

@@ -1,0 +1,301 @@
+//! How a statement waits for a server that can run it. What becomes of it then is for
+//! [`crate::command`] to say.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use millrace_backend::failovers::FailoverCount;
+use millrace_backend::monitor::World;
+use millrace_backend::pool::Lease;
+use millrace_metrics::ErrorClass;
+use millrace_routing::{NoServer, Target, is_for_primary};
+use millrace_sql::Kind;
+use millrace_topology::ServerId;
+
+use crate::error::{Answer, Failure};
+use crate::failover::wait_queue::{HeldStatement, Lane, Place};
+use crate::failover::journal::Spoilt;
+use crate::statement::request::{Main, Request};
+use crate::command::{Tried, metric_kind};
+use crate::session::Session;
+use crate::worker::Worker;
+
+/// Between two attempts of the first that waits, while the server that should run it cannot be
+/// reached and nobody says that there is another.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest that a statement of a listener for replicas waits for one.
+const REPLICA_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// Why a wait ended.
+enum Turn {
+    /// It is this statement's.
+    Ours,
+    /// It was killed.
+    Interrupted,
+    /// So was the session, or the process ends.
+    Ended,
+}
+
+/// Counts a statement that waits, for as long as it lives.
+struct Counted(Rc<Worker>);
+
+impl Counted {
+    fn new(worker: &Rc<Worker>) -> Self {
+        worker.metrics().held();
+        Counted(worker.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.metrics().hold_ended();
+    }
+}
+
+impl Session {
+    /// Whether a request has to wait because others do, who came before.
+    pub(crate) fn must_queue(&self, request: &Request<'_>) -> bool {
+        self.worker.shared.held.count() > 0 && self.needs_primary(request)
+    }
+
+    /// Whether nothing but the primary will do.
+    fn needs_primary(&self, request: &Request<'_>) -> bool {
+        self.weigh(request, None, |_, _, session, _| {
+            is_for_primary(session, request.access)
+        })
+    }
+
+    /// Waits for a server that can run the request and has it run there, as often as it takes.
+    /// `why` it does not run now; none where others wait.
+    pub(crate) async fn hold(
+        &mut self,
+        request: &Request<'_>,
+        why: Option<Answer>,
+    ) -> Result<Lease, Failure> {
+        let lane = match self.needs_primary(request) {
+            true if self.may_do_without(request) => Lane::Either,
+            true => Lane::Primary,
+            false => Lane::Reader,
+        };
+        let mut why = why.unwrap_or_else(|| Answer::no_server(NoServer::NoPrimary));
+        let (begun, limit) = (Instant::now(), self.hold_time());
+        let bytes = self.bytes_of(request);
+        let class = request.runs();
+        self.wrote_nothing_yet();
+        let place = self.enter(metric_kind(class.kind).as_str(), lane, bytes, &why)?;
+        let _counted = Counted::new(&self.worker);
+        loop {
+            self.wrote_nothing_yet();
+            let ready = |session: &mut Session| session.candidates(request).is_ok();
+            self.turn(&place, begun, limit, &why, ready).await?;
+            place.go();
+            self.running.runs_since.set(Instant::now());
+            match self.try_servers(request, Some(&place)).await? {
+                Tried::Answered(lease) => {
+                    let monitor = &self.worker.shared.monitor;
+                    monitor.failovers().served(lease.server);
+                    return Ok(lease);
+                }
+                Tried::NotYet(answer) => why = answer,
+            }
+            place.back();
+            let rest = limit.saturating_sub(begun.elapsed());
+            if rest.is_zero() {
+                self.wrote_nothing_yet();
+                return Err(self.in_vain(self.told(&why).waited(limit)));
+            }
+            tokio::time::sleep(PAUSE.min(rest)).await;
+        }
+    }
+
+    /// No server has the statement, or the one that had has done nothing of it: nobody's reads wait for
+    /// what it writes.
+    fn wrote_nothing_yet(&mut self) {
+        self.running.touching = None;
+        if self.running.route.ended.is_none()
+            && self.running.route.lost == 0
+            && let Some(concealing) = self.running.concealing.take()
+        {
+            concealing.told();
+        }
+    }
+
+    /// A connection to the primary, as soon as there is one.
+    pub(crate) async fn primary_lease(&mut self) -> Result<Lease, Failure> {
+        self.lease_of(|world| world.snapshot.primary).await
+    }
+
+    /// A connection to the primary, or for lack of one to any server that takes reads.
+    pub(crate) async fn any_lease(&mut self) -> Result<Lease, Failure> {
+        let world = self.worker.cluster.world();
+        let mut judges = world.snapshot.judges();
+        if let Some(free) = judges.find(|judge| !self.pool(*judge).is_full()) {
+            let state = self.image.vars.state.clone();
+            match self
+                .pool(free)
+                .take(self.handle.uid, &state, self.version_on(free))
+                .await
+            {
+                Ok(lease) => return Ok(lease),
+                Err(error) => drop(self.unavailable(free, error)),
+            }
+        }
+        self.lease_of(|world| world.snapshot.judges().next()).await
+    }
+
+    /// A connection to the server that is chosen, as soon as there is one.
+    async fn lease_of(
+        &mut self,
+        choose: impl Fn(&World) -> Option<ServerId>,
+    ) -> Result<Lease, Failure> {
+        let mut place: Option<Place> = None;
+        let (begun, limit) = (Instant::now(), self.hold_time());
+        let mut why = Answer::no_server(NoServer::NoPrimary);
+        let mut counted = None;
+        loop {
+            let server = self.worker.cluster.with_world(&choose);
+            if let Some(server) = server {
+                let state = self.image.vars.state.clone();
+                let (pool, uid) = (self.pool(server), self.handle.uid);
+                let version = self.version_on(server);
+                match pool.take(uid, &state, version).await {
+                    Ok(lease) => {
+                        self.note_version(&lease);
+                        return Ok(lease);
+                    }
+                    Err(error) => why = self.unavailable(server, error),
+                }
+                if !why.passing {
+                    return Err(why.into());
+                }
+                if let Some(place) = &place {
+                    place.back();
+                    let rest = limit.saturating_sub(begun.elapsed());
+                    if rest.is_zero() {
+                        return Err(self.in_vain(self.told(&why).waited(limit)));
+                    }
+                    tokio::time::sleep(PAUSE.min(rest)).await;
+                }
+            }
+            let held = match place.take() {
+                Some(place) => place,
+                None => self.enter(metric_kind(Kind::Set).as_str(), Lane::Primary, 0, &why)?,
+            };
+            counted.get_or_insert_with(|| Counted::new(&self.worker));
+            let ready =
+                |session: &mut Session| session.worker.cluster.with_world(&choose).is_some();
+            self.turn(&held, begun, limit, &why, ready).await?;
+            held.go();
+            place = Some(held);
+        }
+    }
+
+    fn hold_time(&self) -> Duration {
+        let limit = self.worker.options().failover.hold_time_max;
+        match self.client.target {
+            Target::ReplicasOnly => limit.min(REPLICA_WAIT_MAX),
+            _ => limit,
+        }
+    }
+
+    fn bytes_of(&self, request: &Request<'_>) -> usize {
+        let (Main::Packet(packet) | Main::Execute { packet, .. }) = request.main;
+        let journal = self
+            .image
+            .tx
+            .rerun
+            .as_ref()
+            .map_or(0, |rerun| rerun.journal.len());
+        packet.len() + journal
+    }
+
+    fn enter(
+        &mut self,
+        kind: &'static str,
+        lane: Lane,
+        bytes: usize,
+        why: &Answer,
+    ) -> Result<Place, Failure> {
+        let statement = HeldStatement {
+            session: self.id,
+            account: self.client.identity.account.user.clone(),
+            waited: Duration::ZERO,
+            bytes,
+            kind,
+            lane,
+        };
+        match self.worker.shared.held.enter(statement) {
+            Ok(place) => {
+                let monitor = &self.worker.shared.monitor;
+                monitor.failovers().count(FailoverCount::Held, None);
+                Ok(place)
+            }
+            Err(full) => Err(self.in_vain(self.told(why).no_room(&full))),
+        }
+    }
+
+    /// Waits until it is the place's turn and `ready` says yes.
+    async fn turn(
+        &mut self,
+        place: &Place,
+        begun: Instant,
+        limit: Duration,
+        why: &Answer,
+        mut ready: impl FnMut(&mut Session) -> bool,
+    ) -> Result<(), Failure> {
+        let rest = limit.saturating_sub(begun.elapsed());
+        let waiting = poll_fn(|cx| self.poll_turn(cx, place, &mut ready));
+        let Ok(turn) = tokio::time::timeout(rest, waiting).await else {
+            return Err(self.in_vain(self.told(why).waited(limit)));
+        };
+        match turn {
+            Turn::Ours => Ok(()),
+            Turn::Ended => Err(Failure::Ended),
+            Turn::Interrupted => Err(self.interrupted().await),
+        }
+    }
+
+    fn poll_turn(
+        &mut self,
+        cx: &Context<'_>,
+        place: &Place,
+        ready: &mut impl FnMut(&mut Session) -> bool,
+    ) -> Poll<Turn> {
+        self.handle.register(cx);
+        if self.handle.ended.get() {
+            return Poll::Ready(Turn::Ended);
+        }
+        if self.handle.interrupted.get() {
+            return Poll::Ready(Turn::Interrupted);
+        }
+        match place.poll_turn(cx) {
+            Poll::Ready(()) if ready(self) => Poll::Ready(Turn::Ours),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Why a statement was not run, as it is now: there may be another reason than when it came.
+    fn told(&self, why: &Answer) -> Answer {
+        let of_primary =
+            why.class == ErrorClass::NoServer && self.client.target != Target::ReplicasOnly;
+        self.worker
+            .cluster
+            .with_world(|world| match world.snapshot.primary {
+                None if of_primary => Answer::no_primary(&world.snapshot),
+                _ => why.clone(),
+            })
+    }
+
+    /// What a statement is told that waited in vain, or found no room to.
+    fn in_vain(&mut self, answer: Answer) -> Failure {
+        if self.image.tx.rerun.is_some() {
+            return self.lose_transaction(Spoilt::NoServer);
+        }
+        let monitor = &self.worker.shared.monitor;
+        monitor.failovers().count(FailoverCount::Failed, None);
+        answer.into()
+    }
+}

@@ -1,0 +1,56 @@
+//! MariaDB's sequences: LASTVAL() and PREVIOUS VALUE FOR say what their connection drew last. A column's DEFAULT draws
+//! without a word in the statement, so every write may have.
+
+use millrace_backend::pool::Lease;
+use millrace_sql::{Family, Flags, Statement, Traits};
+
+use crate::error::Answer;
+use crate::statement::request::Request;
+use crate::session::Session;
+
+/// Whether a statement asks for what its connection drew last.
+pub(crate) fn asks_drawn(request: &Request<'_>) -> bool {
+    let class = request.runs();
+    class.flags.contains(Flags::ASKS_DRAWN)
+}
+
+/// Whether a statement may draw from a sequence.
+pub(crate) fn may_draw(class: &Statement) -> bool {
+    class.flags.contains(Flags::SEQUENCE) || class.is(Traits::MAY_DRAW)
+}
+
+impl Session {
+    /// The session is about to draw or to ask, and will keep the connection; another has drawn there last.
+    pub(crate) fn sees_foreign_draws(&self, lease: &Lease, request: &Request<'_>) -> bool {
+        self.image.family == Family::MariaDb
+            && request.class.flags.contains(Flags::SEQUENCE)
+            && lease.books.drew_for_other(self.handle.uid)
+            && self.handle.pins.is_empty()
+    }
+
+    /// Before LASTVAL(): the connection on which the session may have drawn last; none where any will do.
+    ///
+    /// # Errors
+    /// Others have used it since.
+    pub(crate) fn drawing_connection(&mut self) -> Result<Option<Lease>, Answer> {
+        if self.image.family != Family::MariaDb || self.image.tx.rerun.is_some() {
+            return Ok(None);
+        }
+        if let Some(lease) = &self.lease {
+            return match lease.books.drew_for_other(self.handle.uid) {
+                false => Ok(None),
+                true => Err(lost()),
+            };
+        }
+        let Some((server, seq)) = self.image.last.drew_at else {
+            return Ok(None);
+        };
+        self.take_own(server, seq).ok_or_else(lost).map(Some)
+    }
+}
+
+fn lost() -> Answer {
+    let text = "Millrace: other sessions have used the connection that LASTVAL() asks about; ask in the transaction \
+                that draws";
+    Answer::client(1105, b"HY000", text)
+}

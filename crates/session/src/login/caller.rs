@@ -1,0 +1,343 @@
+//! Who is at the other end of a client's connection, and whether the account's row lets such a one in. A
+//! server judges hosts, TLS, certificates and the peer of a Unix socket by the connection that it sees,
+//! and that is Millrace's: what it lets in for that reason is judged here again, by the client's.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use millrace_backend::connect::Address;
+use millrace_backend::names::Resolver;
+use millrace_backend::secret::Secret;
+use millrace_backend::stream::Plain;
+use millrace_backend::user_rows::{Matches, Requires, UserRow, UserRows, matches};
+use rustls::{ProtocolVersion, ServerConnection};
+use tracing::debug;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::error::Answer;
+use crate::options::Hosts;
+use crate::worker::Worker;
+
+/// How long a name in an account's host may take to be resolved.
+const RESOLVED_WITHIN: Duration = Duration::from_secs(2);
+
+/// A client's connection, as far as accounts ask of it.
+#[derive(Debug, Default)]
+pub(crate) struct Caller {
+    /// None for a Unix socket.
+    pub(crate) address: Option<IpAddr>,
+    /// It comes from the machine that Millrace runs on: a server sees both come from the same place.
+    is_local: bool,
+    /// It is a process of Millrace's own user in the operating system, on a Unix socket.
+    is_same_user: bool,
+    tls: Option<CallerTls>,
+}
+
+#[derive(Debug)]
+struct CallerTls {
+    /// As OpenSSL names it.
+    cipher: Box<str>,
+    /// Of a certificate that was verified.
+    certificate: Option<Names>,
+}
+
+/// A certificate's names, as OpenSSL writes them on one line.
+#[derive(Debug, PartialEq, Eq)]
+struct Names {
+    issuer: Box<str>,
+    subject: Box<str>,
+}
+
+/// What a server says of a login that it lets in.
+#[derive(Debug)]
+pub(crate) struct LetIn {
+    /// Where it listens.
+    pub(crate) server: Address,
+    /// The row by which it let Millrace in, `user@host`. Empty where that cannot be asked.
+    pub(crate) current: Box<[u8]>,
+    /// The rows that it may have been; none where they cannot be read.
+    pub(crate) rows: Option<UserRows>,
+    /// Of a proxy user, what the account asks for whose privileges it has; none within where that is not known.
+    pub(crate) required: Option<Option<Requires>>,
+    /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
+    pub(crate) unproven: bool,
+}
+
+impl Caller {
+    /// `peer`: none for a Unix socket.
+    pub(crate) fn new(socket: &Plain, peer: Option<SocketAddr>) -> Caller {
+        let own_user = rustix::process::geteuid().as_raw();
+        let (is_local, is_same_user) = match socket {
+            Plain::Unix(socket) => (
+                true,
+                socket.peer_cred().is_ok_and(|peer| peer.uid() == own_user),
+            ),
+            Plain::Tcp(socket) => {
+                let here = socket.local_addr().ok();
+                let same = here.map(|here| here.ip().to_canonical())
+                    == peer.map(|peer| peer.ip().to_canonical());
+                let looped = peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback());
+                (same || looped, false)
+            }
+        };
+        Caller {
+            address: peer.map(|peer| peer.ip()),
+            is_local,
+            is_same_user,
+            tls: None,
+        }
+    }
+
+    /// The connection is TLS from here on.
+    pub(crate) fn encrypted(&mut self, tls: &ServerConnection) {
+        let certificate = tls
+            .peer_certificates()
+            .and_then(|chain| chain.first())
+            .and_then(|certificate| names(certificate));
+        self.tls = Some(CallerTls {
+            cipher: cipher(tls),
+            certificate,
+        });
+    }
+
+    /// Whether a login that a server let in is one that it would let in from this client. `password`:
+    /// what it was let in with.
+    ///
+    /// # Errors
+    /// What the client is told where it is not.
+    pub(crate) async fn judge(
+        &self,
+        user: &[u8],
+        password: Option<&Secret>,
+        let_in: &LetIn,
+        worker: &Worker,
+    ) -> Result<(), Answer> {
+        let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
+        let by_socket = let_in.server.is_socket() && !self.is_same_user;
+        let Some(rows) = &let_in.rows else {
+            return match by_socket && let_in.unproven {
+                true => Err(self.by_socket(user)),
+                false => Ok(()),
+            };
+        };
+        if let_in.current.is_empty() {
+            // Any of them may be the one; for the client's address there has to be one.
+            let met = |row: &UserRow| !(by_socket && row.by_socket) && self.has(&row.requires);
+            let checked = hosts == Hosts::Check && (!self.is_local || let_in.server.is_socket());
+            let is_for = match self.address.filter(|_| checked) {
+                Some(address) => first_for(rows, address, resolver).await.is_some(),
+                None => true,
+            };
+            return match is_for && rows.iter().all(met) {
+                true => Ok(()),
+                false => Err(self.denied(user, password, "")),
+            };
+        }
+        let Some(row) = rows.named(&let_in.current) else {
+            // It was dropped, or renamed, in between.
+            debug!(
+                user = ?String::from_utf8_lossy(user),
+                current = ?String::from_utf8_lossy(&let_in.current),
+                "the account's row was not found"
+            );
+            return Err(self.denied(user, password, ""));
+        };
+        if by_socket && row.by_socket && !proves(row, password) {
+            return Err(self.by_socket(user));
+        }
+        let is_met = match &let_in.required {
+            Some(of_proxied) => of_proxied.as_ref().is_some_and(|asked| self.has(asked)),
+            None => self.has(&row.requires),
+        };
+        if !is_met {
+            return Err(self.denied(user, password, ""));
+        }
+        let Some(address) = self.address else {
+            return Ok(());
+        };
+        // From the same place a server sees the same address; but not over a socket of its own.
+        let is_seen_alike = self.is_local && !let_in.server.is_socket();
+        if hosts == Hosts::Ignore || is_seen_alike {
+            return Ok(());
+        }
+        let first = first_for(rows, address, resolver).await;
+        if !first.is_some_and(|first| std::ptr::eq(first, row)) {
+            let text = format!(
+                " (Millrace: the servers let in '{}', which is not the account for the client's address; \
+                 see [auth] hosts)",
+                String::from_utf8_lossy(&let_in.current)
+            );
+            return Err(self.denied(user, password, &text));
+        }
+        Ok(())
+    }
+
+    /// Whether some row may let the client in at all. Servers look at hosts, TLS and certificates before they say
+    /// that an account is locked, that its password has expired, or that a database is not for it.
+    pub(crate) async fn may_enter(&self, rows: &UserRows, worker: &Worker) -> bool {
+        let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
+        match self.address.filter(|_| hosts == Hosts::Check) {
+            Some(address) => {
+                let first = first_for(rows, address, resolver).await;
+                first.is_some_and(|row| self.has(&row.requires))
+            }
+            None => rows.iter().any(|row| self.has(&row.requires)),
+        }
+    }
+
+    /// Whether the client's account is of mysql_native_password alone.
+    pub(crate) async fn is_native(&self, rows: &UserRows, worker: &Worker) -> bool {
+        let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
+        match self.address.filter(|_| hosts == Hosts::Check) {
+            Some(address) => match first_for(rows, address, resolver).await {
+                Some(row) => row.is_native,
+                None => rows.are_native(),
+            },
+            None => rows.are_native(),
+        }
+    }
+
+    fn has(&self, requires: &Requires) -> bool {
+        let certificate = self.tls.as_ref().and_then(|tls| tls.certificate.as_ref());
+        match requires {
+            Requires::Nothing => true,
+            Requires::Tls => self.tls.is_some(),
+            Requires::Certificate => certificate.is_some(),
+            Requires::Exactly {
+                certificate: wanted,
+                cipher,
+                issuer,
+                subject,
+            } => {
+                let is = |wanted: &str, has: &str| wanted.is_empty() || wanted == has;
+                let names = match certificate {
+                    Some(names) => is(issuer, &names.issuer) && is(subject, &names.subject),
+                    None => !wanted,
+                };
+                self.tls.as_ref().is_some_and(|tls| is(cipher, &tls.cipher)) && names
+            }
+        }
+    }
+
+    /// What a server says to whom it does not let in. It tells whether there was a password.
+    pub(crate) fn denied(&self, user: &[u8], password: Option<&Secret>, why: &str) -> Answer {
+        let host = match self.address {
+            Some(address) => address.to_canonical().to_string(),
+            None => "localhost".to_owned(),
+        };
+        let user = String::from_utf8_lossy(user);
+        let used = match password.is_some_and(Secret::is_empty) {
+            true => "NO",
+            false => "YES",
+        };
+        let text =
+            format!("Access denied for user '{user}'@'{host}' (using password: {used}){why}");
+        Answer::client(1045, b"28000", text)
+    }
+
+    /// What a server says to who comes over the network to an account of a socket.
+    fn by_socket(&self, user: &[u8]) -> Answer {
+        let host = match self.address {
+            Some(address) => address.to_canonical().to_string(),
+            None => "localhost".to_owned(),
+        };
+        let user = String::from_utf8_lossy(user);
+        let text = format!("Access denied for user '{user}'@'{host}'");
+        Answer::client(1698, b"28000", text)
+    }
+}
+
+/// The password by itself opens the account, whoever is at the socket.
+fn proves(row: &UserRow, password: Option<&Secret>) -> bool {
+    password.is_some_and(|password| row.native_hashes.contains(&password.native_hash()))
+}
+
+/// The row by which a client of that address would be let in.
+async fn first_for<'a>(
+    rows: &'a UserRows,
+    address: IpAddr,
+    resolver: &Resolver,
+) -> Option<&'a UserRow> {
+    for row in rows.iter() {
+        if is_from(row, address, rows.resolves(), resolver).await {
+            return Some(row);
+        }
+    }
+    None
+}
+
+async fn is_from(row: &UserRow, address: IpAddr, resolves: bool, resolver: &Resolver) -> bool {
+    match matches(&row.host, address) {
+        Matches::Yes => true,
+        Matches::No => false,
+        Matches::IfNamed if !resolves => false,
+        // Of names with wildcards no resolver knows; they are nobody's.
+        Matches::IfNamed => {
+            let found = resolver.look_up(&row.host, RESOLVED_WITHIN).await;
+            let is_it = |found: &IpAddr| found.to_canonical() == address.to_canonical();
+            found.iter().any(is_it)
+        }
+    }
+}
+
+/// OpenSSL's short names of what certificates' names are made of.
+const SHORT_NAMES: [(&str, &str); 14] = [
+    ("2.5.4.3", "CN"),
+    ("2.5.4.4", "SN"),
+    ("2.5.4.5", "serialNumber"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.9", "street"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("2.5.4.12", "title"),
+    ("2.5.4.42", "GN"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+    ("1.2.840.113549.1.9.1", "emailAddress"),
+];
+
+fn names(certificate: &[u8]) -> Option<Names> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    Some(Names {
+        issuer: one_line(certificate.issuer()),
+        subject: one_line(certificate.subject()),
+    })
+}
+
+/// `/C=SE/O=Example/CN=client`, as OpenSSL's X509_NAME_oneline writes it.
+fn one_line(name: &x509_parser::x509::X509Name<'_>) -> Box<str> {
+    let mut line = String::new();
+    for attribute in name.iter_attributes() {
+        let kind = attribute.attr_type().to_id_string();
+        let short = SHORT_NAMES.iter().find(|(id, _)| *id == kind);
+        let short = short.map_or(&*kind, |(_, short)| short);
+        let value = attribute.as_slice();
+        line.push('/');
+        line.push_str(short);
+        line.push('=');
+        for byte in value {
+            match byte {
+                b' '..=b'~' => line.push(char::from(*byte)),
+                other => line.push_str(&format!("\\x{other:02X}")),
+            }
+        }
+    }
+    line.into()
+}
+
+/// `TLS_AES_256_GCM_SHA384`, `ECDHE-RSA-AES256-GCM-SHA384`.
+fn cipher(tls: &ServerConnection) -> Box<str> {
+    let suite = tls.negotiated_cipher_suite();
+    let name = suite.map(|suite| format!("{:?}", suite.suite()));
+    let name = name.unwrap_or_default();
+    if tls.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
+        return name.replacen("TLS13_", "TLS_", 1).into();
+    }
+    let plain = name.trim_start_matches("TLS_").replace("_WITH_", "_");
+    let plain = plain
+        .replace("AES_", "AES")
+        .replace("_POLY1305_SHA256", "_POLY1305");
+    plain.replace('_', "-").into()
+}

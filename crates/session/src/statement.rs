@@ -1,0 +1,23 @@
+//! The way of one statement: which servers may run it ([`route_input`], [`directions`]), how it comes by a connection
+//! ([`checkout`]) and what goes ahead of it there ([`setup`]), how it is sent and its answer handed on ([`attempt`],
+//! [`relay`]), what it leaves ([`fold`], [`readback`]), and what an error or a lost connection means for it
+//! ([`refusals`], [`ended`]).
+
+pub(crate) mod attempt;
+pub(crate) mod checkout;
+pub(crate) mod consistency;
+pub(crate) mod directions;
+pub(crate) mod ended;
+pub(crate) mod fold;
+pub(crate) mod gone_database;
+pub(crate) mod outcome;
+pub(crate) mod readback;
+pub(crate) mod refusals;
+pub(crate) mod relay;
+pub(crate) mod request;
+pub(crate) mod role_lost;
+pub(crate) mod route;
+pub(crate) mod route_input;
+pub(crate) mod rule_actions;
+pub(crate) mod setup;
+pub(crate) mod without_primary;

@@ -1,0 +1,93 @@
+//! Whether the server of a kept connection is still what the session needs.
+
+use std::io;
+
+use millrace_backend::error::BackendError;
+use millrace_backend::pool::Lease;
+use millrace_metrics::PinReason;
+use millrace_routing::{NoServer, Target};
+use millrace_sql::Access;
+use millrace_topology::{NoPrimary, ServerId, Snapshot};
+
+use crate::error::Answer;
+use crate::statement::request::Request;
+use crate::session::Session;
+
+impl Session {
+    /// Why the kept connection is not to be used for the request: it is dead, or its server is not the
+    /// primary any more and it would have to be, or is drained.
+    pub(crate) fn reason_to_leave(
+        &self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+    ) -> Option<Answer> {
+        if !lease.is_quiet() {
+            if let Some(said) = lease.farewell().map(Answer::server)
+                && said.is_told_end()
+            {
+                return Some(said);
+            }
+            let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
+            return Some(self.unavailable(lease.server, BackendError::Io(gone)));
+        }
+        let writes = request.access == Access::Write;
+        self.has_lost_ground(lease.server, writes)
+            .then(|| Answer::no_server(NoServer::NoPrimary))
+    }
+
+    /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
+    /// to write outside of a transaction.
+    pub(crate) fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
+        self.worker
+            .cluster
+            .with_world(|world| self.has_lost_ground_in(&world.snapshot, server, writes))
+    }
+
+    /// The same, by this snapshot.
+    pub(crate) fn has_lost_ground_in(
+        &self,
+        snapshot: &Snapshot,
+        server: ServerId,
+        writes: bool,
+    ) -> bool {
+        let in_transaction = self.handle.pins.has(PinReason::Transaction);
+        // What it wrote can only be committed on the primary, whatever the server was when it began.
+        let began_there = self.image.tx.journal.as_ref().is_none_or(|journal| {
+            !journal.begun.read_only && (journal.begun.on_primary || journal.wrote)
+        });
+        let for_primary = match self.client.target {
+            Target::ReplicasOnly => false,
+            _ => writes || (in_transaction && began_there),
+        };
+        // A primary that is drained is still the primary to those that are there.
+        let demoted = snapshot.primary != Some(server)
+            && snapshot.without != Some(NoPrimary::Draining(server));
+        (for_primary && demoted) || (in_transaction && self.worker.cluster.is_drained(server))
+    }
+
+    /// The session is idle, and the server of its kept connection has fallen, was demoted or drained. An
+    /// open transaction leaves it, so that it holds no locks there; what else the session has there
+    /// it may yet ask for.
+    pub(crate) fn look_for_ground(&mut self) {
+        self.handle.uproot.set(false);
+        let Some(mut lease) = self.lease.take() else {
+            return;
+        };
+        let leaves = self.handle.pins.has_only(PinReason::Transaction)
+            && (self.has_lost_ground(lease.server, false) || self.is_down(&mut lease));
+        if leaves {
+            self.uproot(lease);
+        } else {
+            self.lease = Some(lease);
+        }
+    }
+
+    /// Whether a connection has ended with its server. Why it ended otherwise, the next statement asks.
+    fn is_down(&self, lease: &mut Lease) -> bool {
+        let down = self.worker.cluster.with_world(|world| {
+            let view = world.snapshot.server(lease.server);
+            view.is_none_or(|view| !view.health.is_usable())
+        });
+        down && !lease.is_quiet()
+    }
+}

@@ -1,0 +1,907 @@
+//! What goes ahead of a statement, in the same write: what the session before may still ask about
+//! is saved, then the connection is given the session's state, variables and transaction.
+
+use crate::statement::request::Task;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+use std::time::Duration;
+
+use millrace_backend::conn::{BLANK_ID, SAVE_NUMBERS, number, warnings};
+use millrace_backend::error::BackendError;
+use millrace_backend::pool::Lease;
+use millrace_backend::state::{self, SessionState};
+use millrace_metrics::{PinReason, PositionWait, Side};
+use millrace_protocol::command::COM_SET_OPTION;
+use millrace_protocol::packet;
+use millrace_protocol::response::Expect;
+use millrace_protocol::resultset::first_value;
+use millrace_sql::{Access, Flags, Kind, Statement, TableUse, Traits};
+use millrace_topology::{GtidSet, ServerId, Waits};
+use tracing::info;
+
+use crate::error::{Answer, Failure};
+use crate::image::last::IdBefore;
+use crate::image::transaction::Transaction;
+use crate::statement::request::Request;
+use crate::session::Session;
+use crate::image::user_variables;
+use crate::worker::Handle;
+
+/// A command of Millrace's own ahead of the statement, by how its answer is used.
+pub(crate) enum Step {
+    /// An answer without interest.
+    Plain(Expect),
+    /// A part of the session's state is set.
+    State(Expect),
+    /// The database of a state is chosen.
+    Database(Rc<SessionState>),
+    /// A PREPARE of the session's, which may compile no more: that is told to whoever executes it.
+    Named,
+    /// SHOW WARNINGS for the session that used the connection before.
+    SaveWarnings(Rc<Handle>, u64),
+    /// LAST_INSERT_ID() and FOUND_ROWS() for that session.
+    SaveNumbers(Rc<Handle>, u64),
+    /// The wait for a position. In a cluster for all that this process had counted then.
+    Wait(Option<u64>),
+}
+
+/// Commands ahead of the statement.
+#[derive(Default)]
+pub(crate) struct Prelude {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) steps: Vec<Step>,
+    /// One of them can fail, and then a statement that writes must not follow.
+    pub(crate) doubtful: bool,
+    /// A transaction is begun.
+    pub(crate) begins: bool,
+    /// What is proven not to fail on the server once the steps have succeeded.
+    pub(crate) proofs: Vec<u64>,
+}
+
+/// A causal wait, of a cluster's node. Without WSREP_SYNC_WAIT_UPTO_GTID: with a binary log it answers
+/// before what it waits for is visible (observed on 10.11, in 11 of 11,116 reads), and it takes whole seconds
+/// only.
+const CAUSAL_WAIT: &str = "SET STATEMENT wsrep_sync_wait=1 FOR SELECT 0 LIMIT 1";
+
+impl Session {
+    /// Everything that must be said to the connection before the statement.
+    pub(crate) async fn prelude(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<Prelude, BackendError> {
+        let mut prelude = Prelude::default();
+        let uid = self.handle.uid;
+        let own = lease
+            .books
+            .holds(uid, self.image.last.diagnosed(request.class));
+        let asks_own = own && request.class.kind == Kind::Diagnostics;
+        if asks_own || request.task == Task::Ping {
+            // Anything before it would be what it tells about, but for a BEGIN that is put off: on
+            // MariaDB it leaves messages, and on MySQL there are none after it (observed).
+            self.open_transaction(lease, request.class, &mut prelude);
+            return Ok(prelude);
+        }
+        if request.class.kind == Kind::SetRole && self.may_ask_role() {
+            Box::pin(self.ask_role(lease)).await?;
+        }
+        if lease.books.is_missed_by_other(uid) {
+            self.save_unread(lease, &mut prelude);
+        }
+        if self.needs_private(request) {
+            let named = self.executed(request);
+            let closes = request.class.kind == Kind::Deallocate;
+            let named = named.as_deref().map(|name| (name, closes));
+            self.restore_private(lease, named, &mut prelude);
+        }
+        self.adjust_tracking(lease, request.class, &mut prelude);
+        if wait {
+            self.wait_for_position(lease, &mut prelude);
+        }
+        let mut target = self.image.vars.state.clone();
+        if request.class.kind == Kind::Use && target.database != lease.state.database {
+            // The one that the session leaves may be gone.
+            let mut other = SessionState::clone(&target);
+            other.database = lease.state.database.clone();
+            target = self.worker.states.share(other);
+        }
+        if !self.image.vars.gone_databases.is_empty() {
+            target = self.placed(lease, &target, |session| session.needs_database(request));
+        }
+        self.replay(lease, &target, &mut prelude);
+        if request.class.kind == Kind::Multi && !target.multi_statements {
+            // Who did not ask for several statements is protected from them, whatever the connection is
+            // taken for.
+            packet::frame(&mut prelude.bytes, 0, &[COM_SET_OPTION, 1, 0]);
+            prelude.steps.push(Step::Plain(Expect::SetOption));
+        }
+        let held_insert_id = self.image.last.insert_id.at.is_some();
+        if self.needs_insert_id(request) && !self.keeps_insert_id(lease, request) {
+            let uses_found_rows = request.class.flags.contains(Flags::USES_FOUND_ROWS);
+            if uses_found_rows && held_insert_id && !self.image.last.found_rows.known {
+                // To read the one changes the other.
+                Box::pin(self.save_own_diagnostics(lease)).await;
+            }
+            Box::pin(self.restore_insert_id(lease, &mut prelude)).await?;
+        }
+        let clears = self.sees_old_messages(lease, request);
+        if clears {
+            if lease.books.is_of(uid) && lease.books.unread().found_rows {
+                // What clears them counts a row.
+                Box::pin(self.save_own_diagnostics(lease)).await;
+            }
+            prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
+        }
+        // After what clears messages, which counts too.
+        let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
+        if request.class.flags.intersects(counts) {
+            let asked = clears || (held_insert_id && self.image.last.insert_id.at.is_none());
+            self.restore_counts(lease, request.class, asked, &mut prelude);
+        }
+        if !request.prepares() {
+            self.open_transaction(lease, request.class, &mut prelude);
+        }
+        Ok(prelude)
+    }
+
+    /// The wait for the position that the session's reads must see.
+    pub(crate) fn wait_for_position(&self, lease: &Lease, prelude: &mut Prelude) {
+        // Before it is sent: what is counted later may be committed later.
+        let counted = (self.worker.cluster.waits_of(lease.server) == Waits::Cluster)
+            .then(|| self.worker.shared.written.counted());
+        // A write must not follow a wait that was in vain.
+        prelude.doubtful |= counted.is_some();
+        let text = match counted {
+            Some(_) => CAUSAL_WAIT.to_owned(),
+            None => self.wait_statement(),
+        };
+        lease.frame_query(&mut prelude.bytes, text.as_bytes());
+        prelude.steps.push(Step::Wait(counted));
+    }
+
+    /// A statement that answers 0 when the server has what the session's reads must see.
+    fn wait_statement(&self) -> String {
+        let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
+        // The connection's collation may still be another session's: with utf16 a bare literal
+        // would be an empty set, which every server has.
+        match self.required() {
+            GtidSet::MySql(set) => {
+                format!("SELECT WAIT_FOR_EXECUTED_GTID_SET(_utf8mb4'{set}',{seconds}) LIMIT 1")
+            }
+            GtidSet::MariaDb(set) => {
+                format!("SELECT MASTER_GTID_WAIT(_utf8mb4'{set}',{seconds}) LIMIT 1")
+            }
+            GtidSet::Log(position) => {
+                let (file, offset) = position.coordinates().unwrap_or_default();
+                // 8.0.26 renamed the function.
+                let version = self
+                    .worker
+                    .cluster
+                    .with_world(|world| world.snapshot.version_number);
+                let function = match version >= 80_026 {
+                    true => "SOURCE_POS_WAIT",
+                    false => "MASTER_POS_WAIT",
+                };
+                let file = file.replace(['\'', '\\'], "");
+                format!("SELECT IF({function}(_utf8mb4'{file}',{offset},{seconds})>=0,0,1) LIMIT 1")
+            }
+            GtidSet::Cluster(_) => CAUSAL_WAIT.to_owned(),
+        }
+    }
+
+    /// The answer to a wait. A cluster's node has a limit of its own, of 30 seconds.
+    async fn settle_wait(
+        &mut self,
+        lease: &mut Lease,
+        counted: Option<u64>,
+    ) -> Result<(), BackendError> {
+        const LEAST_MS: u64 = 10;
+        let primary = self.worker.cluster.primary();
+        let on_primary = primary == Some(lease.server);
+        let reading = lease.read_answer(Expect::Query);
+        let Some(counted) = counted else {
+            let answer = reading.await;
+            self.note_wait(lease, answer)?;
+            self.worker.cluster.reached_on(lease, self.required());
+            return Ok(());
+        };
+        let limit = match self.worker.options().routing.wait_limit_ms {
+            // There is nobody else to turn to: its own limit holds.
+            _ if on_primary => u64::from(u32::MAX),
+            limit => LEAST_MS.max(limit.into()),
+        };
+        let limit = Duration::from_millis(limit);
+        let answer = tokio::time::timeout(limit, reading).await;
+        self.running.route.overdue = answer.is_err();
+        let late = || Err(BackendError::Timeout("routing.wait_limit"));
+        let answer = answer.unwrap_or_else(|_| late());
+        self.note_wait(lease, answer)?;
+        let reached = GtidSet::Cluster(counted);
+        self.worker.cluster.reached_on(lease, &reached);
+        self.image.reads.shown_by = Some(lease.server);
+        Ok(())
+    }
+
+    /// Whether a wait has ended with what was waited for.
+    fn note_wait(
+        &self,
+        lease: &Lease,
+        answer: Result<Vec<u8>, BackendError>,
+    ) -> Result<(), BackendError> {
+        let server = lease.server;
+        let metrics = self.worker.metrics();
+        let reached = match answer {
+            Ok(answer) => first_value(&answer, lease.capabilities) == Some(b"0"),
+            Err(BackendError::Timeout(_)) => false,
+            Err(error) => {
+                metrics.position_wait(server.index(), PositionWait::Failed);
+                return Err(error);
+            }
+        };
+        if !reached {
+            metrics.position_wait(server.index(), PositionWait::TimedOut);
+            self.worker.cluster.set_behind(server);
+            return Err(BackendError::Timeout("routing.wait_limit"));
+        }
+        metrics.position_wait(server.index(), PositionWait::Reached);
+        Ok(())
+    }
+
+    /// Brings the connection to `target`, unless it is there.
+    pub(crate) fn replay(
+        &self,
+        lease: &mut Lease,
+        target: &Rc<SessionState>,
+        prelude: &mut Prelude,
+    ) {
+        if Rc::ptr_eq(&lease.state, target) {
+            return;
+        }
+        let mut steps = Vec::new();
+        let before = prelude.bytes.len();
+        let attributes = lease.has_attributes();
+        state::replay(
+            &lease.state,
+            target,
+            attributes,
+            &mut prelude.bytes,
+            &mut steps,
+        );
+        for step in steps {
+            prelude.doubtful |= match step {
+                state::Step::Set => {
+                    let proof = hash(lease, &prelude.bytes[before..]);
+                    prelude.proofs.push(proof);
+                    !self.worker.learnt.is_proven(proof)
+                }
+                // The database may be gone.
+                state::Step::Database => true,
+                state::Step::Option => false,
+            };
+            prelude.steps.push(match step {
+                state::Step::Set => Step::State(Expect::Query),
+                state::Step::Database => Step::Database(target.clone()),
+                state::Step::Option => Step::Plain(Expect::SetOption),
+            });
+        }
+        let mut reached = SessionState::clone(target);
+        if target.database.is_empty() {
+            reached.database = lease.state.database.clone();
+        }
+        lease.state = if reached == **target {
+            target.clone()
+        } else {
+            self.worker.states.share(reached)
+        };
+    }
+
+    /// Asks what the session before may still want to know, and keeps it for that session.
+    pub(crate) fn save_unread(&self, lease: &mut Lease, prelude: &mut Prelude) {
+        if let Some(owner) = self.worker.session(lease.books.last_user()) {
+            // First the warnings: any other statement clears them.
+            if lease.books.unread().diagnostics {
+                lease.frame_query(&mut prelude.bytes, b"SHOW WARNINGS");
+                prelude
+                    .steps
+                    .push(Step::SaveWarnings(owner.clone(), lease.books.last_seq()));
+            }
+            lease.frame_query(&mut prelude.bytes, SAVE_NUMBERS.as_bytes());
+            lease.books.set_insert_id(BLANK_ID);
+            let seq = lease.books.last_seq();
+            prelude.steps.push(Step::SaveNumbers(owner, seq));
+        }
+        if lease.books.unread().diagnostics {
+            prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
+        }
+        if prelude.steps.is_empty() {
+            // Its last user is gone: nobody waits for this.
+            lease.books.saved();
+        }
+        lease.books.handed_over();
+    }
+
+    /// Saves what the session before may still want to know, before the connection is reset.
+    pub(crate) async fn save_for_last_user(&mut self, lease: &mut Lease) {
+        if !lease.books.is_missed_by_other(self.handle.uid) {
+            return;
+        }
+        let mut prelude = Prelude::default();
+        self.save_unread(lease, &mut prelude);
+        lease.broken |= self.run_steps(lease, &mut prelude).await.is_err();
+    }
+
+    /// Whether user variables and SQL-level prepared statements matter to the statement: it
+    /// names some, or may run stored code that does.
+    fn needs_private(&self, request: &Request<'_>) -> bool {
+        let names = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
+        let class = request.class;
+        class.flags.intersects(names)
+            || self.may_keep(class)
+            || !class.functions.is_empty()
+            || class.is(Traits::USES_PRIVATE)
+            // Settings that a replica made (@source_binlog_checksum and its kin) must be there.
+            || request.task == Task::Replicate
+            || (request.access == Access::Write
+                && self.worker.cluster.catalogue().triggers().user_variables)
+    }
+
+    /// Whether the connection may come to be kept after the statement, and must then be right for
+    /// whatever follows.
+    fn may_keep(&self, class: &Statement) -> bool {
+        let keeps = Flags::ACQUIRES_USER_LOCK | Flags::CREATES_TEMP_TABLE | Flags::SEQUENCE;
+        self.image.tx.is_deferred()
+            || self.image.autocommit_off()
+            || class.flags.intersects(keeps)
+            || !class.is(Traits::LEAVES_NOTHING)
+    }
+
+    pub(crate) fn needs_insert_id(&self, request: &Request<'_>) -> bool {
+        let class = request.class;
+        let flags = Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
+        // Lists of variables show it too. Before what is measured, all that it may need is set.
+        class
+            .flags
+            .intersects(flags | Flags::SHOWS_VARIABLES | Flags::MEASURES)
+            || !class.functions.is_empty()
+            || (class.kind == Kind::Select && self.image.vars.switches.names_last_row)
+            || class.is(Traits::GENERATES_ID)
+            || (request.access == Access::Write
+                && self.worker.cluster.catalogue().triggers().last_insert_id)
+    }
+
+    /// The statement may set LAST_INSERT_ID() but does not use it, and what it makes of it can be
+    /// told from what the connection holds now: nothing has to be set before it.
+    fn keeps_insert_id(&mut self, lease: &Lease, request: &Request<'_>) -> bool {
+        let class = request.class;
+        let uses = Flags::USES_LAST_INSERT_ID
+            | Flags::SETS_LAST_INSERT_ID
+            | Flags::RETURNING
+            | Flags::TRUNCATED;
+        let plain = matches!(class.kind, Kind::Insert | Kind::Replace)
+            && !class.flags.intersects(uses)
+            && class.functions.is_empty()
+            && class
+                .tables
+                .iter()
+                .all(|table| table.usage == TableUse::Write)
+            && !self.image.vars.switches.names_last_row
+            && !self.worker.cluster.catalogue().triggers().last_insert_id;
+        if !plain {
+            return false;
+        }
+        self.image.last.collect_saved();
+        match self.image.last.insert_id.at {
+            Some(_) => {
+                lease
+                    .books
+                    .holds(self.handle.uid, self.image.last.insert_id.at)
+                    && self.image.last.insert_id.before != IdBefore::Unknown
+            }
+            None => IdBefore::blank(lease.books.insert_id()) != IdBefore::Unknown,
+        }
+    }
+
+    /// Whether the statement would show messages that are not this session's, or no longer: there are
+    /// none for it to show.
+    fn sees_old_messages(&self, lease: &Lease, request: &Request<'_>) -> bool {
+        match request.class.kind {
+            Kind::Diagnostics => true,
+            // One of several may ask.
+            Kind::Multi => {
+                lease.books.is_of(self.handle.uid)
+                    && lease.books.unread().diagnostics
+                    && self.image.last.messages.at.is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes FOUND_ROWS() and ROW_COUNT() on another connection what they are for the session,
+    /// as far as a statement without effect can. `asked`: something else
+    /// was run on this one since.
+    fn restore_counts(
+        &mut self,
+        lease: &Lease,
+        class: &Statement,
+        asked: bool,
+        prelude: &mut Prelude,
+    ) {
+        const ROWS_MAX: u64 = 64;
+        let uid = self.handle.uid;
+        let here = Some(lease.books.last_statement());
+        let mine = lease.books.is_of(uid);
+        let rows_here = mine && self.image.last.found_rows.at == here && !asked;
+        // What goes ahead of the statement has a count of its own.
+        let count_here = mine
+            && self.image.last.server == Some(lease.server)
+            && lease.books.last_seq() == self.image.last.seq
+            && prelude.bytes.is_empty()
+            && !asked;
+        let needs_rows = class.flags.contains(Flags::USES_FOUND_ROWS) && !rows_here;
+        let needs_count = class.flags.contains(Flags::USES_ROW_COUNT) && !count_here;
+        if !needs_rows && !needs_count {
+            return;
+        }
+        self.image.last.collect_saved();
+        if needs_rows && self.image.last.found_rows.count <= ROWS_MAX
+            || needs_count && self.image.last.row_count < 0
+        {
+            let mut text = b"SELECT 1".to_vec();
+            match self.image.last.found_rows.count {
+                0 => text.extend_from_slice(b" LIMIT 0"),
+                rows => {
+                    let rows = rows.min(ROWS_MAX);
+                    (1..rows).for_each(|_| text.extend_from_slice(b" UNION ALL SELECT 1"));
+                    text.extend_from_slice(format!(" LIMIT {rows}").as_bytes());
+                }
+            }
+            prelude.query(lease, &text);
+        }
+        if self.image.last.row_count == 0 {
+            // On MySQL, DO would change FOUND_ROWS() (observed).
+            prelude.query(lease, b"SET @@session.sql_notes=@@session.sql_notes");
+        }
+    }
+
+    /// Gives the connection the session's LAST_INSERT_ID().
+    async fn restore_insert_id(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<(), BackendError> {
+        let uid = self.handle.uid;
+        self.image.last.collect_saved();
+        if let Some((server, seq)) = self.image.last.insert_id.at {
+            if lease.books.holds(uid, Some((server, seq))) {
+                if self.image.last.insert_id.before == IdBefore::Own {
+                    return Ok(());
+                }
+                if !prelude.bytes.is_empty() {
+                    self.run_steps(lease, prelude).await?;
+                }
+                self.read_insert_id(lease).await;
+            }
+            if self.image.last.insert_id.at.is_some()
+                && let Some(mut own) = self.take_own(server, seq)
+            {
+                if own.books.unread().diagnostics || own.books.unread().found_rows {
+                    // To read the number would lose them.
+                    self.save_own_diagnostics(&mut own).await;
+                }
+                self.read_insert_id(&mut own).await;
+                own.give_back();
+            }
+            if self.image.last.insert_id.at.take().is_some() {
+                // Its connection is gone: the OK packet's number has to do. Many an OK tells none.
+                if self.image.last.insert_id.seen != 0 {
+                    self.image.last.insert_id.value = self.image.last.insert_id.seen;
+                }
+            }
+        }
+        if lease.books.insert_id() != Some(self.image.last.insert_id.value) {
+            let text = format!(
+                "SET @@session.image.last.insert_id.value={}",
+                self.image.last.insert_id.value
+            );
+            prelude.query(lease, text.as_bytes());
+            lease.books.set_insert_id(self.image.last.insert_id.value);
+        }
+        Ok(())
+    }
+
+    async fn read_insert_id(&mut self, own: &mut Lease) {
+        let rows = own
+            .query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED) LIMIT 1")
+            .await;
+        let id = rows.ok().and_then(|rows| number(&rows, 0));
+        match id {
+            Some(id) => {
+                self.image.last.insert_id.settle(id);
+                own.books.set_insert_id(id);
+                own.books.read_insert_id();
+            }
+            None => own.broken = true,
+        }
+    }
+
+    /// Whether the connection holds another session's user variables, or old ones of this session's,
+    /// and the statement could see them.
+    pub(crate) fn sees_foreign(&self, lease: &Lease, request: &Request<'_>) -> bool {
+        let uid = self.handle.uid;
+        let foreign = lease
+            .books
+            .has_foreign_variables(uid, self.image.vars.private.version);
+        if !foreign || !self.handle.pins.is_empty() {
+            return false;
+        }
+        let asks_about_own = request.class.kind == Kind::Diagnostics
+            && lease.books.holds(uid, self.image.last.messages.at);
+        !asks_about_own && self.needs_private(request)
+    }
+
+    /// Whether something was set on the connection that only a reset certainly takes back.
+    pub(crate) fn needs_reset(&self, lease: &Lease) -> bool {
+        !Rc::ptr_eq(&lease.state, &self.image.vars.state)
+            && self.handle.pins.is_empty()
+            && state::needs_reset(&lease.state, &self.image.vars.state)
+    }
+
+    /// The primary has refused the session's state on another connection than the one it was set on:
+    /// the account may have lost a privilege. The session goes on without what a new login could not
+    /// set. True where the statement may be tried again.
+    pub(crate) async fn forgo_state(&mut self, server: ServerId) -> bool {
+        let primary = self.worker.cluster.primary();
+        if primary != Some(server) || std::mem::replace(&mut self.running.route.forgone, true) {
+            return false;
+        }
+        let (pool, version) = (self.pool(server), self.version_on(server));
+        let (uid, state) = (self.handle.uid, self.image.vars.state.clone());
+        let Ok(mut lease) = pool.take(uid, &state, version).await else {
+            return false;
+        };
+        let refused = self.refused_variables(&mut lease, &state).await;
+        lease.books.disown();
+        lease.broken |= refused.is_err();
+        lease.give_back();
+        let Ok(refused) = refused else {
+            return false;
+        };
+        if !refused.is_empty() {
+            let user = String::from_utf8_lossy(&self.client.identity.account.user).into_owned();
+            let variables = refused.join(",");
+            info!(
+                user,
+                variables,
+                "a session goes on without variables that its account may not set any more"
+            );
+            self.change_state(|state| refused.iter().for_each(|name| state.unset(name)));
+        }
+        true
+    }
+
+    /// Which variables of a state the server refuses; each is tried alone.
+    async fn refused_variables(
+        &mut self,
+        lease: &mut Lease,
+        wanted: &Rc<SessionState>,
+    ) -> Result<Vec<Box<str>>, BackendError> {
+        self.save_for_last_user(lease).await;
+        let facts = lease.server_facts();
+        let fresh = lease.reset(&facts).await?;
+        lease.state = self.worker.states.share(fresh);
+        let mut refused = Vec::new();
+        for (name, value) in &wanted.variables {
+            let mut next = SessionState::clone(&lease.state);
+            next.set(name, value.clone());
+            let (mut bytes, mut steps) = (Vec::new(), Vec::new());
+            let attributes = lease.has_attributes();
+            state::replay(&lease.state, &next, attributes, &mut bytes, &mut steps);
+            lease.send(&bytes, steps.len()).await?;
+            let mut taken = true;
+            for _ in steps {
+                match lease.read_answer(Expect::Query).await {
+                    Ok(_) => {}
+                    Err(BackendError::Server(_)) => taken = false,
+                    Err(error) => return Err(error),
+                }
+            }
+            match taken {
+                true => lease.state = self.worker.states.share(next),
+                false => refused.push(name.clone()),
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Whether a cluster's node would not wait on the connection, now or after the reset that it needs.
+    pub(crate) fn is_deaf(&self, lease: &Lease, request: &Request<'_>) -> bool {
+        self.worker.cluster.waits_of(lease.server) == Waits::Cluster
+            && (lease.deaf || self.sees_foreign(lease, request) || self.needs_reset(lease))
+    }
+
+    /// Closes such a connection, once what sessions may still ask about is saved.
+    pub(crate) async fn part_with_deaf(&mut self, mut lease: Lease) {
+        // Where that fails it is closed all the same.
+        let _ = self.clear_foreign(&mut lease).await;
+        lease.broken = true;
+        self.put_back(lease);
+    }
+
+    /// Resets a connection that holds what a statement must not see.
+    pub(crate) async fn clear_foreign(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
+        let uid = self.handle.uid;
+        let mut prelude = Prelude::default();
+        if lease.books.is_missed_by_other(uid) {
+            self.save_unread(lease, &mut prelude);
+            self.run_steps(lease, &mut prelude).await?;
+        } else if lease.books.is_of(uid) {
+            // These go with the rest.
+            self.save_own_diagnostics(lease).await;
+            if self.image.last.insert_id.at == Some(lease.books.last_statement()) {
+                self.read_insert_id(lease).await;
+            }
+            lease.books.ended();
+        }
+        let facts = lease.server_facts();
+        let state = lease.reset(&facts).await?;
+        lease.state = self.worker.states.share(state);
+        Ok(())
+    }
+
+    /// The SQL-level prepared statement that the request executes or closes, by name.
+    fn executed(&self, request: &Request<'_>) -> Option<Box<[u8]>> {
+        if !matches!(request.class.kind, Kind::Execute { .. } | Kind::Deallocate) {
+            return None;
+        }
+        let (name, text) = (request.class.name?, self.text_of(request)?);
+        Some(user_variables::variable_name(name.name.of(&text)))
+    }
+
+    /// Gives the connection the session's user variables and SQL-level prepared statements. `named`: the one that
+    /// is executed, or closed (true); what has become of the others is told when they are.
+    pub(crate) fn restore_private(
+        &mut self,
+        lease: &mut Lease,
+        named: Option<(&[u8], bool)>,
+        prelude: &mut Prelude,
+    ) {
+        let uid = self.handle.uid;
+        let current = lease
+            .books
+            .holds_variables(uid, self.image.vars.private.version);
+        if self.image.vars.private.is_empty() || current {
+            return;
+        }
+        // EXECUTE … needs the variables as well, so they come first.
+        if let Some(text) = self.image.vars.private.assignment() {
+            // Their names and values were read in the session's own character set.
+            let target = self.placed(lease, &self.image.vars.state.clone(), |_| false);
+            self.replay(lease, &target, prelude);
+            prelude.query(lease, &text);
+        }
+        let all: Vec<_> = self
+            .image
+            .vars
+            .private
+            .statements
+            .iter()
+            .map(|statement| {
+                let wanted = named.filter(|(name, _)| **name == *statement.name);
+                let text = match wanted {
+                    // It may compile no more, and only its name is needed.
+                    Some((name, true)) => anything_named(name).into(),
+                    _ => statement.text.clone(),
+                };
+                (text, statement.context.clone(), wanted.is_some())
+            })
+            .collect();
+        let mut is_whole = true;
+        for (text, mut context, wanted) in all {
+            let closes = wanted && named.is_some_and(|(_, closes)| closes);
+            if closes {
+                // Only its name is needed, wherever the connection is.
+                context = self.placed(lease, &context, |_| false);
+            } else if !wanted && self.is_gone(&context) {
+                // In another database it would mean other tables. It is told to whoever executes it.
+                is_whole = false;
+                continue;
+            }
+            self.replay(lease, &context, prelude);
+            lease.frame_query(&mut prelude.bytes, &text);
+            prelude.steps.push(match wanted {
+                true => Step::Plain(Expect::Query),
+                false => Step::Named,
+            });
+        }
+        let version = is_whole.then_some(self.image.vars.private.version);
+        lease.books.set_variables(uid, version);
+    }
+
+    /// Statements that show session variables see the client's own tracking settings, all
+    /// others run with Millrace's.
+    fn adjust_tracking(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
+        let shows = Flags::MENTIONS_SESSION_TRACK | Flags::SHOWS_VARIABLES;
+        let wanted = class.flags.intersects(shows);
+        if self.handle.pins.has(PinReason::Transaction) {
+            // Some of them cannot be set in a transaction (1766).
+            return;
+        }
+        if wanted && self.image.vars.owns_gtid {
+            // Refused (3138), and the connection with what was set on it would be lost.
+            return;
+        }
+        if wanted && self.image.tx.is_deferred() {
+            // They could not be set back before the COMMIT, which is to say what was written.
+            return;
+        }
+        if wanted && !lease.tracking_foreign {
+            let text = self.image.vars.tracks.statement(lease.family);
+            prelude.query(lease, text.as_bytes());
+            lease.tracking_foreign = true;
+        } else if !wanted {
+            self.track_again(lease, prelude);
+        }
+    }
+
+    /// Has a connection tell what Millrace needs to know, where a client set that otherwise.
+    pub(crate) fn track_again(&self, lease: &mut Lease, prelude: &mut Prelude) {
+        if lease.tracking_foreign {
+            let facts = lease.server_facts();
+            let text = millrace_backend::conn::Conn::tracking_statement(lease.family, &facts.track);
+            prelude.query(lease, text.as_bytes());
+            lease.tracking_foreign = false;
+        }
+    }
+
+    /// The deferred BEGIN and SET TRANSACTION. They stay with the session until the statement
+    /// has been answered, for it may have to be tried elsewhere.
+    fn open_transaction(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
+        if self.opens_transaction(class) {
+            for text in &self.image.tx.next {
+                lease.one_shot = true;
+                prelude.query(lease, text);
+            }
+        }
+        if let Transaction::Deferred { text, .. } = &self.image.tx.state {
+            prelude.begins = true;
+            prelude.query(lease, text);
+        }
+    }
+
+    /// SET TRANSACTION is for the next transaction; a statement that reads no table and writes
+    /// nothing begins none.
+    pub(crate) fn opens_transaction(&self, class: &Statement) -> bool {
+        self.image.tx.is_deferred()
+            || !class.tables.is_empty()
+            || class.is(Traits::OPENS_TRANSACTION)
+    }
+
+    /// Sends the prelude alone and waits until the server has agreed.
+    pub(crate) async fn confirm(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<Result<(), Answer>, Failure> {
+        match self.run_steps(lease, prelude).await {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => {
+                // The connection's state is not what its record says.
+                lease.broken = true;
+                let answer = Answer::backend(error);
+                match answer.side {
+                    _ if answer.passing => Ok(Err(answer)),
+                    _ if self.lease_is_kept() => Err(Failure::Fatal(answer)),
+                    // Another connection may do, or the session is without it from now on.
+                    _ if self.running.route.state_refused => Ok(Err(answer)),
+                    _ if self.running.route.database_refused.is_some() => Ok(Err(answer)),
+                    // The primary's word may be another.
+                    _ if self.may_be_late(lease.server, &answer) => Ok(Err(answer)),
+                    // No other server would take a write: the client gets the server's word.
+                    Side::Server => Err(Failure::Answer(answer)),
+                    _ => Ok(Err(answer)),
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn run_steps(
+        &mut self,
+        lease: &mut Lease,
+        prelude: &mut Prelude,
+    ) -> Result<(), BackendError> {
+        lease.send(&prelude.bytes, prelude.steps.len()).await?;
+        prelude.bytes.clear();
+        prelude.doubtful = false;
+        for step in std::mem::take(&mut prelude.steps) {
+            self.settle_step(lease, step).await?;
+        }
+        self.worker
+            .learnt
+            .prove(std::mem::take(&mut prelude.proofs));
+        Ok(())
+    }
+
+    pub(crate) async fn settle(&mut self, lease: &mut Lease, step: Step) -> Result<(), Answer> {
+        let is_wait = matches!(step, Step::Wait(_));
+        self.settle_step(lease, step).await.map_err(|error| {
+            if !is_wait {
+                // The connection's state is not what its record says.
+                lease.broken = true;
+            }
+            Answer::backend(error)
+        })
+    }
+
+    pub(crate) async fn settle_step(
+        &mut self,
+        lease: &mut Lease,
+        step: Step,
+    ) -> Result<(), BackendError> {
+        match step {
+            Step::Plain(expect) => {
+                lease.read_answer(expect).await?;
+            }
+            Step::State(expect) => {
+                let answer = lease.read_answer(expect).await;
+                self.running.route.state_refused |= matches!(answer, Err(BackendError::Server(_)));
+                answer?;
+            }
+            Step::Database(state) => {
+                let answer = lease.read_answer(Expect::Simple).await;
+                if let Err(BackendError::Server(_)) = answer {
+                    self.running.route.database_refused = Some(state);
+                }
+                answer?;
+            }
+            Step::Named => match lease.read_answer(Expect::Query).await {
+                // It is tried again before anything else that could need it.
+                Err(BackendError::Server(_)) => lease.books.doubt_variables(),
+                answer => drop(answer?),
+            },
+            Step::SaveWarnings(owner, seq) => {
+                let rows = Box::pin(lease.read_rows()).await?;
+                owner.saved.keep(seq).warnings = Some(warnings(rows));
+            }
+            Step::SaveNumbers(owner, seq) => {
+                let rows = Box::pin(lease.read_rows()).await?;
+                let mut saved = owner.saved.keep(seq);
+                saved.last_insert_id = number(&rows, 0);
+                saved.found_rows = number(&rows, 1);
+                lease.books.saved();
+            }
+            Step::Wait(counted) => Box::pin(self.settle_wait(lease, counted)).await?,
+        }
+        Ok(())
+    }
+}
+
+/// Leaves nothing for SHOW WARNINGS on either family: MariaDB keeps the old messages over
+/// statements that read no table (observed).
+pub(crate) const CLEAR_DIAGNOSTICS: &str = "DO (SELECT 1 FROM (SELECT 1) x)";
+
+/// A PREPARE of a statement of that name that always compiles.
+fn anything_named(name: &[u8]) -> Vec<u8> {
+    let mut text = b"PREPARE `".to_vec();
+    for byte in name {
+        text.extend(std::iter::repeat_n(*byte, 1 + usize::from(*byte == b'`')));
+    }
+    text.extend_from_slice(b"` FROM 'DO 1'");
+    text
+}
+
+/// Of what was set on a connection, as far as it proves that it can be set on another.
+fn hash(lease: &Lease, bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    // A privilege may have been taken away since an older one.
+    (lease.server, lease.version).hash(&mut hasher);
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Prelude {
+    pub(crate) fn query(&mut self, lease: &Lease, text: &[u8]) {
+        lease.frame_query(&mut self.bytes, text);
+        self.steps.push(Step::Plain(Expect::Query));
+    }
+}
