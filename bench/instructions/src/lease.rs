@@ -10,7 +10,9 @@ use millrace_backend::account::Account;
 use millrace_backend::connect::BASE;
 use millrace_backend::fresh::Fresh;
 use millrace_backend::opener::Logins;
-use millrace_backend::pool::{PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool, Wish};
+use millrace_backend::pool::{
+    CheckoutRequest, PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool,
+};
 use millrace_backend::secret::Secret;
 use millrace_backend::state::Begins;
 use millrace_metrics::Metrics;
@@ -41,7 +43,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         network: plain_network()?,
         timeout: PoolOptions::default().connect_timeout,
         states: Rc::default(),
-        rooms: Rc::default(),
+        buffers: Rc::default(),
         successors: Box::new(|_| Vec::new()),
     };
     let server = ServerPool::new(
@@ -79,7 +81,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         "the connections differ in their states"
     );
     leases.into_iter().for_each(|lease| lease.give_back());
-    let wish = Wish {
+    let wanted = CheckoutRequest {
         uid: 1,
         state: &state,
         version: 0,
@@ -88,7 +90,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         unused: None,
     };
     repeat(count, |_| {
-        if let Some(mut lease) = black_box(&pool).try_take(black_box(&wish)) {
+        if let Some(mut lease) = black_box(&pool).try_take(black_box(&wanted)) {
             // The next time somebody else has used it again.
             lease.books.mark(2, 0);
             lease.give_back();

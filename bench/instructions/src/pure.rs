@@ -211,7 +211,7 @@ pub(crate) fn state_difference(count: u32) -> anyhow::Result<()> {
     replay(&from, &to, true, &mut out, &mut steps);
     ensure!(steps == [Step::Set], "the difference is {steps:?}");
     repeat(count, |_| {
-        // As a statement's prelude does, with buffers of its own.
+        // As a statement's setup does, with buffers of its own.
         let (mut out, mut steps) = (Vec::new(), Vec::new());
         replay(black_box(&from), black_box(&to), true, &mut out, &mut steps);
         black_box((out, steps));

@@ -11,8 +11,8 @@ use millrace_protocol::command::{COM_STMT_PREPARE, encode_command, encode_query}
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_session::{
-    Accounts, Entry, FailoverOptions, Held, Message, Options, Registry, ServerKey, Shared, Worker,
-    Written,
+    Accounts, FailoverOptions, Held, ListenerContext, Message, Options, Registry, ServerKey,
+    Shared, Worker, Written,
 };
 use tokio::sync::mpsc::{self, UnboundedSender};
 
@@ -34,7 +34,7 @@ fn arrive(mailbox: &UnboundedSender<Message>) -> anyhow::Result<UnixStream> {
     accepted.set_nonblocking(true)?;
     let message = Message::UnixClient {
         plain: accepted,
-        entry: Entry::default(),
+        entry: ListenerContext::default(),
     };
     ensure!(mailbox.send(message).is_ok(), "the worker is gone");
     Ok(client)

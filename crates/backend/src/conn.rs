@@ -22,13 +22,13 @@ use millrace_sql::Family;
 use millrace_topology::ServerId;
 
 use crate::books::Books;
+use crate::buffers::{BufferPool, READ_BUFFER};
 use crate::connect::{Opened, attributes, finish, scramble_sha2, server_error};
 use crate::error::{BackendError, ServerError};
 use crate::exchange::Exchange;
 use crate::fresh::Version;
 use crate::pool::ServerFacts;
 use crate::prepared::Prepared;
-use crate::rooms::{ROOM, Rooms};
 use crate::secret::Secret;
 use crate::state::{self, SessionState, Value, frame_query};
 use crate::stream::Stream;
@@ -67,7 +67,7 @@ pub struct Conn {
     /// Bytes read and not yet consumed.
     pub buffer: Vec<u8>,
     /// Where the room for them comes from.
-    pub rooms: Rc<Rooms>,
+    pub buffers: Rc<BufferPool>,
     /// The server.
     pub server: ServerId,
     /// The machine that it was opened to: see [`Address::at`](crate::connect::Address).
@@ -146,7 +146,7 @@ impl Conn {
         Conn {
             stream: opened.stream,
             buffer: opened.buffer,
-            rooms: Rc::default(),
+            buffers: Rc::default(),
             server,
             thread_id: opened.greeting.thread_id,
             capabilities: opened.capabilities,
@@ -332,12 +332,12 @@ impl Conn {
 
     /// Polls for more bytes from the server.
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let rooms = &self.rooms;
+        let buffers = &self.buffers;
         let make_room = |buffer: &mut Vec<u8>| {
-            if buffer.is_empty() && buffer.capacity() < ROOM {
-                *buffer = rooms.take();
+            if buffer.is_empty() && buffer.capacity() < READ_BUFFER {
+                *buffer = buffers.take();
             } else if buffer.capacity() - buffer.len() < 1024 {
-                buffer.reserve(ROOM);
+                buffer.reserve(READ_BUFFER);
             }
         };
         let polled = self.stream.poll_read_into(cx, &mut self.buffer, make_room);
@@ -356,7 +356,7 @@ impl Conn {
     /// Gives back the room that it reads into, if there is nothing in it: after an answer.
     pub fn leave_room(&mut self) {
         if self.buffer.is_empty() && self.buffer.capacity() != 0 {
-            self.rooms.give(std::mem::take(&mut self.buffer));
+            self.buffers.give(std::mem::take(&mut self.buffer));
         }
     }
 

@@ -9,7 +9,7 @@ use crate::prepared::StatementUid;
 use crate::state::SessionState;
 
 /// What a session looks for in an idle connection.
-pub struct Wish<'a> {
+pub struct CheckoutRequest<'a> {
     /// The session.
     pub uid: SessionUid,
     /// What must be set on the connection.
@@ -32,10 +32,10 @@ const LACKS_STATEMENT: u8 = 8;
 /// Will not do.
 const TOO_OLD: u8 = u8::MAX;
 
-impl<'a> Wish<'a> {
+impl<'a> CheckoutRequest<'a> {
     /// For statements out of the ordinary.
     pub fn new(uid: SessionUid, state: &'a Rc<SessionState>, version: Version) -> Self {
-        Wish {
+        CheckoutRequest {
             uid,
             state,
             version,
@@ -145,52 +145,54 @@ impl Idle {
 
     /// For a session that was there before they were too old.
     #[cold]
-    fn take_from_old(&mut self, wish: &Wish<'_>) -> Option<Found> {
-        let own = |conn: &Conn| conn.books.is_of(wish.uid) && conn.version >= wish.version;
+    fn take_from_old(&mut self, wanted: &CheckoutRequest<'_>) -> Option<Found> {
+        let own = |conn: &Conn| conn.books.is_of(wanted.uid) && conn.version >= wanted.version;
         let at = self.old.iter().rposition(|conn| own(conn));
         let at = at.or_else(|| {
-            let (back, _) = best(self.old.iter().rev(), wish)?;
+            let (back, _) = best(self.old.iter().rev(), wanted)?;
             Some(self.old.len() - 1 - back)
         })?;
         let conn = self.old.swap_remove(at);
-        let was_bound = conn.books.is_missed_by_other(wish.uid);
+        let was_bound = conn.books.is_missed_by_other(wanted.uid);
         Some(Found { conn, was_bound })
     }
 
     /// The one that can run the session's statement with the least ahead of it.
-    pub(crate) fn take(&mut self, wish: &Wish<'_>) -> Option<Found> {
+    pub(crate) fn take(&mut self, wanted: &CheckoutRequest<'_>) -> Option<Found> {
         // As nearly always.
         if self.old.is_empty()
-            && (!wish.own || self.bound.is_empty())
-            && let Some(conn) = self.free.pop_if(|conn| wish.rank(conn) <= wish.enough())
+            && (!wanted.own || self.bound.is_empty())
+            && let Some(conn) = self
+                .free
+                .pop_if(|conn| wanted.rank(conn) <= wanted.enough())
         {
             return Some(Found {
                 conn,
                 was_bound: false,
             });
         }
-        self.search(wish)
+        self.search(wanted)
     }
 
-    fn search(&mut self, wish: &Wish<'_>) -> Option<Found> {
-        if wish.version > self.newest_wanted {
-            self.set_aside(wish.version);
+    fn search(&mut self, wanted: &CheckoutRequest<'_>) -> Option<Found> {
+        if wanted.version > self.newest_wanted {
+            self.set_aside(wanted.version);
         }
-        if wish.version < self.newest_wanted
-            && let Some(found) = self.take_from_old(wish)
+        if wanted.version < self.newest_wanted
+            && let Some(found) = self.take_from_old(wanted)
         {
             return Some(found);
         }
-        let own = match wish.own {
-            true => self.bound.iter().rposition(|(uid, _)| *uid == wish.uid),
+        let own = match wanted.own {
+            true => self.bound.iter().rposition(|(uid, _)| *uid == wanted.uid),
             false => None,
         };
         if let Some(at) = own
-            && !wish.lacks(&self.bound[at].1)
+            && !wanted.lacks(&self.bound[at].1)
         {
-            return Some(self.take_bound(at, wish.uid));
+            return Some(self.take_bound(at, wanted.uid));
         }
-        let free = best(self.free.iter().rev(), wish);
+        let free = best(self.free.iter().rev(), wanted);
         if let Some((back, rank)) = free
             && (own.is_none() || rank < LACKS_STATEMENT)
         {
@@ -202,10 +204,10 @@ impl Idle {
         }
         // The one whose session has not come for the longest time.
         let at = own.or_else(|| {
-            let (at, _) = best(self.bound.iter().map(|(_, conn)| conn), wish)?;
+            let (at, _) = best(self.bound.iter().map(|(_, conn)| conn), wanted)?;
             Some(at)
         })?;
-        Some(self.take_bound(at, wish.uid))
+        Some(self.take_bound(at, wanted.uid))
     }
 
     fn take_bound(&mut self, at: usize, uid: SessionUid) -> Found {
@@ -270,12 +272,15 @@ impl Idle {
 
 /// Which of the first few suits best, and how well; looks no further than it must: each look is at memory
 /// that was last used a while ago.
-fn best<'a>(conns: impl Iterator<Item = &'a Box<Conn>>, wish: &Wish<'_>) -> Option<(usize, u8)> {
+fn best<'a>(
+    conns: impl Iterator<Item = &'a Box<Conn>>,
+    wanted: &CheckoutRequest<'_>,
+) -> Option<(usize, u8)> {
     const LOOK: usize = 16;
-    let enough = wish.enough();
+    let enough = wanted.enough();
     let mut found: Option<(usize, u8)> = None;
     for (at, conn) in conns.take(LOOK).enumerate() {
-        let rank = wish.rank(conn);
+        let rank = wanted.rank(conn);
         if rank != TOO_OLD && found.is_none_or(|(_, least)| rank < least) {
             found = Some((at, rank));
             if rank <= enough {
@@ -339,18 +344,18 @@ mod tests {
     fn a_session_gets_its_own_then_what_nobody_misses_then_what_was_left_longest() {
         let mut idle = idle(&[(1, 7, true), (2, 8, true), (3, 9, false), (4, 5, true)]);
         let state = Rc::default();
-        let mut wish = Wish::new(8, &state, 0);
-        assert_eq!(taken(idle.take(&wish)), Some((2, false)), "its own");
-        assert_eq!(taken(idle.take(&wish)), Some((3, false)), "nobody's");
-        assert_eq!(taken(idle.take(&wish)), Some((1, true)), "left longest");
-        wish.uid = 5;
-        wish.own = false;
+        let mut wanted = CheckoutRequest::new(8, &state, 0);
+        assert_eq!(taken(idle.take(&wanted)), Some((2, false)), "its own");
+        assert_eq!(taken(idle.take(&wanted)), Some((3, false)), "nobody's");
+        assert_eq!(taken(idle.take(&wanted)), Some((1, true)), "left longest");
+        wanted.uid = 5;
+        wanted.own = false;
         assert_eq!(
-            taken(idle.take(&wish)),
+            taken(idle.take(&wanted)),
             Some((4, false)),
             "its own, unsought"
         );
-        assert_eq!(taken(idle.take(&wish)), None);
+        assert_eq!(taken(idle.take(&wanted)), None);
     }
 
     #[test]
@@ -360,13 +365,13 @@ mod tests {
         let mut idle = idle(&[(2, 8, true)]);
         idle.push(prepared);
         let state = Rc::default();
-        let wish = Wish {
+        let wanted = CheckoutRequest {
             prepared: Some(70),
-            ..Wish::new(8, &state, 0)
+            ..CheckoutRequest::new(8, &state, 0)
         };
-        assert_eq!(taken(idle.take(&wish)), Some((1, false)));
+        assert_eq!(taken(idle.take(&wanted)), Some((1, false)));
         assert_eq!(
-            taken(idle.take(&wish)),
+            taken(idle.take(&wanted)),
             Some((2, false)),
             "rather than none"
         );
@@ -377,8 +382,8 @@ mod tests {
         let mut idle = idle(&[(1, 7, false), (2, 8, true), (3, 9, false)]);
         idle.free[1].version = 2;
         let state = Rc::default();
-        let new = Wish::new(1, &state, 2);
-        let old = Wish::new(8, &state, 0);
+        let new = CheckoutRequest::new(1, &state, 2);
+        let old = CheckoutRequest::new(8, &state, 0);
         assert!(idle.has(2) && !idle.has(3));
         assert_eq!(taken(idle.take(&new)), Some((3, false)));
         assert_eq!(taken(idle.take(&new)), None, "the others are too old");

@@ -3,7 +3,7 @@
 
 pub mod account;
 pub mod books;
-mod chronicle;
+pub mod buffers;
 mod clock;
 pub mod compressed;
 pub mod concurrency;
@@ -22,11 +22,11 @@ pub mod pool;
 pub mod positions;
 pub mod prepared;
 mod probe;
-pub mod rooms;
 pub mod secret;
 pub mod state;
 pub mod stream;
 pub mod tcp;
 pub mod tls;
+mod topology_log;
 pub mod touched;
 pub mod user_rows;

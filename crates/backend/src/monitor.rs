@@ -16,7 +16,6 @@ use millrace_topology::{
 use tokio::sync::{Notify, watch};
 use tracing::{error, warn};
 
-use crate::chronicle;
 use crate::clock::Clock;
 use crate::conn::Row;
 use crate::connect::{Address, Login, SharedNetwork};
@@ -29,6 +28,7 @@ use crate::probe::{self, Asked, Probed};
 use crate::secret::Secret;
 use crate::state::Begins;
 use crate::tls::For;
+use crate::topology_log;
 use crate::touched::Touched;
 use crate::user_rows::{Name, UserRows};
 
@@ -214,13 +214,13 @@ impl Monitor {
     /// once.
     pub fn observe(&self, server: ServerId, kind: ObservationKind) {
         self.fold(server, kind, |_| {});
-        self.nudge(server);
+        self.wake_workers(server);
     }
 
     /// Has the server asked at once.
-    fn nudge(&self, server: ServerId) {
-        if let Some(nudge) = self.nudges.get(server.index()) {
-            nudge.notify_one();
+    fn wake_workers(&self, server: ServerId) {
+        if let Some(wake_workers) = self.nudges.get(server.index()) {
+            wake_workers.notify_one();
         }
     }
 
@@ -313,11 +313,11 @@ impl Monitor {
         let at = self.now();
         let mut topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner);
         let before = topology.snapshot();
-        let reason = chronicle::reason(&kind);
+        let reason = topology_log::reason(&kind);
         let events = topology.fold(Observation { server, at, kind });
         let snapshot = topology.snapshot();
         // First: who waits for a new primary is served, and noted, as soon as it is published.
-        chronicle::note(&self.failovers, &before, &topology, server, at.0, &reason);
+        topology_log::note(&self.failovers, &before, &topology, server, at.0, &reason);
         // Published under the lock, so that the newest snapshot is published last.
         self.world.send_modify(|world| {
             let mut next = World::clone(world);
@@ -328,12 +328,12 @@ impl Monitor {
         });
         drop(topology);
         for event in &events {
-            chronicle::log(event, &snapshot);
+            topology_log::log(event, &snapshot);
             if calls_for_all(event, &before) {
                 self.nudge_others(server, &snapshot);
             }
             if let Some(name) = stands_in(event, &before) {
-                self.nudge(name);
+                self.wake_workers(name);
             }
         }
     }
@@ -342,7 +342,7 @@ impl Monitor {
     fn nudge_others(&self, server: ServerId, snapshot: &Snapshot) {
         let others = snapshot.servers.iter();
         for other in others.filter(|other| other.id != server && !other.gone) {
-            self.nudge(other.id);
+            self.wake_workers(other.id);
         }
     }
 
@@ -359,14 +359,14 @@ impl Monitor {
             let known = world.borrow_and_update().facts.len();
             for id in (0..known).filter_map(|at| u16::try_from(at).ok().map(ServerId)) {
                 watched.entry(id).or_insert_with(|| {
-                    let eye = eye::Eye {
+                    let watcher = watcher::ServerWatcher {
                         monitor: self.clone(),
                         id,
                         options: options.clone(),
                         network: network.clone(),
                         clock: clock.clone(),
                     };
-                    let watching = keep("the watch of a server", move || eye.clone().watch());
+                    let watching = keep("the watch of a server", move || watcher.clone().watch());
                     tokio::task::spawn_local(watching);
                     if !options.user.is_empty() {
                         let monitor = self.clone();
@@ -389,7 +389,7 @@ impl Monitor {
     /// Waits until somebody wants the server to be asked at once.
     async fn nudged(&self, server: ServerId) {
         match self.nudges.get(server.index()) {
-            Some(nudge) => nudge.notified().await,
+            Some(wake_workers) => wake_workers.notified().await,
             None => std::future::pending().await,
         }
     }
@@ -650,7 +650,7 @@ fn stands_in(event: &ChangeEvent, before: &Snapshot) -> Option<ServerId> {
     matches!(unfit, Some(Unfit::SameServer(_))).then_some(*server)
 }
 
-mod eye;
 mod sight;
 #[cfg(test)]
 mod tests;
+mod watcher;

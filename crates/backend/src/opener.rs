@@ -8,13 +8,13 @@ use std::time::Duration;
 use millrace_sql::Family;
 
 use crate::account::Account;
+use crate::buffers::BufferPool;
 use crate::conn::{Conn, Permit};
 use crate::connect::{Login, Opened, SharedNetwork, open};
 use crate::error::BackendError;
 use crate::fresh::Fresh;
 use crate::pool::{PoolKey, ServerFacts};
 use crate::probe::ask_drops;
-use crate::rooms::Rooms;
 use crate::state::States;
 use crate::tls::For;
 use crate::user_rows::{WHO, Who};
@@ -58,7 +58,7 @@ pub struct Logins {
     /// The states that the worker's connections share.
     pub states: Rc<States>,
     /// The room that they read into.
-    pub rooms: Rc<Rooms>,
+    pub buffers: Rc<BufferPool>,
     /// For sessions whose account has got another password since they logged in: directly they go on.
     pub successors: Successors,
 }
@@ -163,7 +163,7 @@ impl Opener for Logins {
                 opened => opened?,
             };
             let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
-            conn.rooms = self.rooms.clone();
+            conn.buffers = self.buffers.clone();
             conn.at = facts.address.at;
             let state = tokio::time::timeout(self.timeout, conn.set_up(facts))
                 .await

@@ -21,8 +21,8 @@ use crate::conn::Conn;
 use crate::connect::Address;
 use crate::error::ServerError;
 use crate::fresh::Fresh;
+pub use crate::idle::CheckoutRequest;
 use crate::idle::Idle;
-pub use crate::idle::Wish;
 use crate::opener::Opener;
 use crate::prepared::Allowance;
 use crate::state::Begins;
@@ -143,7 +143,7 @@ pub struct PoolKey {
 }
 
 /// Tells other workers that a server has room: `(worker bits, server)`.
-pub type Nudge = Arc<dyn Fn(u64, ServerId) + Send + Sync>;
+pub type WakeWorkers = Arc<dyn Fn(u64, ServerId) + Send + Sync>;
 
 /// One worker's connections to one server.
 pub struct ServerPool {
@@ -155,7 +155,7 @@ pub struct ServerPool {
     count: Arc<ServerCount>,
     worker: usize,
     workers: usize,
-    nudge: Nudge,
+    wake_workers: WakeWorkers,
     metrics: Arc<Metrics>,
     pools: RefCell<HashMap<PoolKey, Rc<Pool>>>,
     /// In the order in which their time runs out.
@@ -216,7 +216,7 @@ impl ServerPool {
         count: Arc<ServerCount>,
         worker: usize,
         workers: usize,
-        nudge: Nudge,
+        wake_workers: WakeWorkers,
         metrics: Arc<Metrics>,
     ) -> Rc<ServerPool> {
         let most = options.max_connections;
@@ -235,7 +235,7 @@ impl ServerPool {
             count,
             worker,
             workers,
-            nudge,
+            wake_workers,
             metrics,
             pools: RefCell::default(),
             waiters: RefCell::default(),
@@ -468,7 +468,7 @@ impl ServerPool {
             let server = &self.facts.borrow().address;
             info!(%server, most, "the server takes no more prepared statements: connections hold fewer");
             // Other workers look after their own.
-            (self.nudge)(!(1 << (self.worker % 64)), self.facts.borrow().id);
+            (self.wake_workers)(!(1 << (self.worker % 64)), self.facts.borrow().id);
         }
         self.trim_idle();
         true

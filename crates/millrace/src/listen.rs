@@ -13,7 +13,7 @@ use anyhow::Context;
 use millrace_backend::tcp::TcpOptions;
 use millrace_config::{Address, Listener, ListenerTls};
 use millrace_metrics::Metrics;
-use millrace_session::{Entry, Message};
+use millrace_session::{ListenerContext, Message};
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
@@ -29,7 +29,7 @@ const BACKLOG: i32 = 4096;
 /// A bound socket with what is configured for it.
 pub(crate) struct Bound {
     socket: Bindable,
-    entry: Entry,
+    entry: ListenerContext,
 }
 
 enum Bindable {
@@ -67,7 +67,7 @@ pub(crate) async fn bind(
     };
     Ok(Bound {
         socket,
-        entry: Entry {
+        entry: ListenerContext {
             listener: number,
             target: listener.target,
             consistency: listener.consistency,

@@ -23,22 +23,22 @@ use millrace_routing::{Catalogue, Reason, Target};
 use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Statement, Traits, classify, parts};
 use millrace_topology::ServerId;
 
-use crate::statement::directions::refusal;
-use crate::error::{Answer, Failure};
+use crate::answers::messages::error_row;
+use crate::answers::session_functions::{asks_connection, asks_own_number, with_connection_id};
+use crate::error::{Abort, ClientError};
+use crate::failover::journal::Unreplayable;
 use crate::failover::wait_queue::Place;
 use crate::image::last::IdBefore;
-use crate::failover::journal::Spoilt;
-use crate::statement::attempt::Attempt;
+use crate::image::sequences::asks_drawn;
+use crate::image::user_variables::variable_name;
 use crate::login::error_packet;
-use crate::answers::messages::error_row;
-use crate::statement::rule_actions::{demands, too_slow};
-use crate::answers::session_functions::{asks_connection, asks_own_number, with_connection_id};
+use crate::session::Session;
+use crate::statement::attempt::AttemptOutcome;
+use crate::statement::directions::refusal;
 use crate::statement::refusals::is_full;
 use crate::statement::request::{Main, Request};
 use crate::statement::route;
-use crate::image::sequences::asks_drawn;
-use crate::session::Session;
-use crate::image::user_variables::variable_name;
+use crate::statement::rule_actions::{demands, too_slow};
 
 impl Session {
     /// Serves the client until it leaves or must.
@@ -67,7 +67,7 @@ impl Session {
             // client is gone.
             let ended = poll_fn(|cx| match running.as_mut().poll(cx) {
                 Poll::Pending if handle.has_lost_client(cx) => {
-                    Poll::Ready(Err(Failure::Client(io::ErrorKind::ConnectionReset.into())))
+                    Poll::Ready(Err(Abort::Client(io::ErrorKind::ConnectionReset.into())))
                 }
                 polled => polled,
             });
@@ -78,12 +78,12 @@ impl Session {
                 Ok(()) => Box::pin(self.flush()).await,
                 failed => failed,
             };
-            self.running.obeying = None;
+            self.running.rule_actions = None;
             self.handle.busy_since.set(0);
             self.handle.heard.set(self.worker.tick());
             self.worker.lists.put_buffer(command);
             if let Err(failure) = ended {
-                let goes_on = matches!(failure, Failure::Answer(_));
+                let goes_on = matches!(failure, Abort::Error(_));
                 Box::pin(self.tell(failure)).await;
                 if !goes_on {
                     break;
@@ -102,7 +102,7 @@ impl Session {
         if self.image.family == Family::MySql {
             let text = "The client was disconnected by the server because of inactivity. See \
                         wait_timeout and interactive_timeout for configuring this behavior.";
-            let answer = Answer::client(4031, b"HY000", text);
+            let answer = ClientError::client(4031, b"HY000", text);
             let mut out = Vec::new();
             error_packet(&answer).encode(&mut out, 0);
             let _ = self.send(&out).await;
@@ -110,21 +110,21 @@ impl Session {
     }
 
     /// Shows a failure to the client, as far as it is one for the client to see.
-    async fn tell(&mut self, failure: Failure) {
-        let (Failure::Answer(answer) | Failure::Fatal(answer)) = failure else {
+    async fn tell(&mut self, failure: Abort) {
+        let (Abort::Error(answer) | Abort::Fatal(answer)) = failure else {
             return;
         };
         self.worker.metrics().error(answer.side, answer.class);
         let mut out = Vec::new();
         error_packet(&answer).encode(&mut out, 1);
-        (self.running.touching, self.running.concealing) = (None, None);
+        (self.running.touching, self.running.untracked) = (None, None);
         self.note_told(&answer);
         let _ = self.send(&out).await;
         self.raise_on_kept(&answer.error).await;
     }
 
     /// An error that no connection knows of can be asked for like one that a server has sent.
-    fn note_told(&mut self, answer: &Answer) {
+    fn note_told(&mut self, answer: &ClientError) {
         self.image.last.answered_here(-1);
         let error = &answer.error;
         self.image.last.messages.last_error = Some((error.code, error.state));
@@ -144,7 +144,7 @@ impl Session {
     }
 
     /// Waits for a whole command; answers its length in the buffer. None where the client left.
-    async fn next_command(&mut self) -> Result<Option<usize>, Failure> {
+    async fn next_command(&mut self) -> Result<Option<usize>, Abort> {
         loop {
             if let Some(length) = packet::whole(&self.client.inbuf) {
                 return Ok(Some(length));
@@ -156,14 +156,14 @@ impl Session {
                 let text = format!(
                     "Got a packet bigger than 'max_allowed_packet' bytes (Millrace: limits.max_packet is {limit})"
                 );
-                let answer = Answer::client(1153, b"08S01", text);
+                let answer = ClientError::client(1153, b"08S01", text);
                 Box::pin(self.refuse_long(&answer)).await;
                 return Ok(None);
             }
             match self.read_client().await {
-                Ok(0) | Err(Failure::Client(_) | Failure::Ended) => return Ok(None),
+                Ok(0) | Err(Abort::Client(_) | Abort::Ended) => return Ok(None),
                 Ok(_) => {}
-                Err(Failure::Uprooted) => self.look_for_ground(),
+                Err(Abort::Evicted) => self.check_role_of_kept(),
                 Err(failure) => return Err(failure),
             }
         }
@@ -187,7 +187,7 @@ impl Session {
 
     /// Answers a command that is too long. The client reads only when it has sent all of it, so
     /// the rest is read as well, for a moment.
-    async fn refuse_long(&mut self, answer: &Answer) {
+    async fn refuse_long(&mut self, answer: &ClientError) {
         self.worker.metrics().error(answer.side, answer.class);
         let mut sequence = 0;
         let mut at = 0;
@@ -211,20 +211,20 @@ impl Session {
 
     /// Reads what the client has sent; 0 at its end. While there is nothing to read the session
     /// holds no buffer.
-    pub(crate) async fn read_client(&mut self) -> Result<usize, Failure> {
+    pub(crate) async fn read_client(&mut self) -> Result<usize, Abort> {
         poll_fn(|cx| {
             self.handle.register(cx);
             let working =
                 self.handle.pins.has(PinReason::Transaction) || self.handle.pins.has(PinReason::Xa);
-            let working = working || self.image.tx.rerun.is_some();
+            let working = working || self.image.tx.replay.is_some();
             let idle = !working && !self.image.tx.is_deferred();
-            if self.handle.uproot.get() && self.lease.is_some() && self.client.inbuf.is_empty() {
-                return Poll::Ready(Err(Failure::Uprooted));
+            if self.handle.evict.get() && self.lease.is_some() && self.client.inbuf.is_empty() {
+                return Poll::Ready(Err(Abort::Evicted));
             }
             if self.handle.ended.get()
                 || (self.handle.draining.get() && idle && self.client.inbuf.is_empty())
             {
-                return Poll::Ready(Err(Failure::Ended));
+                return Poll::Ready(Err(Abort::Ended));
             }
             let worker = &self.worker;
             let make_room = |inbuf: &mut Vec<u8>| {
@@ -248,13 +248,13 @@ impl Session {
                 self.worker.metrics().received(read as u64);
                 self.handle.counts.received(read);
             }
-            read.map_err(Failure::Client)
+            read.map_err(Abort::Client)
         })
         .await
     }
 
     /// One command.
-    async fn command(&mut self, packet: &[u8]) -> Result<(), Failure> {
+    async fn command(&mut self, packet: &[u8]) -> Result<(), Abort> {
         if self.handle.saved.is_saving() {
             Box::pin(self.wait_until_saved()).await;
         }
@@ -266,7 +266,7 @@ impl Session {
                 ""
             };
             let text = format!("Malformed communication packet{dot}");
-            return Err(Answer::client(1835, b"HY000", text).into());
+            return Err(ClientError::client(1835, b"HY000", text).into());
         };
         match command {
             Command::Query(query) => {
@@ -296,7 +296,7 @@ impl Session {
             }
             Command::StmtExecute(execute) => self.execute(packet, &payload, execute).await,
             Command::StmtPrepare(text) => Box::pin(self.prepare(packet, text)).await,
-            Command::Quit => Err(Failure::Ended),
+            Command::Quit => Err(Abort::Ended),
             // On a kept connection: its OK has the status that an error before it did not tell.
             Command::Ping if self.lease.is_some() => Box::pin(self.ping_kept(packet)).await,
             Command::Ping => Box::pin(self.answer_ok()).await,
@@ -329,13 +329,13 @@ impl Session {
             | Command::Debug => {
                 Box::pin(self.forward(Task::Administer, packet, Access::Write)).await
             }
-            Command::Other(_) => Err(Answer::client(1047, b"08S01", "Unknown command").into()),
+            Command::Other(_) => Err(ClientError::client(1047, b"08S01", "Unknown command").into()),
         }
     }
 
     /// A query that a rule has written anew. What rules say of the new text holds, but it is not
     /// rewritten again.
-    async fn rewritten_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Failure> {
+    async fn rewritten_query(&mut self, attributes: &[u8], text: &[u8]) -> Result<(), Abort> {
         let class = self.worker.lists.classify(text, &self.image.vars.lex);
         let access = self.access(&class, text);
         let directions = self.said(&class, text, access, &self.image.vars.state.database);
@@ -352,7 +352,7 @@ impl Session {
         text: &[u8],
         directions: Option<Rc<Directions>>,
         numbered: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         let mut payload = vec![millrace_protocol::command::COM_QUERY];
         payload.extend_from_slice(attributes);
         payload.extend_from_slice(text);
@@ -379,7 +379,7 @@ impl Session {
     }
 
     /// A query that may need more than a server.
-    async fn odd_query(&mut self, request: &Request<'_>, query: Query<'_>) -> Result<(), Failure> {
+    async fn odd_query(&mut self, request: &Request<'_>, query: Query<'_>) -> Result<(), Abort> {
         if asks_own_number(request.class)
             && let Some(text) = with_connection_id(query.text, self.id)
         {
@@ -406,7 +406,7 @@ impl Session {
         request: &Request<'_>,
         text: &[u8],
         attributes: Option<&[u8]>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         if self.has_left_messages(request.class) {
             self.gather_answers().await;
         }
@@ -426,7 +426,7 @@ impl Session {
                 if self.get_saved_diagnostics(text).await? {
                     return Ok(());
                 }
-                Err(Answer::client(
+                Err(ClientError::client(
                     1105,
                     b"HY000",
                     "Millrace: the connection that GET DIAGNOSTICS asks about has been used by others, and \
@@ -441,7 +441,7 @@ impl Session {
     }
 
     /// EXECUTE: runs where the prepared statement's own text belongs.
-    async fn execute_named(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
+    async fn execute_named(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Abort> {
         let name = request
             .class
             .name
@@ -496,8 +496,8 @@ impl Session {
     /// A write is about to be sent: from now on until its outcome is known, others' reads and writes may have to
     /// reckon with it. Not while it waits for its place.
     pub(crate) fn begin_write(&mut self, request: &Request<'_>) {
-        if self.running.concealing.is_none() && self.may_conceal(request) {
-            self.running.concealing = Some(self.worker.shared.written.conceal());
+        if self.running.untracked.is_none() && self.may_be_untracked(request) {
+            self.running.untracked = Some(self.worker.shared.written.conceal());
         }
         if self.running.touching.is_none() && defines_code(request) {
             self.touch(request);
@@ -549,7 +549,7 @@ impl Session {
         &mut self,
         request: &Request<'_>,
         text: &[u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         // Not in the future, which is to be small.
         self.running.begun = Instant::now();
         self.running.runs_since.set(self.running.begun);
@@ -568,7 +568,7 @@ impl Session {
     }
 
     /// Tries the servers that may run the request, in order, until one has answered.
-    pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Failure> {
+    pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Abort> {
         self.running
             .route
             .begin(self.level_for(request), request.directions.as_ref());
@@ -589,7 +589,7 @@ impl Session {
             if let Some(lease) = Box::pin(self.run_on_kept(lease, request)).await? {
                 return Ok(lease);
             }
-        } else if self.image.tx.rerun.is_some() {
+        } else if self.image.tx.replay.is_some() {
             self.resume(request)?;
         } else if let Some(lease) = self.own_connection(request) {
             self.running.route.server = Some(lease.server);
@@ -597,8 +597,8 @@ impl Session {
                 return Ok(lease);
             }
         }
-        self.image.reads.frontier = None;
-        if self.needs_frontier(request) {
+        self.image.reads.primary_position = None;
+        if self.needs_primary_position(request) {
             Box::pin(self.ask_frontier()).await;
         } else if let Some(stuck) = self.is_stuck(request) {
             Box::pin(self.come_loose(stuck)).await;
@@ -608,9 +608,9 @@ impl Session {
         }
         loop {
             match self.try_servers(request, None).await? {
-                Tried::Answered(lease) => return Ok(lease),
-                Tried::NotYet(_) if self.running.route.is_tried_anew() => {}
-                Tried::NotYet(why) => return Box::pin(self.hold(request, Some(why))).await,
+                RouteOutcome::Answered(lease) => return Ok(lease),
+                RouteOutcome::NotYet(_) if self.running.route.is_tried_anew() => {}
+                RouteOutcome::NotYet(why) => return Box::pin(self.hold(request, Some(why))).await,
             }
         }
     }
@@ -621,10 +621,10 @@ impl Session {
         &mut self,
         request: &Request<'_>,
         place: Option<&Place>,
-    ) -> Result<Tried, Failure> {
+    ) -> Result<RouteOutcome, Abort> {
         let mut candidates = match self.candidates(request) {
             Ok(candidates) => candidates,
-            Err(why) => return Ok(Tried::NotYet(why)),
+            Err(why) => return Ok(RouteOutcome::NotYet(why)),
         };
         let mut refusal = None;
         let mut by_replica = false;
@@ -648,13 +648,13 @@ impl Session {
                 {
                     Ok(lease) => lease,
                     // A server's word on the account's limit; who has waited for a place has waited.
-                    Err(Failure::Answer(why))
+                    Err(Abort::Error(why))
                         if why.side == millrace_metrics::Side::Server
                             && self.looks_further(request, &pool, &mut candidates, at) =>
                     {
                         continue;
                     }
-                    Err(Failure::Answer(why)) if !self.was_killed() => {
+                    Err(Abort::Error(why)) if !self.was_killed() => {
                         by_replica = self.may_be_late(candidate.server, &why);
                         refusal = Some(why);
                         at += 1;
@@ -681,17 +681,17 @@ impl Session {
                 return Err(self.interrupted().await);
             }
             match self.attempt(&mut lease, request, candidate.wait).await {
-                Ok(Attempt::Done) => return Ok(Tried::Answered(lease)),
+                Ok(AttemptOutcome::Done) => return Ok(RouteOutcome::Answered(lease)),
                 // It was the session's own by then: its transaction had been run again there.
-                Ok(Attempt::Gone { why, sent }) => {
+                Ok(AttemptOutcome::Gone { why, sent }) => {
                     let leaving = self.leave(lease, request, why, sent);
-                    return Ok(Tried::NotYet(Box::pin(leaving).await?));
+                    return Ok(RouteOutcome::NotYet(Box::pin(leaving).await?));
                 }
-                Ok(Attempt::Lacks(answer)) => {
+                Ok(AttemptOutcome::Lacks(answer)) => {
                     self.put_back(lease);
                     return Box::pin(self.ask_primary(request, answer)).await;
                 }
-                Ok(Attempt::Elsewhere(answer)) => {
+                Ok(AttemptOutcome::Elsewhere(answer)) => {
                     // The server has taken a KILL for what went ahead of the statement.
                     let killed = self.handle.tainted.get() && answer.error.code == 1317;
                     self.running.route.refused = self.running.route.refused.saturating_add(1);
@@ -714,28 +714,28 @@ impl Session {
             }
         }
         match refusal {
-            Some(why) if why.passing => Ok(Tried::NotYet(why)),
+            Some(why) if why.passing => Ok(RouteOutcome::NotYet(why)),
             Some(why) if !by_replica && self.does_without_database(request, &why) => {
                 Box::pin(self.try_servers(request, place)).await
             }
             Some(why)
                 if by_replica
-                    && self.image.tx.rerun.is_none()
+                    && self.image.tx.replay.is_none()
                     && self.client.target == Target::Auto =>
             {
                 Box::pin(self.ask_primary(request, why)).await
             }
-            Some(_) if self.image.tx.rerun.is_some() => {
-                Err(self.lose_transaction(Spoilt::NoServer))
+            Some(_) if self.image.tx.replay.is_some() => {
+                Err(self.lose_transaction(Unreplayable::NoServer))
             }
             Some(why) => Err(why.into()),
-            None => Err(Failure::Ended),
+            None => Err(Abort::Ended),
         }
     }
 
     /// Whether a refusal is the word of a replica, which may lack the session's database, its account or a
     /// setting of it because it is late.
-    pub(crate) fn may_be_late(&self, server: ServerId, why: &Answer) -> bool {
+    pub(crate) fn may_be_late(&self, server: ServerId, why: &ClientError) -> bool {
         let primary = self.worker.cluster.primary();
         why.side == millrace_metrics::Side::Server
             && !is_full(why)
@@ -747,8 +747,8 @@ impl Session {
     async fn ask_primary(
         &mut self,
         request: &Request<'_>,
-        answer: Answer,
-    ) -> Result<Tried, Failure> {
+        answer: ClientError,
+    ) -> Result<RouteOutcome, Abort> {
         self.running.route.refused = self.running.route.refused.saturating_add(1);
         let Some(primary) = self.worker.cluster.primary() else {
             return Err(answer.into());
@@ -770,8 +770,8 @@ impl Session {
                     self.part_with_deaf(lease).await;
                 }
                 Ok(lease) => break lease,
-                Err(Failure::Answer(why)) if why.passing && !self.was_killed() => {
-                    return Ok(Tried::NotYet(why));
+                Err(Abort::Error(why)) if why.passing && !self.was_killed() => {
+                    return Ok(RouteOutcome::NotYet(why));
                 }
                 Err(failure) => return Err(failure),
             }
@@ -785,15 +785,15 @@ impl Session {
             return Err(self.interrupted().await);
         }
         match self.attempt(&mut lease, request, wait).await {
-            Ok(Attempt::Done) => Ok(Tried::Answered(lease)),
-            Ok(Attempt::Gone { why, sent }) => {
+            Ok(AttemptOutcome::Done) => Ok(RouteOutcome::Answered(lease)),
+            Ok(AttemptOutcome::Gone { why, sent }) => {
                 let leaving = self.leave(lease, request, why, sent);
-                Ok(Tried::NotYet(leaving.await?))
+                Ok(RouteOutcome::NotYet(leaving.await?))
             }
-            Ok(Attempt::Elsewhere(told) | Attempt::Lacks(told)) => {
+            Ok(AttemptOutcome::Elsewhere(told) | AttemptOutcome::Lacks(told)) => {
                 self.put_back(lease);
                 match told.passing {
-                    true => Ok(Tried::NotYet(told)),
+                    true => Ok(RouteOutcome::NotYet(told)),
                     false if self.does_without_database(request, &told) => {
                         Box::pin(self.try_servers(request, None)).await
                     }
@@ -827,21 +827,23 @@ impl Session {
         &mut self,
         mut lease: Lease,
         request: &Request<'_>,
-    ) -> Result<Option<Lease>, Failure> {
+    ) -> Result<Option<Lease>, Abort> {
         let (why, sent) = match self.reason_to_leave(&mut lease, request) {
             Some(why) => (why, false),
             None => match self.attempt(&mut lease, request, false).await {
-                Ok(Attempt::Done) => return Ok(Some(lease)),
-                Ok(Attempt::Gone { why, sent }) => (why, sent),
+                Ok(AttemptOutcome::Done) => return Ok(Some(lease)),
+                Ok(AttemptOutcome::Gone { why, sent }) => (why, sent),
                 // Refused, and the connection is as it was.
-                Ok(Attempt::Elsewhere(answer) | Attempt::Lacks(answer)) if lease.is_clean() => {
+                Ok(AttemptOutcome::Elsewhere(answer) | AttemptOutcome::Lacks(answer))
+                    if lease.is_clean() =>
+                {
                     self.keep(lease);
-                    return Err(Failure::Answer(answer));
+                    return Err(Abort::Error(answer));
                 }
                 // It broke before the statement was sent.
-                Ok(Attempt::Elsewhere(answer)) if answer.passing => (answer, false),
-                Ok(Attempt::Elsewhere(answer) | Attempt::Lacks(answer)) => {
-                    return Err(Failure::Fatal(answer));
+                Ok(AttemptOutcome::Elsewhere(answer)) if answer.passing => (answer, false),
+                Ok(AttemptOutcome::Elsewhere(answer) | AttemptOutcome::Lacks(answer)) => {
+                    return Err(Abort::Fatal(answer));
                 }
                 Err(failure) => {
                     if lease.is_clean() {
@@ -881,14 +883,14 @@ impl Session {
     }
 
     /// What becomes of a statement that was killed before a server ran it.
-    pub(crate) async fn interrupted(&self) -> Failure {
+    pub(crate) async fn interrupted(&self) -> Abort {
         if self.is_killed().await {
-            return Failure::Ended;
+            return Abort::Ended;
         }
         if self.handle.timed_out.take() {
             return too_slow().into();
         }
-        Answer::client(1317, b"70100", "Query execution was interrupted").into()
+        ClientError::client(1317, b"70100", "Query execution was interrupted").into()
     }
 
     /// None where the connection is gone and the statement was not run: another will have to do.
@@ -896,20 +898,20 @@ impl Session {
         &mut self,
         mut lease: Lease,
         request: &Request<'_>,
-    ) -> Result<Option<Lease>, Failure> {
+    ) -> Result<Option<Lease>, Abort> {
         self.handle.on.set(Some((lease.server, lease.thread_id)));
         match self.attempt(&mut lease, request, false).await {
-            Ok(Attempt::Done) => Ok(Some(lease)),
-            Ok(Attempt::Lacks(_)) => {
+            Ok(AttemptOutcome::Done) => Ok(Some(lease)),
+            Ok(AttemptOutcome::Lacks(_)) => {
                 self.put_back(lease);
                 Ok(None)
             }
-            Ok(Attempt::Elsewhere(answer) | Attempt::Gone { why: answer, .. }) => {
+            Ok(AttemptOutcome::Elsewhere(answer) | AttemptOutcome::Gone { why: answer, .. }) => {
                 self.put_back(lease);
                 if answer.passing {
                     Ok(None)
                 } else {
-                    Err(Failure::Answer(answer))
+                    Err(Abort::Error(answer))
                 }
             }
             Err(failure) => {
@@ -920,7 +922,7 @@ impl Session {
     }
 
     /// An OK of Millrace's own.
-    pub(crate) async fn ok(&mut self, fields: OkFields<'_>) -> Result<(), Failure> {
+    pub(crate) async fn ok(&mut self, fields: OkFields<'_>) -> Result<(), Abort> {
         let mut out = Vec::new();
         let fields = OkFields {
             status: fields.status | self.idle_status(),
@@ -937,7 +939,7 @@ impl Session {
     }
 
     /// Such a command, as MySQL answers it: it counts the messages of the statement before.
-    pub(crate) async fn answer_ok(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn answer_ok(&mut self) -> Result<(), Abort> {
         let warnings = self.count_messages().await;
         self.answered_ok();
         self.ok(OkFields {
@@ -947,7 +949,7 @@ impl Session {
         .await
     }
 
-    async fn ping_kept(&mut self, packet: &[u8]) -> Result<(), Failure> {
+    async fn ping_kept(&mut self, packet: &[u8]) -> Result<(), Abort> {
         if self.image.last.messages.at.is_none() || self.image.last.has_saved_messages() {
             // Whatever its server counts was Millrace's own.
             self.image.last.messages.ok_warnings = Some(self.count_messages().await);
@@ -970,11 +972,11 @@ impl Session {
     }
 
     /// COM_SET_OPTION: multi-statements on or off.
-    async fn set_option(&mut self, option: u16) -> Result<(), Failure> {
+    async fn set_option(&mut self, option: u16) -> Result<(), Abort> {
         let on = match option {
             0 => true,
             1 => false,
-            _ => return Err(Answer::client(1047, b"08S01", "Unknown command").into()),
+            _ => return Err(ClientError::client(1047, b"08S01", "Unknown command").into()),
         };
         self.change_state(|state| state.multi_statements = on);
         // Its EOF counts as a result (observed).
@@ -989,7 +991,7 @@ impl Session {
     }
 
     /// A command that is passed on as it is.
-    async fn forward(&mut self, task: Task, packet: &[u8], access: Access) -> Result<(), Failure> {
+    async fn forward(&mut self, task: Task, packet: &[u8], access: Access) -> Result<(), Abort> {
         let mut class = self.worker.lists.take_statement();
         class.clear();
         class.kind = task.kind();
@@ -1000,7 +1002,7 @@ impl Session {
     }
 
     /// COM_INIT_DB.
-    async fn init_db(&mut self, packet: &[u8], name: &[u8]) -> Result<(), Failure> {
+    async fn init_db(&mut self, packet: &[u8], name: &[u8]) -> Result<(), Abort> {
         // On MySQL it leaves the messages of the statement before, and adds its own (observed).
         let count = self.count_messages().await;
         if self.image.family == Family::MariaDb || self.image.last.messages.at.is_none() {
@@ -1023,7 +1025,7 @@ impl Session {
         chosen
     }
 
-    async fn choose_database(&mut self, packet: &[u8], name: &[u8]) -> Result<(), Failure> {
+    async fn choose_database(&mut self, packet: &[u8], name: &[u8]) -> Result<(), Abort> {
         let mut class = self.worker.lists.take_statement();
         class.clear();
         class.kind = Kind::Use;
@@ -1054,11 +1056,11 @@ impl Session {
 }
 
 /// What came of trying the servers that there are.
-pub(crate) enum Tried {
+pub(crate) enum RouteOutcome {
     /// One has answered.
     Answered(Lease),
     /// None did, but may in a moment.
-    NotYet(Answer),
+    NotYet(ClientError),
 }
 
 /// A statement that needs nothing but a server: by far the most are.

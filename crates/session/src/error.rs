@@ -9,34 +9,34 @@ use millrace_metrics::{ErrorClass, Side};
 use millrace_routing::NoServer;
 use millrace_topology::{Cause, NoPrimary, ObservationKind, ServerId, Snapshot};
 
+use crate::failover::journal::Unreplayable;
 use crate::failover::wait_queue::Full;
-use crate::failover::journal::Spoilt;
 use crate::statement::refusals::{Meaning, meaning};
 
 /// Why a statement got no answer from a server, or a session must end.
 #[derive(Debug)]
 #[allow(dead_code, reason = "the cause is for a debugger")]
-pub(crate) enum Failure {
+pub(crate) enum Abort {
     /// The client is gone, or broke the protocol: the session ends silently.
     Client(io::Error),
     /// The session was killed or the process drains: it ends.
     Ended,
     /// The server that the idle session keeps a connection to is left.
-    Uprooted,
+    Evicted,
     /// An error for the client; the session goes on.
-    Answer(Answer),
+    Error(ClientError),
     /// An error for the client, after which the session ends.
-    Fatal(Answer),
+    Fatal(ClientError),
 }
 
 /// An error that the client is shown. In a box, because results that carry none are handed up and
 /// down with every statement.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer(Box<Told>);
+pub(crate) struct ClientError(Box<ErrorBody>);
 
-/// What an [`Answer`] says.
+/// What a [`ClientError`] says.
 #[derive(Debug, Clone)]
-pub(crate) struct Told {
+pub(crate) struct ErrorBody {
     pub(crate) error: ServerError,
     pub(crate) side: Side,
     pub(crate) class: ErrorClass,
@@ -44,9 +44,9 @@ pub(crate) struct Told {
     pub(crate) passing: bool,
 }
 
-impl Answer {
+impl ClientError {
     fn new(error: ServerError, side: Side, class: ErrorClass) -> Self {
-        Answer(Box::new(Told {
+        ClientError(Box::new(ErrorBody {
             error,
             side,
             class,
@@ -182,7 +182,7 @@ impl Answer {
 
     /// The open transaction was lost with its server and could not be run again on another. Nothing of
     /// it was done: as after a deadlock, the client may begin it anew.
-    pub(crate) fn transaction_lost(why: Spoilt) -> Self {
+    pub(crate) fn transaction_lost(why: Unreplayable) -> Self {
         Self::proxy(
             ErrorClass::Transaction,
             1213,
@@ -247,17 +247,17 @@ impl Answer {
     }
 }
 
-impl Deref for Answer {
-    type Target = Told;
+impl Deref for ClientError {
+    type Target = ErrorBody;
 
-    fn deref(&self) -> &Told {
+    fn deref(&self) -> &ErrorBody {
         &self.0
     }
 }
 
-impl From<Answer> for Failure {
-    fn from(answer: Answer) -> Self {
-        Failure::Answer(answer)
+impl From<ClientError> for Abort {
+    fn from(answer: ClientError) -> Self {
+        Abort::Error(answer)
     }
 }
 

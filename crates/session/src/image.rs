@@ -24,10 +24,10 @@ use millrace_sql::Family;
 
 use crate::image::last::LastStatement;
 use crate::image::pinned::Pinned;
+use crate::image::prepared::Statements;
 use crate::image::reads::Reads;
 use crate::image::transaction::TransactionImage;
 use crate::image::vars::Vars;
-use crate::image::prepared::Statements;
 
 pub(crate) use crate::image::fold::Ran;
 

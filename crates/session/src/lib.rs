@@ -24,4 +24,4 @@ pub use options::{FailoverOptions, Hosts, Options, ServerKey};
 pub use worker::processlist::{Doing, PoolLine, ServerLine, SessionLine};
 pub use worker::registry::{Client, Registry};
 pub use worker::written::Written;
-pub use worker::{Entry, ListenerTls, Message, Shared, Worker};
+pub use worker::{ListenerContext, ListenerTls, Message, Shared, Worker};

@@ -39,16 +39,16 @@ use millrace_protocol::{Capabilities, Status};
 use millrace_sql::Family;
 use tracing::debug;
 
+use crate::error::{Abort, ClientError};
+use crate::image::first_status;
 use crate::login::accounts::Asked;
 use crate::login::admission::Admission;
 use crate::login::caller::Caller;
-use crate::error::{Answer, Failure};
-use crate::image::first_status;
-use crate::session::{Identity, Session};
 use crate::login::strangers::{spoken, turn_away};
 use crate::login::verify::verify;
+use crate::session::{Identity, Session};
 use crate::worker::learnt::Base;
-use crate::worker::{Entry, Handle, ListenerTls, Worker};
+use crate::worker::{Handle, ListenerContext, ListenerTls, Worker};
 
 /// Before the login no packet may be longer; bytes. A response with attributes fits well.
 const HELLO_MAX: usize = 64 * 1024;
@@ -93,14 +93,24 @@ const OWN: Capabilities = Capabilities::COMPRESS.union(Capabilities::ZSTD_COMPRE
 const REFUSE_RSA: [&[u8]; 3] = [b"libmysql", b"MySQL Connector/J", b"MySqlConnector"];
 
 /// Serves a client from its first byte to its last. `peer`: none for a Unix socket.
-pub(crate) fn spawn(worker: Rc<Worker>, plain: Plain, peer: Option<SocketAddr>, entry: Entry) {
+pub(crate) fn spawn(
+    worker: Rc<Worker>,
+    plain: Plain,
+    peer: Option<SocketAddr>,
+    entry: ListenerContext,
+) {
     tokio::task::spawn_local(async move {
         let admission = Admission::new(worker, peer.map(|peer| peer.ip()));
         serve(admission, plain, entry, peer).await;
     });
 }
 
-async fn serve(mut admission: Admission, plain: Plain, entry: Entry, peer: Option<SocketAddr>) {
+async fn serve(
+    mut admission: Admission,
+    plain: Plain,
+    entry: ListenerContext,
+    peer: Option<SocketAddr>,
+) {
     let caller = Caller::new(&plain, peer);
     let worker = &admission.worker().clone();
     let socket = plain.clone();
@@ -132,12 +142,12 @@ async fn serve(mut admission: Admission, plain: Plain, entry: Entry, peer: Optio
     );
     let session = within(worker, Box::pin(login), &waits).await;
     match session {
-        Some(Entered::Session(session)) => {
+        Some(LoggedIn::Session(session)) => {
             *handle.socket.borrow_mut() = Some(socket);
             admission.enter(&handle);
             session.run().await;
         }
-        Some(Entered::Relayed(relayed)) => {
+        Some(LoggedIn::Relayed(relayed)) => {
             admission.enter(&handle);
             Box::pin(relayed.run(&handle)).await;
         }
@@ -148,9 +158,9 @@ async fn serve(mut admission: Admission, plain: Plain, entry: Entry, peer: Optio
 /// Gives the client `limits.login_timeout`, in which its waits for servers do not count.
 async fn within(
     worker: &Worker,
-    mut login: Pin<Box<impl Future<Output = Option<Entered>>>>,
+    mut login: Pin<Box<impl Future<Output = Option<LoggedIn>>>>,
     waits: &Waits,
-) -> Option<Entered> {
+) -> Option<LoggedIn> {
     let begun = Instant::now();
     let mut limit = worker.options().login_timeout;
     loop {
@@ -168,39 +178,49 @@ async fn within(
 }
 
 /// How a client got in.
-enum Entered {
+enum LoggedIn {
     Session(Box<Session>),
     Relayed(Box<relayed::Relayed>),
 }
 
-fn refusal(worker: &Worker, address_is_full: bool) -> Option<Answer> {
+fn refusal(worker: &Worker, address_is_full: bool) -> Option<ClientError> {
     let options = worker.options();
     if worker.is_draining() {
         let text = "Millrace is shutting down; connect again";
-        return Some(Answer::proxy(ErrorClass::Connection, 1053, b"08S01", text));
+        return Some(ClientError::proxy(
+            ErrorClass::Connection,
+            1053,
+            b"08S01",
+            text,
+        ));
     }
     if worker.shared.registry.clients() >= options.clients_max {
         let text = format!(
             "Too many connections (Millrace: limits.max_clients is {})",
             options.clients_max
         );
-        return Some(Answer::proxy(ErrorClass::Limit, 1040, b"08004", text));
+        return Some(ClientError::proxy(ErrorClass::Limit, 1040, b"08004", text));
     }
     if address_is_full {
         let text = format!(
             "Too many connections (Millrace: limits.clients_per_address is {})",
             options.clients_per_address
         );
-        return Some(Answer::proxy(ErrorClass::Limit, 1040, b"08004", text));
+        return Some(ClientError::proxy(ErrorClass::Limit, 1040, b"08004", text));
     }
     if worker.cluster.with_world(|world| world.greeting.is_none()) {
         let text = "Millrace has not reached any server yet; look at its log";
-        return Some(Answer::proxy(ErrorClass::NoServer, 1105, b"HY000", text));
+        return Some(ClientError::proxy(
+            ErrorClass::NoServer,
+            1105,
+            b"HY000",
+            text,
+        ));
     }
     None
 }
 
-pub(crate) fn error_packet(answer: &Answer) -> ErrPacket<'_> {
+pub(crate) fn error_packet(answer: &ClientError) -> ErrPacket<'_> {
     ErrPacket {
         code: answer.error.code,
         state: answer.error.state,
@@ -219,7 +239,7 @@ pub fn random_nonce() -> [u8; 20] {
 }
 
 /// A login under way: the client's stream and what it has said.
-pub(crate) struct Entrance<'a> {
+pub(crate) struct LoginExchange<'a> {
     pub(crate) worker: &'a Rc<Worker>,
     pub(crate) stream: Stream,
     pub(crate) buffer: Vec<u8>,
@@ -272,22 +292,22 @@ pub(crate) enum Proof {
     /// it can do nothing but change it.
     Own(Secret),
     /// Not let in.
-    Denied(Answer),
+    Denied(ClientError),
 }
 
 async fn log_in(
     worker: &Rc<Worker>,
     stream: Stream,
-    entry: Entry,
+    entry: ListenerContext,
     caller: Caller,
     id: u32,
     handle: Rc<Handle>,
     waits: Rc<Waits>,
-) -> Option<Entered> {
+) -> Option<LoggedIn> {
     let greeting = worker.cluster.with_world(|world| world.greeting.clone())?;
     let address = caller.address;
-    let mut entrance = match greet(worker, stream, entry.tls, caller, id, &greeting).await {
-        Ok(Some(entrance)) => entrance,
+    let mut exchange = match greet(worker, stream, entry.tls, caller, id, &greeting).await {
+        Ok(Some(exchange)) => exchange,
         Ok(None) => return None,
         Err(error) => {
             debug!(%error, "a client left before it logged in");
@@ -295,25 +315,25 @@ async fn log_in(
             return None;
         }
     };
-    entrance.waits = waits;
-    if !entrance
+    exchange.waits = waits;
+    if !exchange
         .hello
         .capabilities
         .contains(Capabilities::PROTOCOL_41)
     {
-        if old_clients::serve(entrance).await.is_err() {
+        if old_clients::serve(exchange).await.is_err() {
             worker.metrics().login(LoginOutcome::Aborted);
         }
         return None;
     }
-    let plugin = entrance.hello.plugin.clone().unwrap_or_default();
+    let plugin = exchange.hello.plugin.clone().unwrap_or_default();
     let plugin = match &plugin[..] {
         // Clients that name none have only this one.
         [] => Plugin::NativePassword,
         name => Plugin::from_name(&String::from_utf8_lossy(name)),
     };
-    let hello = &entrance.hello;
-    let claim = Claim {
+    let hello = &exchange.hello;
+    let credentials = Credentials {
         user: hello.user.clone(),
         database: hello.database.clone().unwrap_or_default(),
         response: hello.auth_response.clone(),
@@ -322,34 +342,34 @@ async fn log_in(
         plugin,
     };
     debug!(
-        user = ?String::from_utf8_lossy(&claim.user),
+        user = ?String::from_utf8_lossy(&credentials.user),
         address = %shown(address),
-        plugin = claim.plugin.name(),
-        proof_length = claim.response.len(),
+        plugin = credentials.plugin.name(),
+        proof_length = credentials.response.len(),
         "login begins"
     );
-    match entrance.prove(&claim).await {
+    match exchange.prove(&credentials).await {
         Ok(Proof::Account(account)) => {
             worker.metrics().login(LoginOutcome::Known);
             worker.shared.accounts.succeeded(address);
             *handle.user.borrow_mut() = account.user.clone();
-            let session = entrance.enter(account, entry, id, handle).await;
-            session.map(|session| Entered::Session(Box::new(session)))
+            let session = exchange.enter(account, entry, id, handle).await;
+            session.map(|session| LoggedIn::Session(Box::new(session)))
         }
         Ok(Proof::Relay) => {
-            debug!(user = ?String::from_utf8_lossy(&claim.user), address = %shown(address), "login relayed");
-            *handle.user.borrow_mut() = claim.user.clone().into();
-            let relayed = relayed::log_in(entrance, &claim).await;
-            relayed.map(|relayed| Entered::Relayed(Box::new(relayed)))
+            debug!(user = ?String::from_utf8_lossy(&credentials.user), address = %shown(address), "login relayed");
+            *handle.user.borrow_mut() = credentials.user.clone().into();
+            let relayed = relayed::log_in(exchange, &credentials).await;
+            relayed.map(|relayed| LoggedIn::Relayed(Box::new(relayed)))
         }
         Ok(Proof::Own(password)) => {
-            *handle.user.borrow_mut() = claim.user.clone().into();
-            let relayed = relayed::log_in_with(entrance, &claim, &password).await;
-            relayed.map(|relayed| Entered::Relayed(Box::new(relayed)))
+            *handle.user.borrow_mut() = credentials.user.clone().into();
+            let relayed = relayed::log_in_with(exchange, &credentials, &password).await;
+            relayed.map(|relayed| LoggedIn::Relayed(Box::new(relayed)))
         }
         Ok(Proof::Denied(answer)) => {
             debug!(
-                user = ?String::from_utf8_lossy(&claim.user),
+                user = ?String::from_utf8_lossy(&credentials.user),
                 address = %shown(address),
                 code = answer.error.code,
                 "login refused"
@@ -362,8 +382,8 @@ async fn log_in(
                 accounts.hold_back(address, worker.options()).await;
             }
             let mut out = Vec::new();
-            error_packet(&answer).encode(&mut out, entrance.sequence);
-            let _ = entrance.stream.send(&out).await;
+            error_packet(&answer).encode(&mut out, exchange.sequence);
+            let _ = exchange.stream.send(&out).await;
             None
         }
         Err(_) => {
@@ -390,7 +410,7 @@ async fn greet<'a>(
     mut caller: Caller,
     id: u32,
     server: &Greeting,
-) -> std::io::Result<Option<Entrance<'a>>> {
+) -> std::io::Result<Option<LoginExchange<'a>>> {
     let acceptor = worker
         .shared
         .tls
@@ -470,7 +490,7 @@ async fn greet<'a>(
         return Ok(None);
     }
     let capabilities = hello.capabilities & (offered | Capabilities::SSL);
-    Ok(Some(Entrance {
+    Ok(Some(LoginExchange {
         worker,
         stream,
         buffer,
@@ -502,7 +522,7 @@ fn with_state(code: u16, state: &[u8; 5], message: &[u8]) -> Vec<u8> {
 }
 
 /// Who a client says it is, and its first proof.
-pub(crate) struct Claim {
+pub(crate) struct Credentials {
     pub(crate) user: Vec<u8>,
     pub(crate) database: Vec<u8>,
     pub(crate) response: Vec<u8>,
@@ -512,7 +532,7 @@ pub(crate) struct Claim {
     pub(crate) plugin: Plugin,
 }
 
-impl Claim {
+impl Credentials {
     pub(crate) fn name(&self) -> Name<'_> {
         Name {
             user: &self.user,
@@ -530,7 +550,7 @@ enum Question {
     Password,
 }
 
-impl Entrance<'_> {
+impl LoginExchange<'_> {
     pub(crate) async fn read(&mut self) -> std::io::Result<Vec<u8>> {
         let (sequence, payload) =
             read_packet(&mut self.stream, &mut self.buffer, LOGIN_PACKET_MAX).await?;
@@ -554,37 +574,41 @@ impl Entrance<'_> {
         self.stream.send(&out).await
     }
 
-    /// Checks the claim against what is known, else has the client show its password and asks a
+    /// Checks the credentials against what is known, else has the client show its password and asks a
     /// server.
-    pub(crate) async fn prove(&mut self, claim: &Claim) -> std::io::Result<Proof> {
-        if self.has_no_question(claim).await {
+    pub(crate) async fn prove(&mut self, credentials: &Credentials) -> std::io::Result<Proof> {
+        if self.has_no_question(credentials).await {
             return Ok(Proof::Relay);
         }
-        let known = self.worker.shared.accounts.find(&claim.user);
-        if !claim.used_up && is_empty_password(&claim.plugin, &claim.response) {
-            return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
+        let known = self.worker.shared.accounts.find(&credentials.user);
+        if !credentials.used_up && is_empty_password(&credentials.plugin, &credentials.response) {
+            return Ok(self
+                .try_password(credentials, Secret::new(Vec::new()))
+                .await);
         }
-        let mut plugin = claim.plugin.clone();
-        let mut response = claim.response.clone();
+        let mut plugin = credentials.plugin.clone();
+        let mut response = credentials.response.clone();
         let is_checked_here = matches!(plugin, Plugin::CachingSha2 | Plugin::NativePassword);
-        let used_up = claim.used_up && !self.proves_at_once(claim, &known).await;
+        let used_up = credentials.used_up && !self.proves_at_once(credentials, &known).await;
         if used_up || (!known.is_empty() && !is_checked_here) {
             // Once only: many clients follow no second switch.
-            let is_native = used_up && self.answers_native(claim, !known.is_empty()).await;
-            if !is_native && self.lacks_sha2(claim) {
+            let is_native = used_up && self.answers_native(credentials, !known.is_empty()).await;
+            if !is_native && self.lacks_sha2(credentials) {
                 return Ok(Proof::Relay);
             }
             plugin = match is_native {
                 true => Plugin::NativePassword,
                 false => Plugin::CachingSha2,
             };
-            response = self.switch_from(claim, &plugin).await?;
+            response = self.switch_from(credentials, &plugin).await?;
             if is_empty_password(&plugin, &response) {
-                return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
+                return Ok(self
+                    .try_password(credentials, Secret::new(Vec::new()))
+                    .await);
             }
         }
         self.is_native = plugin == Plugin::NativePassword;
-        if let Some(answer) = self.misshapen(claim, &plugin, &response).await {
+        if let Some(answer) = self.misshapen(credentials, &plugin, &response).await {
             return Ok(Proof::Denied(answer));
         }
         for account in known {
@@ -595,7 +619,7 @@ impl Entrance<'_> {
             if !proved {
                 continue;
             }
-            match self.verify(&account, claim).await {
+            match self.verify(&account, credentials).await {
                 Ok(()) => {
                     if plugin == Plugin::CachingSha2 {
                         let out = &mut self.held_back;
@@ -618,13 +642,13 @@ impl Entrance<'_> {
                 Err(answer) => return Ok(Proof::Denied(answer)),
             }
         }
-        let mut rows = self.rows(claim).await;
+        let mut rows = self.rows(credentials).await;
         if plugin == Plugin::NativePassword {
             let mut key = native_key(rows.as_ref(), &response, &self.nonce);
             if key.is_none() && rows.is_some() {
                 // The password may have been changed in the moment since they were read.
-                self.forget_rows(claim);
-                rows = self.rows(claim).await;
+                self.forget_rows(credentials);
+                rows = self.rows(credentials).await;
                 key = native_key(rows.as_ref(), &response, &self.nonce);
             }
             let is_native = match &rows {
@@ -633,28 +657,32 @@ impl Entrance<'_> {
             };
             // A wrong proof is for a server to refuse.
             if let Some(key) = key.or_else(|| is_native.then(random_nonce)) {
-                return Ok(self.try_password(claim, Secret::native_key(key)).await);
+                return Ok(self
+                    .try_password(credentials, Secret::native_key(key))
+                    .await);
             }
         }
-        if !self.can_show_password(claim) || rows.is_some_and(|rows| rows.are_relayed()) {
+        if !self.can_show_password(credentials) || rows.is_some_and(|rows| rows.are_relayed()) {
             return Ok(Proof::Relay);
         }
         self.is_native = false;
         if plugin != Plugin::CachingSha2 {
-            response = self.switch_from(claim, &Plugin::CachingSha2).await?;
+            response = self.switch_from(credentials, &Plugin::CachingSha2).await?;
         }
         if is_empty_password(&Plugin::CachingSha2, &response) {
-            return Ok(self.try_password(claim, Secret::new(Vec::new())).await);
+            return Ok(self
+                .try_password(credentials, Secret::new(Vec::new()))
+                .await);
         }
         match self.ask_password().await {
             Ok(Some(password)) => {
-                let asked = self.asked(claim, Question::Password);
+                let asked = self.asked(credentials, Question::Password);
                 self.worker.shared.accounts.was_asked(&asked, true);
-                Ok(self.try_password(claim, password).await)
+                Ok(self.try_password(credentials, password).await)
             }
-            Ok(None) => Ok(Proof::Denied(self.denied(claim))),
+            Ok(None) => Ok(Proof::Denied(self.denied(credentials))),
             Err(error) => {
-                let asked = self.asked(claim, Question::Password);
+                let asked = self.asked(credentials, Question::Password);
                 self.worker.shared.accounts.was_asked(&asked, false);
                 Err(error)
             }
@@ -662,35 +690,41 @@ impl Entrance<'_> {
     }
 
     /// What a server says of a proof that cannot be one, by its length (observed on both families).
-    async fn misshapen(&self, claim: &Claim, plugin: &Plugin, response: &[u8]) -> Option<Answer> {
+    async fn misshapen(
+        &self,
+        credentials: &Credentials,
+        plugin: &Plugin,
+        response: &[u8],
+    ) -> Option<ClientError> {
         match plugin {
             Plugin::NativePassword if response.len() != 20 => {
-                let rows = self.rows(claim).await?;
+                let rows = self.rows(credentials).await?;
                 let is_native = self.is_native(&rows).await;
-                is_native.then(|| Answer::client(1043, b"08S01", "Bad handshake"))
+                is_native.then(|| ClientError::client(1043, b"08S01", "Bad handshake"))
             }
-            Plugin::CachingSha2 if response.len() != 32 => Some(self.denied(claim)),
+            Plugin::CachingSha2 if response.len() != 32 => Some(self.denied(credentials)),
             _ => None,
         }
     }
 
     /// What a server says to a client whose proof is wrong.
-    pub(crate) fn denied(&self, claim: &Claim) -> Answer {
-        self.caller.denied(&claim.user, None, "")
+    pub(crate) fn denied(&self, credentials: &Credentials) -> ClientError {
+        self.caller.denied(&credentials.user, None, "")
     }
 
     /// Whether a proof by the nonce of the login is right. MariaDB's COM_CHANGE_USER takes it again, and its clients
     /// answer every switch with it (observed on 10.11 with libmariadb).
-    async fn proves_at_once(&self, claim: &Claim, known: &[Arc<Account>]) -> bool {
-        if self.worker.cluster.family() != Family::MariaDb || claim.plugin != Plugin::NativePassword
+    async fn proves_at_once(&self, credentials: &Credentials, known: &[Arc<Account>]) -> bool {
+        if self.worker.cluster.family() != Family::MariaDb
+            || credentials.plugin != Plugin::NativePassword
         {
             return false;
         }
-        let (response, nonce) = (&claim.response, &self.nonce);
+        let (response, nonce) = (&credentials.response, &self.nonce);
         known
             .iter()
             .any(|account| account.proves_native(response, nonce))
-            || native_key(self.rows(claim).await.as_ref(), response, nonce).is_some()
+            || native_key(self.rows(credentials).await.as_ref(), response, nonce).is_some()
     }
 
     async fn is_native(&self, rows: &UserRows) -> bool {
@@ -699,27 +733,27 @@ impl Entrance<'_> {
 
     /// Whether a client that is to prove itself anew is asked for mysql_native_password: it has no other plugin,
     /// or prefers this one, and the account's hash is enough.
-    async fn answers_native(&self, claim: &Claim, is_known: bool) -> bool {
-        if claim.plugin != Plugin::NativePassword {
+    async fn answers_native(&self, credentials: &Credentials, is_known: bool) -> bool {
+        if credentials.plugin != Plugin::NativePassword {
             return false;
         }
         if self.hello.plugin.as_ref().is_none_or(Vec::is_empty) {
             return true;
         }
-        match self.rows(claim).await {
+        match self.rows(credentials).await {
             Some(rows) => self.is_native(&rows).await,
             None => is_known,
         }
     }
 
-    /// The rows of the servers' account table for the claim's name, where they can be read.
-    async fn rows(&self, claim: &Claim) -> Option<UserRows> {
+    /// The rows of the servers' account table for the credentials's name, where they can be read.
+    async fn rows(&self, credentials: &Credentials) -> Option<UserRows> {
         let judge = self.judge()?;
         self.waits.begin();
         let read = self
             .worker
             .learnt
-            .user_rows(&self.worker.shared, &judge, claim.name())
+            .user_rows(&self.worker.shared, &judge, credentials.name())
             .await;
         self.waits.end();
         read.unwrap_or_else(|error| {
@@ -728,9 +762,11 @@ impl Entrance<'_> {
         })
     }
 
-    fn forget_rows(&self, claim: &Claim) {
+    fn forget_rows(&self, credentials: &Credentials) {
         if let Some(judge) = self.judge() {
-            self.worker.learnt.forget_user_rows(judge.id, &claim.user);
+            self.worker
+                .learnt
+                .forget_user_rows(judge.id, &credentials.user);
         }
     }
 
@@ -742,10 +778,14 @@ impl Entrance<'_> {
         })
     }
 
-    async fn verify(&mut self, account: &Arc<Account>, claim: &Claim) -> Result<(), Answer> {
+    async fn verify(
+        &mut self,
+        account: &Arc<Account>,
+        credentials: &Credentials,
+    ) -> Result<(), ClientError> {
         let tls = self.stream.is_tls();
         let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
-        let (database, collation) = (&claim.database, claim.collation);
+        let (database, collation) = (&credentials.database, credentials.collation);
         let worker = self.worker.clone();
         let verifying = verify(&worker, account, database, collation, ignore_space, tls);
         let mut verifying = pin!(verifying);
@@ -753,7 +793,9 @@ impl Entrance<'_> {
         let let_in = loop {
             match tokio::time::timeout(LOOK, &mut verifying).await {
                 Ok(verified) => break verified,
-                Err(_) if self.stream.peer_closed().await => break Err(Answer::nobody_answers()),
+                Err(_) if self.stream.peer_closed().await => {
+                    break Err(ClientError::nobody_answers());
+                }
                 Err(_) => {}
             }
         };
@@ -761,54 +803,59 @@ impl Entrance<'_> {
         let let_in =
             let_in.map_err(
                 |answer| match answer.error.message == LOG_IN_ANEW.as_bytes() {
-                    true => Answer::server(self.denied(claim).error.clone()),
+                    true => ClientError::server(self.denied(credentials).error.clone()),
                     false => answer,
                 },
             );
         let password = Some(&account.password);
         match let_in {
             Ok(let_in) => {
-                let judging = self.caller.judge(&claim.user, password, &let_in, &worker);
+                let judging = self
+                    .caller
+                    .judge(&credentials.user, password, &let_in, &worker);
                 judging.await
             }
-            Err(answer) if self.may_know(&answer, claim).await => Err(answer),
-            Err(_) => Err(self.caller.denied(&claim.user, password, "")),
+            Err(answer) if self.may_know(&answer, credentials).await => Err(answer),
+            Err(_) => Err(self.caller.denied(&credentials.user, password, "")),
         }
     }
 
     /// Whether a server would tell this client so much of the account, rather than that it is not let in.
-    pub(crate) async fn may_know(&self, answer: &Answer, claim: &Claim) -> bool {
+    pub(crate) async fn may_know(&self, answer: &ClientError, credentials: &Credentials) -> bool {
         if answer.side != Side::Server || answer.passing || answer.error.code == 1045 {
             return true;
         }
-        match self.rows(claim).await {
+        match self.rows(credentials).await {
             Some(rows) => self.caller.may_enter(&rows, self.worker).await,
             None => true,
         }
     }
 
     /// A server's error packet, as this client is to have it.
-    pub(crate) async fn as_told(&self, claim: &Claim, payload: Vec<u8>) -> Vec<u8> {
+    pub(crate) async fn as_told(&self, credentials: &Credentials, payload: Vec<u8>) -> Vec<u8> {
         let Ok(error) = ErrPacket::parse(&payload) else {
             return payload;
         };
         let error = ServerError::new(error.code, &error.state, error.message);
-        if self.may_know(&Answer::server(error), claim).await {
+        if self
+            .may_know(&ClientError::server(error), credentials)
+            .await
+        {
             return payload;
         }
-        let denied = self.denied(claim);
+        let denied = self.denied(credentials);
         with_state(denied.error.code, b"28000", &denied.error.message)
     }
 
     /// Whether the client will send its password when asked: privately, or under our RSA key.
-    fn can_show_password(&self, claim: &Claim) -> bool {
+    fn can_show_password(&self, credentials: &Credentials) -> bool {
         if !self.capabilities.contains(Capabilities::PLUGIN_AUTH)
             || self.hello.plugin.as_ref().is_none_or(Vec::is_empty)
-            || self.lacks_sha2(claim)
+            || self.lacks_sha2(credentials)
         {
             return false;
         }
-        let asked = self.asked(claim, Question::Password);
+        let asked = self.asked(credentials, Question::Password);
         if !self.stream.is_private() && self.worker.shared.accounts.is_mute(&asked) {
             return false;
         }
@@ -825,16 +872,20 @@ impl Entrance<'_> {
 
     /// Whether clients like this one have left when they were asked for caching_sha2_password. Some packages of
     /// MariaDB's client library come without that plugin.
-    fn lacks_sha2(&self, claim: &Claim) -> bool {
-        let asked = self.asked(claim, Question::Plugin);
-        claim.plugin != Plugin::CachingSha2 && self.worker.shared.accounts.is_mute(&asked)
+    fn lacks_sha2(&self, credentials: &Credentials) -> bool {
+        let asked = self.asked(credentials, Question::Plugin);
+        credentials.plugin != Plugin::CachingSha2 && self.worker.shared.accounts.is_mute(&asked)
     }
 
     /// Has the client prove its password with another plugin, and remembers whether it can.
-    async fn switch_from(&mut self, claim: &Claim, plugin: &Plugin) -> std::io::Result<Vec<u8>> {
+    async fn switch_from(
+        &mut self,
+        credentials: &Credentials,
+        plugin: &Plugin,
+    ) -> std::io::Result<Vec<u8>> {
         let switched = self.switch(plugin).await;
-        if claim.plugin != *plugin {
-            let asked = self.asked(claim, Question::Plugin);
+        if credentials.plugin != *plugin {
+            let asked = self.asked(credentials, Question::Plugin);
             let accounts = &self.worker.shared.accounts;
             accounts.was_asked(&asked, switched.is_ok());
         }
@@ -842,10 +893,10 @@ impl Entrance<'_> {
     }
 
     /// The kind of client that this one is, as far as it shows.
-    fn asked(&self, claim: &Claim, question: Question) -> Asked {
+    fn asked(&self, credentials: &Credentials, question: Question) -> Asked {
         let mut program = DefaultHasher::new();
         question.hash(&mut program);
-        claim.plugin.hash(&mut program);
+        credentials.plugin.hash(&mut program);
         self.hello.capabilities.bits().hash(&mut program);
         for (name, value) in self.hello.attributes.iter() {
             if name.starts_with(b"_client_") {
@@ -853,7 +904,7 @@ impl Entrance<'_> {
             }
         }
         Asked {
-            user: claim.user.clone().into(),
+            user: credentials.user.clone().into(),
             address: self.address,
             program: program.finish(),
         }
@@ -904,11 +955,11 @@ impl Entrance<'_> {
 
     /// Whether the account's server has no question that the client would understand: it knows of no plugins, and the
     /// account is of another than mysql_native_password.
-    async fn has_no_question(&self, claim: &Claim) -> bool {
+    async fn has_no_question(&self, credentials: &Credentials) -> bool {
         if self.capabilities.contains(Capabilities::PLUGIN_AUTH) {
             return false;
         }
-        match self.rows(claim).await {
+        match self.rows(credentials).await {
             Some(rows) => {
                 let lacks_native = |row: &UserRow| !row.is_native && row.native_hashes.is_empty();
                 rows.iter().next().is_some() && rows.iter().all(lacks_native)
@@ -918,25 +969,29 @@ impl Entrance<'_> {
     }
 
     /// Lets a server judge a password that is not known yet.
-    async fn try_password(&mut self, claim: &Claim, password: Secret) -> Proof {
-        let known = self.worker.shared.accounts.find(&claim.user);
+    async fn try_password(&mut self, credentials: &Credentials, password: Secret) -> Proof {
+        let known = self.worker.shared.accounts.find(&credentials.user);
         let same = known.iter().find(|account| account.password.is(&password));
         if let Some(account) = same {
-            return match self.verify(account, claim).await {
+            return match self.verify(account, credentials).await {
                 Ok(()) => Proof::Account(account.clone()),
                 Err(answer) if self.may_expire(&answer) => Proof::Own(password),
                 Err(answer) => Proof::Denied(answer),
             };
         }
         // The connection on which it is tried stays, and asks for the logins that follow.
-        let account = self.worker.shared.accounts.candidate(&claim.user, password);
-        match self.verify(&account, claim).await {
+        let account = self
+            .worker
+            .shared
+            .accounts
+            .candidate(&credentials.user, password);
+        match self.verify(&account, credentials).await {
             Ok(()) => {
                 let kept = self.worker.shared.accounts.keep(account.clone());
                 let ignore_space = self.capabilities.contains(Capabilities::IGNORE_SPACE);
                 self.worker
                     .learnt
-                    .share_base(&account, &kept, claim.collation, ignore_space);
+                    .share_base(&account, &kept, credentials.collation, ignore_space);
                 Proof::Account(kept)
             }
             Err(answer) if self.may_expire(&answer) => Proof::Own(account.password.clone()),
@@ -945,7 +1000,7 @@ impl Entrance<'_> {
     }
 
     /// The password has expired, and the client may come in all the same to change it.
-    fn may_expire(&self, answer: &Answer) -> bool {
+    fn may_expire(&self, answer: &ClientError) -> bool {
         // MariaDB lets every client in, unless disconnect_on_expired_password is set.
         match answer.error.code {
             1820 => true,
@@ -971,7 +1026,7 @@ impl Entrance<'_> {
     async fn enter(
         mut self,
         account: Arc<Account>,
-        entry: Entry,
+        entry: ListenerContext,
         id: u32,
         handle: Rc<Handle>,
     ) -> Option<Session> {
@@ -1111,8 +1166,8 @@ fn shown(address: Option<IpAddr>) -> String {
     address.map_or_else(|| "a Unix socket".to_owned(), |address| address.to_string())
 }
 
-impl From<std::io::Error> for Failure {
+impl From<std::io::Error> for Abort {
     fn from(error: std::io::Error) -> Self {
-        Failure::Client(error)
+        Abort::Client(error)
     }
 }

@@ -23,16 +23,16 @@ use millrace_sql::{Family, Kind, Statement};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use smallvec::SmallVec;
 
-use crate::login::caller::Caller;
-use crate::error::Answer;
+use crate::error::ClientError;
 use crate::image::SessionImage;
-use crate::login::error_packet;
-use crate::statement::rule_actions::Obeying;
-use crate::statement::outcome::Outcome;
 use crate::image::pins::{Cause, KeptFor};
+use crate::login::caller::Caller;
+use crate::login::error_packet;
+use crate::statement::outcome::Outcome;
 use crate::statement::route::Route;
-use crate::worker::{Entry, Handle, Worker};
-use crate::worker::written::{Concealing, INTERVALS_MAX};
+use crate::statement::rule_actions::RuleActions;
+use crate::worker::written::{INTERVALS_MAX, UntrackedWrite};
+use crate::worker::{Handle, ListenerContext, Worker};
 
 /// The flags that shape what a server sends; a pooled connection must have the client's.
 const SHAPE: Capabilities = Capabilities::FOUND_ROWS
@@ -82,7 +82,7 @@ pub(crate) struct Client {
     /// Bytes for the client that its socket did not take at once.
     pub(crate) pending: Vec<u8>,
     pub(crate) capabilities: Capabilities,
-    pub(crate) entry: Entry,
+    pub(crate) entry: ListenerContext,
     pub(crate) target: Target,
     pub(crate) identity: Identity,
 }
@@ -90,11 +90,11 @@ pub(crate) struct Client {
 /// The statement under way; between two, what is left of the last.
 pub(crate) struct Running {
     /// What holds while a statement runs that a rule is about.
-    pub(crate) obeying: Option<Box<Obeying>>,
+    pub(crate) rule_actions: Option<Box<RuleActions>>,
     /// Where the statement goes.
     pub(crate) route: Route,
     /// Holds while a write is under way that may not tell its position.
-    pub(crate) concealing: Option<Concealing>,
+    pub(crate) untracked: Option<UntrackedWrite>,
     /// The statement defines stored code.
     pub(crate) touching: Option<Touching>,
     pub(crate) ends: Ends,
@@ -111,9 +111,9 @@ pub(crate) struct Running {
 impl Running {
     fn new() -> Running {
         Running {
-            obeying: None,
+            rule_actions: None,
             route: Route::default(),
-            concealing: None,
+            untracked: None,
             touching: None,
             ends: Ends::default(),
             begun: Instant::now(),
@@ -159,7 +159,7 @@ impl Session {
         stream: Stream,
         inbuf: Vec<u8>,
         capabilities: Capabilities,
-        entry: Entry,
+        entry: ListenerContext,
         identity: Identity,
         base: Rc<SessionState>,
         database: Vec<u8>,
@@ -221,7 +221,7 @@ impl Session {
         // An application that connects anew still sees what it wrote before.
         self.note_all_written();
         self.image.reads.stale = self.worker.cluster.waits_of_primary() == Waits::Log
-            && self.worker.cluster.has_hidden();
+            && self.worker.cluster.has_untracked();
     }
 
     /// Its reads must see all that was written through this process until now.
@@ -415,7 +415,7 @@ impl Session {
         if !is_asked || self.running.outcome.forwarded || !self.client.pending.is_empty() {
             return;
         }
-        let answer = Answer::defect();
+        let answer = ClientError::defect();
         self.worker.metrics().error(answer.side, answer.class);
         let mut out = Vec::new();
         error_packet(&answer).encode(&mut out, 1);
@@ -458,7 +458,7 @@ mod tests {
         handle.busy_since.set(worker.tick());
         let capabilities = Capabilities::PROTOCOL_41;
         let (client, base) = (Stream::Plain(client), Rc::default());
-        let (entry, inbuf, database) = (Entry::default(), Vec::new(), Vec::new());
+        let (entry, inbuf, database) = (ListenerContext::default(), Vec::new(), Vec::new());
         Session::new(
             worker,
             handle,

@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use millrace_backend::concurrency::Limit;
-use millrace_backend::pool::Wish;
+use millrace_backend::pool::CheckoutRequest;
 
 use connections::{CONNECTIONS, Connections};
 use run::Run;
@@ -129,14 +129,14 @@ fn a_worker_that_waits_is_given_what_another_does_not_use() {
             let waits = tokio::task::spawn_local(take(13));
             tokio::task::yield_now().await;
             assert_eq!(connections.outstanding(13), [4], "who waits counts");
-            connections.nudge();
+            connections.wake_workers();
             if let Some(other) = other {
                 other.give_back();
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 assert!(!waits.is_finished(), "the other worker keeps its own");
                 for second in [1, 2] {
                     connections.sweep(second);
-                    connections.nudge();
+                    connections.wake_workers();
                 }
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -177,7 +177,7 @@ fn a_kill_takes_what_is_idle_although_the_server_has_enough_to_do() {
         let second = pool.take(2, &state, 0).await.expect("a connection");
         first.give_back();
         assert_eq!(pool.idle(), 1);
-        let third = pool.try_take(&Wish::new(3, &state, 0));
+        let third = pool.try_take(&CheckoutRequest::new(3, &state, 0));
         assert!(third.is_none(), "one runs");
         let before = tokio::time::Instant::now();
         let kill = pool.take_to_kill(4, &state).await.expect("a connection");
@@ -208,17 +208,17 @@ fn an_overloaded_worker_keeps_nobody_out() {
             .collect();
         let waits = tokio::task::spawn_local(take(0));
         tokio::task::yield_now().await;
-        connections.nudge();
+        connections.wake_workers();
         assert!(!waits.is_finished(), "all are taken");
         leases.pop().expect("a lease").give_back();
-        connections.nudge();
+        connections.wake_workers();
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(waits.is_finished(), "its share is its own");
         let lease = waits.await.expect("it ran").expect("a connection");
         // Within the other's share all goes on as ever.
         leases.pop().expect("a lease").give_back();
         leases.pop().expect("a lease").give_back();
-        connections.nudge();
+        connections.wake_workers();
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(others.iter().any(|other| other.is_finished()));
         connections.check(|_, _| 4);
@@ -251,7 +251,7 @@ fn fewer_connections_than_workers_go_round() {
         }
         for _ in 0..10_000 {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            connections.nudge();
+            connections.wake_workers();
         }
         assert!(served.iter().all(|times| times.get() > 10), "{served:?}");
     });

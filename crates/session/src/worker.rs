@@ -21,7 +21,7 @@ use millrace_backend::account::Proof;
 use millrace_backend::connect::SharedNetwork;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::opener::{Logins, Successors};
-use millrace_backend::pool::{Nudge, PoolOptions, ServerCount, ServerFacts, ServerPool};
+use millrace_backend::pool::{PoolOptions, ServerCount, ServerFacts, ServerPool, WakeWorkers};
 use millrace_backend::state::States;
 use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
 use millrace_routing::rules::Rules;
@@ -30,18 +30,18 @@ use millrace_topology::ServerId;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-use crate::login::accounts::Accounts;
-use crate::statement::directions::Remembered;
-use crate::failover::wait_queue::Held;
 use crate::command::kill::Killed;
-use crate::options::{Options, ServerKey};
-use crate::worker::pools::Pools;
-use crate::worker::registry::Registry;
-use crate::worker::processlist::{PoolLine, ServerLine, SessionLine};
+use crate::failover::wait_queue::Held;
+use crate::login::accounts::Accounts;
 use crate::login::verify::Verifiers;
+use crate::options::{Options, ServerKey};
+use crate::statement::directions::Remembered;
 use crate::worker::cluster::{ClusterView, drops};
 use crate::worker::free_lists::FreeLists;
 use crate::worker::learnt::Learnt;
+use crate::worker::pools::Pools;
+use crate::worker::processlist::{PoolLine, ServerLine, SessionLine};
+use crate::worker::registry::Registry;
 use crate::worker::shared_statements::SharedStatements;
 use crate::worker::written::Written;
 
@@ -96,14 +96,14 @@ pub enum Message {
         /// Where it comes from; none where it has left again.
         peer: Option<std::net::SocketAddr>,
         /// Where it came in.
-        entry: Entry,
+        entry: ListenerContext,
     },
     /// A client connected over a Unix socket.
     UnixClient {
         /// Its socket, non-blocking.
         plain: std::os::unix::net::UnixStream,
         /// Where it came in.
-        entry: Entry,
+        entry: ListenerContext,
     },
     /// A second has passed.
     Second,
@@ -157,7 +157,7 @@ pub enum Message {
 
 /// A listener, as far as its clients' sessions depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Entry {
+pub struct ListenerContext {
     /// Its number, in the order of the configuration.
     pub listener: u16,
     /// What it is for.
@@ -220,7 +220,7 @@ impl Worker {
         let states = Rc::new(States::default());
         let workers = shared.mailboxes.len();
         let mailboxes = shared.mailboxes.clone();
-        let nudge: Nudge = Arc::new(move |bits: u64, server| {
+        let wake_workers: WakeWorkers = Arc::new(move |bits: u64, server| {
             for (other, mailbox) in mailboxes.iter().enumerate() {
                 if other != index && bits & 1 << (other % 64) != 0 {
                     // A closed mailbox is a worker that ends.
@@ -232,7 +232,7 @@ impl Worker {
             network: shared.network.clone(),
             timeout: shared.pool.connect_timeout,
             states: states.clone(),
-            rooms: Rc::default(),
+            buffers: Rc::default(),
             successors: successors(&shared),
         });
         let shared_pools = shared.clone();
@@ -246,7 +246,7 @@ impl Worker {
                 count.cloned().unwrap_or_default(),
                 index,
                 workers,
-                nudge.clone(),
+                wake_workers.clone(),
                 shared.metrics.clone(),
             );
             let mailboxes = shared.mailboxes.clone();
@@ -375,7 +375,7 @@ impl Worker {
         for index in 0..self.cluster.servers.len() {
             let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
             if self.cluster.is_drained(server) {
-                self.uproot(server);
+                self.evict(server);
             }
         }
         for handle in self.sessions.borrow().values() {
@@ -398,15 +398,15 @@ impl Worker {
     /// Takes over what the monitor says of the servers.
     fn follow(&self, world: Arc<World>) {
         for lost in self.cluster.set_world(world) {
-            self.uproot(lost);
+            self.evict(lost);
         }
     }
 
     /// Has the sessions that keep a connection to the server look whether they may.
-    fn uproot(&self, server: ServerId) {
+    fn evict(&self, server: ServerId) {
         for handle in self.sessions.borrow().values() {
             if handle.on.get().is_some_and(|(on, _)| on == server) {
-                handle.uproot.set(true);
+                handle.evict.set(true);
                 handle.wake();
             }
         }

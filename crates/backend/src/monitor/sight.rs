@@ -87,7 +87,7 @@ impl Monitor {
                     },
                     () = tokio::time::sleep_until(after.into()), if !called => {
                         called = true;
-                        self.nudge(server);
+                        self.wake_workers(server);
                     }
                 }
             }

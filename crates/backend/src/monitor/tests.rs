@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use tokio::task::LocalSet;
 
-use super::eye::{Abandoned, Eye, Limit, Writes, asks_for_stall};
+use super::watcher::{Abandoned, Limit, ServerWatcher, Writes, asks_for_stall};
 use super::*;
 use crate::connect::Network;
 use crate::error::BackendError;
@@ -80,8 +80,8 @@ fn stuck_commits_are_asked_for_as_long_as_there_were_some() {
     assert!(!asks_for_stall(Duration::ZERO, SECOND, true));
 }
 
-/// An eye on a server that has answered clients `step` times more whenever somebody looks.
-fn eye(step: u64) -> Eye {
+/// An watcher on a server that has answered clients `step` times more whenever somebody looks.
+fn watcher(step: u64) -> ServerWatcher {
     let answered = std::sync::atomic::AtomicU64::new(0);
     let counts = move |_| Counts {
         answered: answered.fetch_add(step, std::sync::atomic::Ordering::Relaxed),
@@ -104,7 +104,7 @@ fn eye(step: u64) -> Eye {
         traffic: Some(Traffic(Arc::new(counts))),
     };
     let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());
-    Eye {
+    ServerWatcher {
         monitor: Monitor::new(&options, Vec::new(), &[]),
         id: ServerId(0),
         options: Arc::new(options),
@@ -127,23 +127,23 @@ fn who_answers_clients_and_not_us_is_slow_also_while_we_connect() {
     };
     runtime().block_on(async {
         for limit in [Limit::Connect, Limit::Answers] {
-            let slow = eye(1).within(limit, never()).await;
+            let slow = watcher(1).within(limit, never()).await;
             assert!(matches!(slow, Err(BackendError::Limit(_))), "{slow:?}");
-            let dead = eye(0).within(limit, never()).await;
+            let dead = watcher(0).within(limit, never()).await;
             assert!(matches!(dead, Err(BackendError::Timeout(_))), "{dead:?}");
         }
-        let slow = eye(1).within(Limit::Connect, gives_up()).await;
+        let slow = watcher(1).within(Limit::Connect, gives_up()).await;
         assert!(matches!(slow, Err(BackendError::Limit(_))), "{slow:?}");
-        let dead = eye(0).within(Limit::Connect, gives_up()).await;
+        let dead = watcher(0).within(Limit::Connect, gives_up()).await;
         assert!(matches!(dead, Err(BackendError::Timeout(_))), "{dead:?}");
-        let fine = eye(0).within(Limit::Connect, async { Ok(7) }).await;
+        let fine = watcher(0).within(Limit::Connect, async { Ok(7) }).await;
         assert!(matches!(fine, Ok(7)));
     });
 }
 
 #[test]
 fn certificates_of_a_names_addresses_are_for_the_name() {
-    let options = MonitorOptions::clone(&eye(0).options);
+    let options = MonitorOptions::clone(&watcher(0).options);
     let db = Address::new("db".to_owned(), 3306);
     let monitor = Monitor::new(&options, vec![ServerSpec::new("db:3306")], &[db]);
     let addresses = vec!["10.0.0.1:3306".into(), "[fd00::1]:3306".into()];

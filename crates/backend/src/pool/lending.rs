@@ -18,7 +18,7 @@ use crate::conn::{Conn, Permit};
 use crate::error::BackendError;
 use crate::fresh::Version;
 use crate::idle::Found;
-use crate::pool::{Pool, PoolKey, ServerFacts, ServerPool, Wish};
+use crate::pool::{CheckoutRequest, Pool, PoolKey, ServerFacts, ServerPool};
 use crate::state::SessionState;
 
 /// Seconds for which no connection is opened that nobody waits for, after the server refused one.
@@ -141,12 +141,12 @@ impl ServerPool {
             self.gone(1);
             return None;
         }
-        let (opened, rooms) = (conn.opened, conn.rooms.clone());
+        let (opened, buffers) = (conn.opened, conn.buffers.clone());
         let renewed = self.opener.renew(facts, &pool.key, conn).await.ok();
         // Of the two places one is left: the new one's, or the old one's.
         self.gone(1);
         let mut conn = renewed?;
-        (conn.opened, conn.rooms) = (opened, rooms);
+        (conn.opened, conn.buffers) = (opened, buffers);
         Some(conn)
     }
 
@@ -282,25 +282,28 @@ impl ServerPool {
 impl Pool {
     /// An idle connection, at once: the one that can run the session's statement with the least
     /// ahead of it. None also where the server runs as many statements as it should.
-    pub fn try_take(self: &Rc<Self>, wish: &Wish<'_>) -> Option<Lease> {
+    pub fn try_take(self: &Rc<Self>, wanted: &CheckoutRequest<'_>) -> Option<Lease> {
         let server = self.server.upgrade()?;
         if server.concurrency.is_full(server.waiters.borrow().len()) {
             return None;
         }
-        let (conn, lost) = self.take_quiet(wish);
+        let (conn, lost) = self.take_quiet(wanted);
         let lease = conn.map(|conn| server.lease(conn, self, server.concurrency.begin()));
         server.closed(lost);
         lease
     }
 
     /// The idle connection that suits best and is whole, and how many were found that are not.
-    pub(super) fn take_quiet(self: &Rc<Self>, wish: &Wish<'_>) -> (Option<Box<Conn>>, usize) {
+    pub(super) fn take_quiet(
+        self: &Rc<Self>,
+        wanted: &CheckoutRequest<'_>,
+    ) -> (Option<Box<Conn>>, usize) {
         let mut lost = 0;
         let Some(server) = self.server.upgrade() else {
             return (None, lost);
         };
         loop {
-            let found = self.idle.borrow_mut().take(wish);
+            let found = self.idle.borrow_mut().take(wanted);
             let Some(Found {
                 mut conn,
                 was_bound,
@@ -371,13 +374,13 @@ impl Pool {
         let Some(server) = self.server.upgrade() else {
             return Err(BackendError::Protocol("the server was removed"));
         };
-        let wish = Wish::new(uid, state, version);
+        let wanted = CheckoutRequest::new(uid, state, version);
         if server.waiters.borrow().is_empty()
-            && let Some(lease) = self.try_take(&wish)
+            && let Some(lease) = self.try_take(&wanted)
         {
             return Ok(lease);
         }
-        self.queue_patiently(&wish)?.await
+        self.queue_patiently(&wanted)?.await
     }
 
     /// The same for a KILL, which is to end what others wait for: an idle connection is for it
@@ -393,7 +396,7 @@ impl Pool {
         if let Some(server) = self.server.upgrade()
             && server.is_full()
         {
-            let (conn, lost) = self.take_quiet(&Wish::new(uid, state, 0));
+            let (conn, lost) = self.take_quiet(&CheckoutRequest::new(uid, state, 0));
             let lease = conn.map(|conn| server.lease(conn, self, server.concurrency.begin()));
             server.closed(lost);
             if let Some(lease) = lease {

@@ -101,7 +101,7 @@ impl ServerPool {
         if starving {
             self.count.starving.fetch_or(bit, Ordering::AcqRel);
             // Others may sit on idle connections and never look at the bit.
-            (self.nudge)(!bit, self.facts.borrow().id);
+            (self.wake_workers)(!bit, self.facts.borrow().id);
         } else {
             self.count.starving.fetch_and(!bit, Ordering::AcqRel);
             // What others left to this worker, because it starved, is theirs now.
@@ -119,7 +119,7 @@ impl ServerPool {
     pub(super) fn nudge_starving(&self) {
         let starving = self.starving_elsewhere();
         if starving != 0 {
-            (self.nudge)(starving, self.facts.borrow().id);
+            (self.wake_workers)(starving, self.facts.borrow().id);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::concurrency::Running;
 use crate::conn::Conn;
 use crate::error::BackendError;
 use crate::fresh::Version;
-use crate::pool::{Lease, Pool, ServerPool, Wish};
+use crate::pool::{CheckoutRequest, Lease, Pool, ServerPool};
 use crate::prepared::StatementUid;
 use crate::state::SessionState;
 
@@ -39,7 +39,7 @@ pub(super) struct Waiter {
 /// A connection, and the statement that is going to run on it, which counts already.
 type Served = (Box<Conn>, Running);
 
-/// A [`Wish`] that is kept.
+/// A [`CheckoutRequest`] that is kept.
 struct Wanted {
     uid: SessionUid,
     state: Rc<SessionState>,
@@ -117,7 +117,7 @@ impl ServerPool {
 
     /// Hands an idle connection to somebody who waits. False: there is none for him.
     fn serve(&self, waiter: &Rc<Waiter>) -> bool {
-        let (conn, lost) = waiter.pool.take_quiet(&waiter.wanted.wish());
+        let (conn, lost) = waiter.pool.take_quiet(&waiter.wanted.wanted());
         if lost > 0 {
             self.gone(lost);
             self.nudge_starving();
@@ -248,19 +248,19 @@ impl ServerPool {
 }
 
 impl Wanted {
-    fn new(wish: &Wish<'_>) -> Wanted {
+    fn new(wanted: &CheckoutRequest<'_>) -> Wanted {
         Wanted {
-            uid: wish.uid,
-            state: wish.state.clone(),
-            version: wish.version,
-            own: wish.own,
-            prepared: wish.prepared,
-            unused: wish.unused,
+            uid: wanted.uid,
+            state: wanted.state.clone(),
+            version: wanted.version,
+            own: wanted.own,
+            prepared: wanted.prepared,
+            unused: wanted.unused,
         }
     }
 
-    fn wish(&self) -> Wish<'_> {
-        Wish {
+    fn wanted(&self) -> CheckoutRequest<'_> {
+        CheckoutRequest {
             uid: self.uid,
             state: &self.state,
             version: self.version,
@@ -294,8 +294,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`BackendError::Limit`] where too many wait already.
-    pub fn queue(self: &Rc<Self>, wish: &Wish<'_>) -> Result<Waiting, BackendError> {
-        self.enqueue(wish, false)
+    pub fn queue(self: &Rc<Self>, wanted: &CheckoutRequest<'_>) -> Result<Waiting, BackendError> {
+        self.enqueue(wanted, false)
     }
 
     /// The same for who cannot go elsewhere: where the server, or the account on it, may have no more
@@ -303,11 +303,18 @@ impl Pool {
     ///
     /// # Errors
     /// [`BackendError::Limit`] where too many wait already.
-    pub fn queue_patiently(self: &Rc<Self>, wish: &Wish<'_>) -> Result<Waiting, BackendError> {
-        self.enqueue(wish, true)
+    pub fn queue_patiently(
+        self: &Rc<Self>,
+        wanted: &CheckoutRequest<'_>,
+    ) -> Result<Waiting, BackendError> {
+        self.enqueue(wanted, true)
     }
 
-    fn enqueue(self: &Rc<Self>, wish: &Wish<'_>, patient: bool) -> Result<Waiting, BackendError> {
+    fn enqueue(
+        self: &Rc<Self>,
+        wanted: &CheckoutRequest<'_>,
+        patient: bool,
+    ) -> Result<Waiting, BackendError> {
         let Some(server) = self.server.upgrade() else {
             return Err(BackendError::Protocol("the server was removed"));
         };
@@ -319,7 +326,7 @@ impl Pool {
         let waiter = Rc::new(Waiter {
             pool: self.clone(),
             patient,
-            wanted: Wanted::new(wish),
+            wanted: Wanted::new(wanted),
             begun,
             deadline: begun + server.options.wait_timeout.min(NEVER),
             queued: Cell::new(true),

@@ -34,7 +34,7 @@ pub(crate) enum Token {
     /// A word as it is, or a quoted name or string.
     Word,
     /// An answer in a question's place.
-    Answer,
+    ClientError,
     /// A sign.
     Sign(u8),
     Comment,
@@ -155,7 +155,7 @@ impl Columns {
                 column.operand = sign.is_ascii_digit() || sign == b'.';
                 column.trailing_name = false;
             }
-            Token::Answer => {
+            Token::ClientError => {
                 column.replaced = true;
                 (column.operand, column.trailing_name) = (true, false);
             }

@@ -6,9 +6,9 @@ use millrace_metrics::PinReason;
 use millrace_protocol::ok::OkFields;
 use millrace_sql::Family;
 
-use crate::error::Failure;
-use crate::session::Session;
+use crate::error::Abort;
 use crate::image::user_variables::{variable_name, write_variable};
+use crate::session::Session;
 
 /// What one GET DIAGNOSTICS asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ fn origin(state: &[u8], family: Family, subclass: bool) -> &'static [u8] {
 
 impl Session {
     /// GET DIAGNOSTICS from what was saved. True if that could answer it.
-    pub(crate) async fn get_saved_diagnostics(&mut self, text: &[u8]) -> Result<bool, Failure> {
+    pub(crate) async fn get_saved_diagnostics(&mut self, text: &[u8]) -> Result<bool, Abort> {
         let Some(get) = asked(text) else {
             return Ok(false);
         };

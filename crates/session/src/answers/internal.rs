@@ -5,10 +5,10 @@ use std::rc::Rc;
 use millrace_protocol::resultset::TextResult;
 use millrace_sql::{Flags, Kind, Statement};
 
-use crate::error::{Answer, Failure};
+use crate::error::{Abort, ClientError};
 use crate::image::prepared::ClientStatement;
-use crate::statement::route;
 use crate::session::Session;
+use crate::statement::route;
 
 impl Session {
     /// Prepares what Millrace answers itself.
@@ -16,10 +16,10 @@ impl Session {
         &mut self,
         text: &[u8],
         class: &Statement,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         if text.contains(&b'?') {
             let text = "Millrace: its own statements take no parameters";
-            return Err(Answer::client(1235, b"42000", text).into());
+            return Err(ClientError::client(1235, b"42000", text).into());
         }
         let mut class = class.clone();
         class.flags |= Flags::MILLRACE_VARIABLE;
@@ -56,9 +56,9 @@ impl Session {
     }
 
     /// Executes it.
-    pub(crate) async fn execute_own(&mut self, id: u32) -> Result<(), Failure> {
+    pub(crate) async fn execute_own(&mut self, id: u32) -> Result<(), Abort> {
         let Some(statement) = self.image.statements.get(id) else {
-            return Err(Failure::Ended);
+            return Err(Abort::Ended);
         };
         let (class, text) = (statement.class.clone(), statement.text.clone());
         self.running.answers_binary = true;

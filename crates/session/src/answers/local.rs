@@ -9,11 +9,11 @@ use millrace_sql::{Family, Flags, Kind, Target};
 use millrace_topology::ServerId;
 
 use crate::answers::charsets;
-use crate::error::Failure;
+use crate::error::Abort;
 use crate::image::transaction::Transaction;
+use crate::session::Session;
 use crate::statement::request::Request;
 use crate::statement::route;
-use crate::session::Session;
 
 /// What MySQL warns of since 8.0.17 (observed).
 const FOUND_ROWS_DEPRECATED: [&str; 3] = [
@@ -29,7 +29,7 @@ impl Session {
         &mut self,
         request: &Request<'_>,
         text: &[u8],
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, Abort> {
         let class = request.class;
         if let Some(statement) = route::explained(text) {
             self.explain_route(statement).await?;
@@ -46,7 +46,7 @@ impl Session {
         if class.kind == Kind::Diagnostics {
             return self.show_saved_warnings(text).await;
         }
-        if self.lease.is_some() || self.image.tx.rerun.is_some() {
+        if self.lease.is_some() || self.image.tx.replay.is_some() {
             return Ok(false);
         }
         match class.kind {
@@ -117,7 +117,7 @@ impl Session {
         !flags.contains(Flags::CONSISTENT_SNAPSHOT) && !tells && !contradictory
     }
 
-    async fn begin_deferred(&mut self, flags: Flags, text: &[u8]) -> Result<(), Failure> {
+    async fn begin_deferred(&mut self, flags: Flags, text: &[u8]) -> Result<(), Abort> {
         let read_only = flags.contains(Flags::TX_READ_ONLY)
             || (!flags.contains(Flags::TX_READ_WRITE) && self.is_read_only_by_default());
         let changed = !self.image.status.contains(Status::IN_TRANS);
@@ -145,7 +145,7 @@ impl Session {
 
     /// An OK that tells a client that follows transactions what became of its own: it looks like
     /// this now, or (nothing) as before although it is another.
-    async fn ok_in_transaction(&mut self, state: Option<&[u8]>) -> Result<(), Failure> {
+    async fn ok_in_transaction(&mut self, state: Option<&[u8]>) -> Result<(), Abort> {
         let (mut session, mut status) = (Vec::new(), Status::empty());
         let follows = self
             .client
@@ -186,7 +186,7 @@ impl Session {
     }
 
     /// SHOW WARNINGS and its like after another session has used the connection that had them.
-    pub(crate) async fn show_saved_warnings(&mut self, text: &[u8]) -> Result<bool, Failure> {
+    pub(crate) async fn show_saved_warnings(&mut self, text: &[u8]) -> Result<bool, Abort> {
         let Some(asked) = asked_messages(&words(text)) else {
             return Ok(false);
         };
@@ -230,7 +230,7 @@ impl Session {
     }
 
     /// SHOW COUNT(*) WARNINGS or ERRORS.
-    async fn show_message_count(&mut self, only_errors: bool) -> Result<bool, Failure> {
+    async fn show_message_count(&mut self, only_errors: bool) -> Result<bool, Abort> {
         let Some((warnings, errors)) = self.image.last.saved_message_counts() else {
             return Ok(false);
         };
@@ -268,7 +268,7 @@ impl Session {
         Some((number.unwrap_or(by_default), width))
     }
 
-    async fn answer_about_session(&mut self, class: Flags, text: &[u8]) -> Result<bool, Failure> {
+    async fn answer_about_session(&mut self, class: Flags, text: &[u8]) -> Result<bool, Abort> {
         let asked = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS;
         if !class.intersects(asked) || text.len() > 64 {
             return Ok(false);
@@ -321,7 +321,7 @@ impl Session {
         self.image.last.messages.count += 1;
     }
 
-    pub(crate) async fn show(&mut self, result: &TextResult, warnings: u16) -> Result<(), Failure> {
+    pub(crate) async fn show(&mut self, result: &TextResult, warnings: u16) -> Result<(), Abort> {
         let mut out = Vec::new();
         let end = OkFields {
             status: self.idle_status(),

@@ -6,7 +6,7 @@ use millrace_backend::error::{BackendError, ServerError};
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
-use crate::error::Answer;
+use crate::error::ClientError;
 use crate::session::Session;
 
 /// Level, code and text, as SHOW WARNINGS tells them.
@@ -113,7 +113,7 @@ impl Session {
 
     /// The messages that the next error of Millrace's own is added to, which MySQL does where a
     /// command is refused before a statement begins (observed).
-    pub(crate) async fn add_to_messages(&mut self, answer: Answer) -> Answer {
+    pub(crate) async fn add_to_messages(&mut self, answer: ClientError) -> ClientError {
         if self.image.family == Family::MySql && self.image.last.messages.at.is_some() {
             self.read_messages().await;
             self.image.last.messages.kept = self.image.last.saved_warnings().unwrap_or_default();

@@ -7,9 +7,9 @@ use millrace_sql::{Family, Flags, Kind, LexMode, Statement, classify};
 use millrace_topology::ServerId;
 
 use crate::answers::columns::{Columns, Token};
-use crate::error::Answer;
-use crate::statement::request::Request;
+use crate::error::ClientError;
 use crate::session::Session;
+use crate::statement::request::Request;
 
 /// What a text may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Session {
         &mut self,
         request: &Request<'_>,
         text: &[u8],
-    ) -> Result<Option<Vec<u8>>, Answer> {
+    ) -> Result<Option<Vec<u8>>, ClientError> {
         let class = request.class;
         if !self.asks_back(class) {
             return Ok(None);
@@ -150,10 +150,10 @@ impl Session {
     }
 
     /// FOUND_ROWS(), or an error where it went with its connection.
-    pub(crate) fn known_found_rows(&self) -> Result<i64, Answer> {
+    pub(crate) fn known_found_rows(&self) -> Result<i64, ClientError> {
         if !self.image.last.found_rows.known {
             let text = "Millrace: the connection that FOUND_ROWS() asks about was lost";
-            return Err(Answer::client(1105, b"HY000", text));
+            return Err(ClientError::client(1105, b"HY000", text));
         }
         Ok(i64::try_from(self.image.last.found_rows.count).unwrap_or(i64::MAX))
     }
@@ -269,7 +269,7 @@ fn substitute(text: &[u8], answer: impl Fn(Question) -> Option<String>) -> Optio
                 match answered {
                     Some((answer, more)) => {
                         value = Some(answer);
-                        (length + more, Token::Answer)
+                        (length + more, Token::ClientError)
                     }
                     None => (length, Token::Word),
                 }

@@ -13,12 +13,12 @@ use millrace_sql::{Access, KillTarget, Kind, Statement};
 use millrace_topology::ServerId;
 use tokio::sync::oneshot;
 
-use crate::error::{Answer, Failure};
-use crate::statement::attempt::Attempt;
+use crate::error::{Abort, ClientError};
+use crate::session::Session;
+use crate::statement::attempt::AttemptOutcome;
+use crate::statement::request::Request;
 use crate::statement::rule_actions::tell_aside;
 use crate::worker::registry::{Entry, FIRST_ID};
-use crate::statement::request::Request;
-use crate::session::Session;
 use crate::worker::{Handle, Message, Running, Worker};
 
 /// The number in what CONNECTION_ID() was replaced by.
@@ -124,7 +124,7 @@ impl Session {
         class: &Statement,
         text: &[u8],
         parameter: Option<u64>,
-    ) -> Option<Result<(), Failure>> {
+    ) -> Option<Result<(), Abort>> {
         let (number, query) = match class.kill?.target {
             KillTarget::Connection(number) => (number, false),
             KillTarget::Query(number) => (number, true),
@@ -139,7 +139,7 @@ impl Session {
     }
 
     /// The KILL statement.
-    pub(crate) async fn kill(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Failure> {
+    pub(crate) async fn kill(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Abort> {
         let (id, query) = match request.class.kill.map(|kill| kill.target) {
             Some(KillTarget::Connection(id)) => (id, false),
             Some(KillTarget::Query(id)) => (id, true),
@@ -167,7 +167,7 @@ impl Session {
         &mut self,
         request: &Request<'_>,
         expression: &[u8],
-    ) -> Result<Option<u64>, Failure> {
+    ) -> Result<Option<u64>, Abort> {
         let Ok(expression) = std::str::from_utf8(expression) else {
             return Ok(None);
         };
@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// COM_PROCESS_KILL.
-    pub(crate) async fn kill_connection(&mut self, packet: &[u8], id: u64) -> Result<(), Failure> {
+    pub(crate) async fn kill_connection(&mut self, packet: &[u8], id: u64) -> Result<(), Abort> {
         if let Some(entry) = self.find(id) {
             return self
                 .kill_client(u32::try_from(id).unwrap_or(0), &entry, false)
@@ -210,7 +210,7 @@ impl Session {
         self.worker.shared.registry.find(id)
     }
 
-    async fn kill_client(&mut self, id: u32, entry: &Entry, query: bool) -> Result<(), Failure> {
+    async fn kill_client(&mut self, id: u32, entry: &Entry, query: bool) -> Result<(), Abort> {
         if id == self.id {
             return self.kill_self(query).await;
         }
@@ -233,7 +233,7 @@ impl Session {
         }
         let Some(running) = running else {
             let text = format!("Unknown thread id: {id}");
-            return Err(Answer::client(1094, b"HY000", text).into());
+            return Err(ClientError::client(1094, b"HY000", text).into());
         };
         match running.on {
             Some((server, thread)) => self.kill_on_server(server, thread, query).await?,
@@ -247,12 +247,12 @@ impl Session {
     }
 
     /// As a server answers one that kills itself.
-    async fn kill_self(&mut self, query: bool) -> Result<(), Failure> {
-        let answer = Answer::client(1317, b"70100", "Query execution was interrupted");
+    async fn kill_self(&mut self, query: bool) -> Result<(), Abort> {
+        let answer = ClientError::client(1317, b"70100", "Query execution was interrupted");
         if query {
-            Err(Failure::Answer(answer))
+            Err(Abort::Error(answer))
         } else {
-            Err(Failure::Fatal(answer))
+            Err(Abort::Fatal(answer))
         }
     }
 
@@ -262,11 +262,11 @@ impl Session {
         server: millrace_topology::ServerId,
         thread: u32,
         query: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         let pool = self.pool(server);
         let state = self.image.vars.state.clone();
         let taken = pool.take_to_kill(self.handle.uid, &state).await;
-        let mut lease = taken.map_err(Answer::backend)?;
+        let mut lease = taken.map_err(ClientError::backend)?;
         self.save_for_last_user(&mut lease).await;
         let what = if query { "QUERY" } else { "CONNECTION" };
         let text = format!("KILL {what} {thread}");
@@ -277,13 +277,13 @@ impl Session {
             Ok(_) => Ok(()),
             // The statement ended in between; its connection is not used again.
             Err(BackendError::Server(error)) if error.code == 1094 => Ok(()),
-            Err(error) => Err(Answer::backend(error).into()),
+            Err(error) => Err(ClientError::backend(error).into()),
         }
     }
 
     /// An idle session has no connection for the server to judge by: the owner may end it, and
     /// who may end anybody's.
-    async fn check_right(&mut self, id: u32, running: &Running) -> Result<(), Failure> {
+    async fn check_right(&mut self, id: u32, running: &Running) -> Result<(), Abort> {
         if running.user == self.client.identity.account.user {
             return Ok(());
         }
@@ -294,16 +294,16 @@ impl Session {
             .with_world(|world| world.snapshot.judges().next());
         let Some(judge) = judge else {
             let text = "Millrace: no server answers that could judge the right to kill";
-            return Err(Answer::proxy(ErrorClass::NoServer, 1105, b"HY000", text).into());
+            return Err(ClientError::proxy(ErrorClass::NoServer, 1105, b"HY000", text).into());
         };
         let state = self.image.vars.state.clone();
         let taken = self.pool(judge).take_to_kill(self.handle.uid, &state).await;
-        let mut lease = taken.map_err(Answer::backend)?;
+        let mut lease = taken.map_err(ClientError::backend)?;
         self.save_for_last_user(&mut lease).await;
         let rows = lease.query("SHOW GRANTS").await;
         lease.books.forget_statement();
         lease.give_back();
-        let rows = rows.map_err(Answer::backend)?;
+        let rows = rows.map_err(ClientError::backend)?;
         let may = rows.into_iter().flatten().flatten().any(|grant| {
             let grant = String::from_utf8_lossy(&grant).to_ascii_uppercase();
             let global = grant.contains(" ON *.* ");
@@ -321,12 +321,12 @@ impl Session {
             Ok(())
         } else {
             let text = format!("You are not owner of thread {id}");
-            Err(Answer::client(1095, b"HY000", text).into())
+            Err(ClientError::client(1095, b"HY000", text).into())
         }
     }
 
     /// Replication commands: the client gets a connection to the primary for good.
-    pub(crate) async fn replicate(&mut self, packet: &[u8]) -> Result<(), Failure> {
+    pub(crate) async fn replicate(&mut self, packet: &[u8]) -> Result<(), Abort> {
         let lease = match self.lease.take() {
             Some(lease) => lease,
             None => self.primary_lease().await?,
@@ -345,17 +345,17 @@ impl Session {
             self.pin(PinReason::Replication);
             self.keep(lease);
             return match registered? {
-                Attempt::Done => Ok(()),
-                Attempt::Elsewhere(answer)
-                | Attempt::Lacks(answer)
-                | Attempt::Gone { why: answer, .. } => Err(Failure::Answer(answer)),
+                AttemptOutcome::Done => Ok(()),
+                AttemptOutcome::Elsewhere(answer)
+                | AttemptOutcome::Lacks(answer)
+                | AttemptOutcome::Gone { why: answer, .. } => Err(Abort::Error(answer)),
             };
         }
         let prepared = self.prepare_connection(&mut lease, &request).await;
         self.worker.lists.put_statement(class);
         prepared?;
         let Some((conn, _in_use)) = lease.detach() else {
-            return Err(Failure::Ended);
+            return Err(Abort::Ended);
         };
         self.pin(PinReason::Replication);
         let client = std::mem::replace(
@@ -372,6 +372,6 @@ impl Session {
             &handle,
         )
         .await;
-        Err(Failure::Ended)
+        Err(Abort::Ended)
     }
 }

@@ -13,16 +13,18 @@ use millrace_protocol::packet;
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits, classify};
 
-use crate::statement::directions::refusal;
-use crate::error::{Answer, Failure};
-use crate::image::found_rows::first_found_rows;
+use crate::answers::session_functions::{
+    asks_connection, asks_own_number, is_about_last, with_connection_id,
+};
 use crate::command::kill;
-use crate::login::{Claim, Entrance, Proof};
+use crate::error::{Abort, ClientError};
+use crate::image::found_rows::first_found_rows;
 use crate::image::prepared::{ClientStatement, TEMPORARY};
-use crate::answers::session_functions::{asks_connection, asks_own_number, is_about_last, with_connection_id};
+use crate::login::{Credentials, LoginExchange, Proof};
+use crate::session::Session;
+use crate::statement::directions::refusal;
 use crate::statement::request::{Request, Types};
 use crate::statement::route;
-use crate::session::Session;
 
 /// Whether clients may share the statement on a server connection: it is nothing but its text, under
 /// what is set.
@@ -36,26 +38,26 @@ fn is_shareable(class: &Statement) -> bool {
 
 impl Session {
     /// The error of a command that names a statement which the client does not have.
-    async fn unknown_statement(&mut self, id: u32, command: &str) -> Failure {
+    async fn unknown_statement(&mut self, id: u32, command: &str) -> Abort {
         // MySQL 9 names the function that looks first (observed).
         let command = match self.image.family {
             Family::MySql => "mysql_stmt_precheck",
             Family::MariaDb => command,
         };
         let text = format!("Unknown prepared statement handler ({id}) given to {command}");
-        let answer = Answer::client(1243, b"HY000", text);
+        let answer = ClientError::client(1243, b"HY000", text);
         self.add_to_messages(answer).await.into()
     }
 
     /// COM_STMT_PREPARE.
-    pub(crate) async fn prepare(&mut self, packet: &[u8], text: &[u8]) -> Result<(), Failure> {
+    pub(crate) async fn prepare(&mut self, packet: &[u8], text: &[u8]) -> Result<(), Abort> {
         let limit = self.worker.options().statements_max;
         if self.image.statements.len() >= limit {
             let text = format!(
                 "Can't create more than max_prepared_stmt_count statements \
                  (current value: {limit}; Millrace: limits.max_prepared_statements)"
             );
-            return Err(Answer::client(1461, b"42000", text).into());
+            return Err(ClientError::client(1461, b"42000", text).into());
         }
         let rewritten = self.rewritten_for_good(text);
         let text = rewritten.as_deref().unwrap_or(text);
@@ -159,7 +161,7 @@ impl Session {
         packet: &[u8],
         payload: &[u8],
         execute: StmtExecute<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         let (capabilities, family) = (self.client.capabilities, self.image.family);
         let id = self.image.statements.real(execute.id);
         let Some(statement) = self.image.statements.get_mut(id) else {
@@ -173,7 +175,7 @@ impl Session {
             };
             self.image.statements.clear_long_data(id);
             let text = format!("Incorrect arguments to {command}");
-            return Err(Answer::client(1210, b"HY000", text).into());
+            return Err(ClientError::client(1210, b"HY000", text).into());
         }
         let class = statement.class.clone();
         if class.flags.contains(Flags::MILLRACE_VARIABLE) {
@@ -188,7 +190,7 @@ impl Session {
         {
             let params = execute.params(usize::from(statement.params), capabilities);
             let Ok(params) = params else {
-                return Err(Answer::client(
+                return Err(ClientError::client(
                     1210,
                     b"HY000",
                     "Incorrect arguments to mysqld_stmt_execute",
@@ -229,7 +231,7 @@ impl Session {
         {
             return killed;
         }
-        if self.lease.is_none() && self.image.tx.rerun.is_none() && is_about_last(&class) {
+        if self.lease.is_none() && self.image.tx.replay.is_none() && is_about_last(&class) {
             return Box::pin(self.execute_about_last(packet, id, types)).await;
         }
         // A cursor keeps its connection, which must then take whatever comes next.
@@ -274,9 +276,9 @@ impl Session {
         packet: &[u8],
         id: u32,
         types: Types,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         let Some(asking) = self.image.statements.get(id) else {
-            return Err(Failure::Ended);
+            return Err(Abort::Ended);
         };
         let (class, text) = (asking.class.clone(), asking.text.clone());
         self.gather_answers().await;
@@ -333,7 +335,7 @@ impl Session {
         packet: &[u8],
         id: u32,
         flags: u16,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         let id = self.image.statements.real(id);
         let Some(statement) = self.image.statements.get(id) else {
             return Err(self.unknown_statement(id, "mysqld_stmt_bulk_execute").await);
@@ -351,19 +353,14 @@ impl Session {
     }
 
     /// COM_STMT_SEND_LONG_DATA: kept until the execution; there is no answer.
-    pub(crate) fn keep_long_data(
-        &mut self,
-        id: u32,
-        param: u16,
-        data: &[u8],
-    ) -> Result<(), Failure> {
+    pub(crate) fn keep_long_data(&mut self, id: u32, param: u16, data: &[u8]) -> Result<(), Abort> {
         let limit = self.worker.options().long_data_max;
         if self.image.statements.long_data + data.len() > limit {
             let text = format!(
                 "Parameter of prepared statement which is set through mysql_send_long_data() is longer \
                  than 'max_long_data_size' bytes (Millrace: limits.max_long_data is {limit})"
             );
-            return Err(Failure::Fatal(Answer::client(1153, b"08S01", text)));
+            return Err(Abort::Fatal(ClientError::client(1153, b"08S01", text)));
         }
         if let Some(statement) = self.image.statements.get_mut(id) {
             statement.bad_long_data |= param >= statement.params;
@@ -381,7 +378,7 @@ impl Session {
     }
 
     /// COM_STMT_CLOSE: no answer. The server's statement goes when its connection has too many.
-    pub(crate) async fn close_statement(&mut self, id: u32) -> Result<(), Failure> {
+    pub(crate) async fn close_statement(&mut self, id: u32) -> Result<(), Abort> {
         let Some(statement) = self.image.statements.remove(id) else {
             return Ok(());
         };
@@ -408,7 +405,7 @@ impl Session {
     }
 
     /// COM_STMT_RESET: forgets long data and closes the cursor.
-    pub(crate) async fn reset_statement(&mut self, packet: &[u8], id: u32) -> Result<(), Failure> {
+    pub(crate) async fn reset_statement(&mut self, packet: &[u8], id: u32) -> Result<(), Abort> {
         let id = self.image.statements.real(id);
         self.image.statements.clear_long_data(id);
         let Some(statement) = self.image.statements.get_mut(id) else {
@@ -434,7 +431,7 @@ impl Session {
     }
 
     /// COM_STMT_FETCH.
-    pub(crate) async fn fetch(&mut self, packet: &[u8], id: u32) -> Result<(), Failure> {
+    pub(crate) async fn fetch(&mut self, packet: &[u8], id: u32) -> Result<(), Abort> {
         let id = self.image.statements.real(id);
         let Some(statement) = self.image.statements.get(id) else {
             return Err(self.unknown_statement(id, "mysqld_stmt_fetch").await);
@@ -446,7 +443,7 @@ impl Session {
                 ""
             };
             let text = format!("The statement ({id}) has no open cursor{dot}");
-            return Err(Answer::client(1421, b"HY000", text).into());
+            return Err(ClientError::client(1421, b"HY000", text).into());
         }
         let mut class = self.worker.lists.take_statement();
         class.clear();
@@ -473,7 +470,7 @@ impl Session {
 
     /// COM_RESET_CONNECTION: the session is as after the login, but for the character set, which
     /// becomes the server's default (observed on both families), and the database, which stays.
-    pub(crate) async fn reset_connection(&mut self, packet: &[u8]) -> Result<(), Failure> {
+    pub(crate) async fn reset_connection(&mut self, packet: &[u8]) -> Result<(), Abort> {
         let _ = packet;
         self.read_found_rows().await;
         self.release_everything();
@@ -483,7 +480,7 @@ impl Session {
     }
 
     /// All that the session has set is as it is on a connection that was just reset.
-    async fn begin_anew(&mut self, database: Box<[u8]>) -> Result<(), Failure> {
+    async fn begin_anew(&mut self, database: Box<[u8]>) -> Result<(), Abort> {
         let state = SessionState {
             database,
             multi_statements: self.image.vars.state.multi_statements,
@@ -500,7 +497,7 @@ impl Session {
     }
 
     /// What a connection has that was just reset.
-    async fn state_of_new(&mut self) -> Result<SessionState, Failure> {
+    async fn state_of_new(&mut self) -> Result<SessionState, Abort> {
         let mut lost = 0;
         loop {
             let mut lease = self.any_lease().await?;
@@ -567,7 +564,7 @@ impl Session {
     }
 
     /// COM_CHANGE_USER: a login on the same connection.
-    pub(crate) async fn change_user(&mut self, body: &[u8]) -> Result<(), Failure> {
+    pub(crate) async fn change_user(&mut self, body: &[u8]) -> Result<(), Abort> {
         let family = match self.image.family {
             Family::MySql => handshake::Family::MySql,
             Family::MariaDb => handshake::Family::MariaDb,
@@ -577,7 +574,7 @@ impl Session {
         self.read_found_rows().await;
         self.release_everything();
         let Ok(change) = parsed else {
-            let answer = Answer::client(1047, b"08S01", "Unknown command");
+            let answer = ClientError::client(1047, b"08S01", "Unknown command");
             return self.stays_who_it_is(&answer, 1, old_database).await;
         };
         // As with COM_RESET_CONNECTION.
@@ -586,7 +583,7 @@ impl Session {
         // Clients that know of no plugins cannot be asked anew: theirs is the greeting's nonce.
         let is_asked_anew = self.client.capabilities.contains(Capabilities::PLUGIN_AUTH);
         let named = change.plugin.as_deref().unwrap_or_default();
-        let claim = Claim {
+        let credentials = Credentials {
             user: change.user.clone(),
             database: change.database.clone(),
             // An empty proof as well: servers ask for one (observed on both families).
@@ -605,7 +602,7 @@ impl Session {
         );
         let caller = self.client.identity.caller.clone();
         let address = caller.address;
-        let mut entrance = Entrance {
+        let mut exchange = LoginExchange {
             worker: &worker,
             stream: client,
             buffer: std::mem::take(&mut self.client.inbuf),
@@ -623,15 +620,15 @@ impl Session {
             capabilities: self.client.capabilities,
             waits: Rc::default(),
         };
-        let proof = entrance.prove(&claim).await;
-        let sequence = entrance.sequence;
+        let proof = exchange.prove(&credentials).await;
+        let sequence = exchange.sequence;
         let info = match &proof {
-            Ok(Proof::Account(account)) => entrance.vouch(account),
+            Ok(Proof::Account(account)) => exchange.vouch(account),
             _ => Vec::new(),
         };
-        self.client.stream = entrance.stream;
-        self.client.inbuf = entrance.buffer;
-        let mut out = entrance.held_back;
+        self.client.stream = exchange.stream;
+        self.client.inbuf = exchange.buffer;
+        let mut out = exchange.held_back;
         match proof? {
             Proof::Account(account) => {
                 *self.handle.user.borrow_mut() = account.user.clone();
@@ -640,9 +637,9 @@ impl Session {
                 }
                 self.client.identity.account = account;
                 self.client.identity.collation = collation;
-                self.begin(&claim.database);
+                self.begin(&credentials.database);
                 // Of variables servers tell nothing here (observed on MariaDB 11.8).
-                let session = crate::login::tracked_schema(&claim.database);
+                let session = crate::login::tracked_schema(&credentials.database);
                 let fields = OkFields {
                     status: self.image.status,
                     session: &session,
@@ -665,7 +662,7 @@ impl Session {
                 }
                 self.stays_who_it_is(&answer, sequence, old_database).await
             }
-            Proof::Relay | Proof::Own(_) => Err(Failure::Fatal(Answer::no_other_user())),
+            Proof::Relay | Proof::Own(_) => Err(Abort::Fatal(ClientError::no_other_user())),
         }
     }
 
@@ -682,15 +679,15 @@ impl Session {
     /// MySQL closes the connection (observed).
     async fn stays_who_it_is(
         &mut self,
-        answer: &Answer,
+        answer: &ClientError,
         sequence: u8,
         database: Box<[u8]>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         let mut out = Vec::new();
         crate::login::error_packet(answer).encode(&mut out, sequence);
         if self.image.family == Family::MySql {
             self.send(&out).await?;
-            return Err(Failure::Ended);
+            return Err(Abort::Ended);
         }
         if self.begin_anew(database.clone()).await.is_err() {
             self.begin(&database);

@@ -15,7 +15,7 @@ use crate::statement::outcome::Outcome;
 
 /// Why a transaction cannot be run again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spoilt {
+pub(crate) enum Unreplayable {
     /// More statements or bytes than failover.max_replay_statements and max_replay_bytes allow.
     TooLarge,
     /// Others had taken all of failover.max_replay_total_bytes.
@@ -34,35 +34,35 @@ pub(crate) enum Spoilt {
     NoServer,
 }
 
-impl Spoilt {
+impl Unreplayable {
     /// For people.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Spoilt::TooLarge => {
+            Unreplayable::TooLarge => {
                 "it is longer than failover.max_replay_statements or max_replay_bytes allow"
             }
-            Spoilt::NoRoom => "failover.max_replay_total_bytes left no room for it",
-            Spoilt::TooOld => "it has been open for longer than failover.max_replay_time",
-            Spoilt::Begin => "it depends on the moment of its begin",
-            Spoilt::Statement => "it contains a statement that cannot be run again",
-            Spoilt::NonTransactional => "it writes to a table without transactions",
-            Spoilt::Differs => "its statements are answered differently there",
-            Spoilt::NoServer => "no server could run it in time",
+            Unreplayable::NoRoom => "failover.max_replay_total_bytes left no room for it",
+            Unreplayable::TooOld => "it has been open for longer than failover.max_replay_time",
+            Unreplayable::Begin => "it depends on the moment of its begin",
+            Unreplayable::Statement => "it contains a statement that cannot be run again",
+            Unreplayable::NonTransactional => "it writes to a table without transactions",
+            Unreplayable::Differs => "its statements are answered differently there",
+            Unreplayable::NoServer => "no server could run it in time",
         }
     }
 }
 
-impl Spoilt {
+impl Unreplayable {
     /// For the metrics.
     pub(crate) fn label(self) -> ReplayFailure {
         match self {
-            Spoilt::TooLarge | Spoilt::NoRoom => ReplayFailure::TooLarge,
-            Spoilt::TooOld => ReplayFailure::TooOld,
-            Spoilt::Begin | Spoilt::Statement | Spoilt::NonTransactional => {
+            Unreplayable::TooLarge | Unreplayable::NoRoom => ReplayFailure::TooLarge,
+            Unreplayable::TooOld => ReplayFailure::TooOld,
+            Unreplayable::Begin | Unreplayable::Statement | Unreplayable::NonTransactional => {
                 ReplayFailure::NotReplayable
             }
-            Spoilt::Differs => ReplayFailure::Differs,
-            Spoilt::NoServer => ReplayFailure::NoServer,
+            Unreplayable::Differs => ReplayFailure::Differs,
+            Unreplayable::NoServer => ReplayFailure::NoServer,
         }
     }
 }
@@ -88,12 +88,12 @@ pub(crate) struct Entry {
     /// What was set on the session before it.
     pub(crate) state: Rc<SessionState>,
     pub(crate) answer: Answered,
-    pub(crate) about: About,
+    pub(crate) about: StatementContext,
 }
 
 /// What a statement had from those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct About {
+pub(crate) struct StatementContext {
     /// LAST_INSERT_ID() before it, where that is known and the statement may look at it.
     pub(crate) last_insert_id: Option<u64>,
     /// LAST_INSERT_ID() may be part of what it does.
@@ -140,7 +140,7 @@ impl Answered {
 
 /// How a transaction began.
 #[derive(Debug, Clone)]
-pub(crate) struct Begun {
+pub(crate) struct TransactionStart {
     /// The client's statement; none where autocommit is off, or it is the first entry.
     pub(crate) text: Option<Rc<[u8]>>,
     pub(crate) read_only: bool,
@@ -165,11 +165,11 @@ const REST_MAX: usize = 16 * 1024;
 /// An open transaction's statements.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    pub(crate) begun: Begun,
+    pub(crate) begun: TransactionStart,
     pub(crate) since: Instant,
     bytes: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
-    spoilt: Option<Spoilt>,
+    spoilt: Option<Unreplayable>,
     /// It may have written something.
     pub(crate) wrote: bool,
     /// An error may have ended it.
@@ -204,7 +204,7 @@ impl Drop for Room {
 
 impl Journal {
     /// Of a transaction that begins now; `kept` is what its worker's journals keep.
-    pub(crate) fn new(begun: Begun, now: Instant, kept: Kept) -> Self {
+    pub(crate) fn new(begun: TransactionStart, now: Instant, kept: Kept) -> Self {
         Journal {
             begun,
             since: now,
@@ -222,7 +222,7 @@ impl Journal {
     }
 
     /// The same for another transaction, with the room that it has.
-    pub(crate) fn renew(&mut self, begun: Begun, now: Instant) {
+    pub(crate) fn renew(&mut self, begun: TransactionStart, now: Instant) {
         let (mut bytes, mut entries) = (
             std::mem::take(&mut self.bytes),
             std::mem::take(&mut self.entries),
@@ -254,7 +254,7 @@ impl Journal {
     }
 
     /// It cannot be run again: what was kept for that goes.
-    pub(crate) fn spoil(&mut self, why: Spoilt) {
+    pub(crate) fn spoil(&mut self, why: Unreplayable) {
         self.spoilt.get_or_insert(why);
         self.bytes = Vec::new();
         self.entries = Vec::new();
@@ -275,8 +275,8 @@ impl Journal {
             || self.bytes.len() + bytes > options.replay_bytes_max;
         match self.spoilt(now, options) {
             Some(why) => self.spoil(why),
-            None if too_large => self.spoil(Spoilt::TooLarge),
-            None if self.room.all.get() + entry > all_max => self.spoil(Spoilt::NoRoom),
+            None if too_large => self.spoil(Unreplayable::TooLarge),
+            None if self.room.all.get() + entry > all_max => self.spoil(Unreplayable::NoRoom),
             None => {}
         }
         self.is_whole()
@@ -293,10 +293,10 @@ impl Journal {
     }
 
     /// Why it cannot be run again; none where it can.
-    pub(crate) fn spoilt(&self, now: Instant, options: &FailoverOptions) -> Option<Spoilt> {
+    pub(crate) fn spoilt(&self, now: Instant, options: &FailoverOptions) -> Option<Unreplayable> {
         let age = now.saturating_duration_since(self.since);
         self.spoilt
-            .or((age > options.replay_time_max).then_some(Spoilt::TooOld))
+            .or((age > options.replay_time_max).then_some(Unreplayable::TooOld))
     }
 
     /// Where the next entry's packets are to be written; [`Journal::add`] must follow.
@@ -311,7 +311,7 @@ impl Journal {
         executed: Option<Executed>,
         state: Rc<SessionState>,
         answer: Answered,
-        about: About,
+        about: StatementContext,
         options: &FailoverOptions,
     ) {
         self.entries.push(Entry {
@@ -324,7 +324,7 @@ impl Journal {
         });
         // Long data of an execution is not in its command.
         if self.bytes.len() > options.replay_bytes_max {
-            self.spoil(Spoilt::TooLarge);
+            self.spoil(Unreplayable::TooLarge);
         } else {
             let entries = self.entries.len() * size_of::<Entry>();
             self.room.set(self.bytes.len() + entries);
@@ -418,8 +418,8 @@ mod tests {
 
     use super::*;
 
-    fn begun() -> Begun {
-        Begun {
+    fn begun() -> TransactionStart {
+        TransactionStart {
             text: Some(b"BEGIN".as_slice().into()),
             read_only: false,
             on_primary: true,
@@ -435,7 +435,7 @@ mod tests {
         if journal.has_room(packet.len(), journal.since, options, 1 << 20) {
             journal.room().extend_from_slice(packet);
             let answer = Answered::default();
-            let about = About::default();
+            let about = StatementContext::default();
             journal.add(Expect::Query, None, Rc::default(), answer, about, options);
         }
     }
@@ -470,13 +470,13 @@ mod tests {
         add(&mut journal, b"5678", &options);
         assert_eq!(journal.spoilt(now, &options), None);
         let late = now + Duration::from_secs(6);
-        assert_eq!(journal.spoilt(late, &options), Some(Spoilt::TooOld));
+        assert_eq!(journal.spoilt(late, &options), Some(Unreplayable::TooOld));
         add(&mut journal, b"", &options);
-        assert_eq!(journal.spoilt(now, &options), Some(Spoilt::TooLarge));
+        assert_eq!(journal.spoilt(now, &options), Some(Unreplayable::TooLarge));
         assert_eq!((journal.len(), journal.entries.len()), (0, 0));
         let mut journal = new(now);
         add(&mut journal, b"12345678901", &options);
-        assert_eq!(journal.spoilt(now, &options), Some(Spoilt::TooLarge));
+        assert_eq!(journal.spoilt(now, &options), Some(Unreplayable::TooLarge));
     }
 
     #[test]
@@ -492,7 +492,7 @@ mod tests {
             if has_room {
                 journal.room().extend_from_slice(&[0; 10]);
                 let answer = Answered::default();
-                let about = About::default();
+                let about = StatementContext::default();
                 journal.add(Expect::Query, None, Rc::default(), answer, about, &options);
             }
             has_room
@@ -500,7 +500,7 @@ mod tests {
         assert!(write(&mut first) && write(&mut second));
         assert_eq!(kept.get(), 2 * one);
         assert!(!write(&mut second), "the bound is reached");
-        assert_eq!(second.spoilt(now, &options), Some(Spoilt::NoRoom));
+        assert_eq!(second.spoilt(now, &options), Some(Unreplayable::NoRoom));
         assert_eq!(kept.get(), one, "what it kept is free");
         let mut third = Journal::new(begun(), now, kept.clone());
         assert!(write(&mut third));

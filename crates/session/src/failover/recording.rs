@@ -10,14 +10,16 @@ use millrace_metrics::PinReason;
 use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Flags, Kind};
 
+use crate::answers::session_functions::is_about_last;
+use crate::failover::journal::{
+    Answered, Executed, Journal, StatementContext, TransactionStart, Unreplayable, is_replayable,
+};
+use crate::failover::replay::commits;
 use crate::image::transaction::Transaction;
-use crate::failover::journal::{About, Answered, Begun, Executed, Journal, Spoilt, is_replayable};
+use crate::session::Session;
 use crate::statement::attempt::is_plain_execution;
 use crate::statement::outcome::Outcome;
-use crate::answers::session_functions::is_about_last;
 use crate::statement::request::{Main, Request, Types};
-use crate::failover::replay::commits;
-use crate::session::Session;
 
 impl Session {
     /// Whether the statement's answer is to be summed up and written down.
@@ -58,7 +60,7 @@ impl Session {
             None => self.begin_journal(lease, Some(request)),
         };
         let needs_insert_id = self.needs_insert_id(request);
-        let about = About {
+        let about = StatementContext {
             last_insert_id: lease.books.insert_id().filter(|_| needs_insert_id),
             uses_insert_id: self.uses_insert_id(request),
             last: is_about_last(class),
@@ -73,7 +75,7 @@ impl Session {
         let options = &self.worker.options().failover;
         let all_max = self.worker.journals_max();
         if !replayable || torn {
-            journal.spoil(Spoilt::Statement);
+            journal.spoil(Unreplayable::Statement);
         } else if journal.has_room(self.length(request), Instant::now(), options, all_max) {
             self.write_down(request, about, &mut journal);
         }
@@ -93,7 +95,7 @@ impl Session {
         }
     }
 
-    fn write_down(&self, request: &Request<'_>, about: About, journal: &mut Journal) {
+    fn write_down(&self, request: &Request<'_>, about: StatementContext, journal: &mut Journal) {
         let executed = match request.main {
             Main::Packet(packet) => {
                 journal.room().extend_from_slice(packet);
@@ -101,7 +103,7 @@ impl Session {
             }
             Main::Execute { id, types, packet } => {
                 let Some(executed) = self.write_execution(id, types, packet, journal) else {
-                    return journal.spoil(Spoilt::Statement);
+                    return journal.spoil(Unreplayable::Statement);
                 };
                 Some(executed)
             }
@@ -144,7 +146,7 @@ impl Session {
         let known = text.is_some()
             || request.is_some_and(|request| request.class.kind == Kind::Begin)
             || (self.image.autocommit_off() && !self.handle.pins.has(PinReason::Transaction));
-        let begun = Begun {
+        let begun = TransactionStart {
             one_shot: match text {
                 Some(_) => self.image.tx.next.clone(),
                 None => Vec::new(),
@@ -169,7 +171,7 @@ impl Session {
             (journal.uncertain, journal.committed) = (!open, !open);
         }
         if !known || self.image.tx.next_waits {
-            journal.spoil(Spoilt::Begin);
+            journal.spoil(Unreplayable::Begin);
         }
         journal
     }
@@ -221,7 +223,7 @@ impl Session {
                 if commits || may_end_transaction(error) {
                     journal.uncertain = true;
                     journal.committed |= commits;
-                    journal.spoil(Spoilt::Statement);
+                    journal.spoil(Unreplayable::Statement);
                 }
             }
             None if !outcome.has_status => {}
@@ -232,7 +234,7 @@ impl Session {
                 if matches!(class.kind, Kind::Commit | Kind::Rollback) {
                     // AND CHAIN: the next has begun.
                     (journal.wrote, journal.committed) = (false, false);
-                    journal.spoil(Spoilt::Begin);
+                    journal.spoil(Unreplayable::Begin);
                 }
             }
         }

@@ -17,20 +17,22 @@ use millrace_sql::{Access, Flags, Kind, Statement, TableUse, classify};
 use millrace_topology::ServerId;
 use tracing::debug;
 
-use crate::statement::ended::Stake;
-use crate::error::{Answer, Failure};
+use crate::error::{Abort, ClientError};
+use crate::failover::journal::{
+    Answered, Entry, Executed, Journal, StatementContext, Unreplayable, may_commit,
+};
 use crate::image::transaction::Transaction;
-use crate::failover::journal::{About, Answered, Entry, Executed, Journal, Spoilt, may_commit};
-use crate::statement::setup::Prelude;
-use crate::statement::refusals::{Meaning, meaning};
-use crate::statement::relay::{Ended, Plan};
-use crate::statement::request::{Main, Request};
-use crate::session::Session;
 use crate::image::user_variables::variable_name;
+use crate::session::Session;
+use crate::statement::ended::Stake;
+use crate::statement::refusals::{Meaning, meaning};
+use crate::statement::relay::{Plan, RelayOutcome};
+use crate::statement::request::{Main, Request};
+use crate::statement::setup::Setup;
 
 /// A transaction that waits to be run again.
 #[derive(Debug)]
-pub(crate) struct Rerun {
+pub(crate) struct Replay {
     pub(crate) journal: Box<Journal>,
     /// What the lost connection was to the session.
     lost: Lost,
@@ -52,21 +54,21 @@ struct Lost {
 const UNKNOWN_ID: u64 = 9_223_372_036_854_770_001;
 
 /// Why a transaction was not run again to its end.
-enum Stop {
+enum ReplayStop {
     /// This server did not let it; another may.
-    Elsewhere(Answer),
+    Elsewhere(ClientError),
     /// No server will.
-    Never(Spoilt),
+    Never(Unreplayable),
     /// The session is over, or its client gone.
-    Failure(Failure),
+    Abort(Abort),
 }
 
-impl From<BackendError> for Stop {
+impl From<BackendError> for ReplayStop {
     fn from(error: BackendError) -> Self {
-        let answer = Answer::backend(error);
+        let answer = ClientError::backend(error);
         match answer.passing {
-            true => Stop::Elsewhere(answer),
-            false => Stop::Never(Spoilt::Differs),
+            true => ReplayStop::Elsewhere(answer),
+            false => ReplayStop::Never(Unreplayable::Differs),
         }
     }
 }
@@ -79,9 +81,9 @@ impl Session {
         &mut self,
         mut lease: Lease,
         request: &Request<'_>,
-        why: Answer,
+        why: ClientError,
         sent: bool,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<ClientError, Abort> {
         let may_move = self.handle.pins.has_only(PinReason::Transaction);
         let changed = request.access == Access::Write
             || self
@@ -97,7 +99,7 @@ impl Session {
             .as_ref()
             .is_none_or(|journal| journal.uncertain);
         if may_move && sent && changed && (uncertain || commits(request)) {
-            self.uproot(lease);
+            self.evict(lease);
             self.end_transaction();
             return Err(self.unknown_outcome());
         }
@@ -110,7 +112,7 @@ impl Session {
             // As without Millrace: the server has ended what the session had, and so the session.
             lease.broken = true;
             self.put_back(lease);
-            return Err(Failure::Fatal(told));
+            return Err(Abort::Fatal(told));
         }
         if !may_move {
             lease.broken = true;
@@ -121,23 +123,23 @@ impl Session {
                 .failovers()
                 .count(FailoverCount::Failed, Some(server));
             // What lived on the connection is gone, so the session cannot go on.
-            return Err(Failure::Fatal(why));
+            return Err(Abort::Fatal(why));
         }
-        self.uproot(lease);
+        self.evict(lease);
         if sent && request.access == Access::Write {
-            self.running.route.ended = Some(Answer::unknown_outcome());
+            self.running.route.ended = Some(ClientError::unknown_outcome());
         }
         self.running.route.lost += u8::from(sent);
         if u32::from(self.running.route.lost) > self.worker.options().failover.retries_max {
             // It may be what ends its servers.
-            return Err(self.lose_transaction(Spoilt::NoServer));
+            return Err(self.lose_transaction(Unreplayable::NoServer));
         }
         self.resume(request)?;
         Ok(why)
     }
 
     /// Leaves the server of the open transaction, which is to be run again before anything else is.
-    pub(crate) fn uproot(&mut self, mut lease: Lease) {
+    pub(crate) fn evict(&mut self, mut lease: Lease) {
         let lost = Lost {
             server: lease.server,
             seq: lease.books.last_seq(),
@@ -153,7 +155,7 @@ impl Session {
         self.unpin(PinReason::Transaction);
         // For who lists sessions: it is in a transaction, and no server knows of it.
         self.handle.begun.set(true);
-        self.image.tx.rerun = Some(Box::new(Rerun {
+        self.image.tx.replay = Some(Box::new(Replay {
             journal,
             lost,
             numbered: Vec::new(),
@@ -163,15 +165,15 @@ impl Session {
 
     /// Looks whether the transaction that has lost its server has to be run again for this request,
     /// and whether it can be.
-    pub(crate) fn resume(&mut self, request: &Request<'_>) -> Result<(), Failure> {
-        let Some(rerun) = &self.image.tx.rerun else {
+    pub(crate) fn resume(&mut self, request: &Request<'_>) -> Result<(), Abort> {
+        let Some(replay) = &self.image.tx.replay else {
             return Ok(());
         };
         let flags = request.class.flags;
         let plain = !flags.intersects(Flags::CHAIN | Flags::RELEASE);
         let over = match request.class.kind {
             Kind::Rollback => plain,
-            Kind::Commit => plain && rerun.journal.has_nothing_to_commit(),
+            Kind::Commit => plain && replay.journal.has_nothing_to_commit(),
             _ => false,
         };
         if over {
@@ -180,9 +182,9 @@ impl Session {
             return Ok(());
         }
         let options = &self.worker.options().failover;
-        let private = rerun.journal.begun.private_version != self.image.vars.private.version;
-        let spoilt = rerun.journal.spoilt(Instant::now(), options);
-        match spoilt.or(private.then_some(Spoilt::Statement)) {
+        let private = replay.journal.begun.private_version != self.image.vars.private.version;
+        let spoilt = replay.journal.spoilt(Instant::now(), options);
+        match spoilt.or(private.then_some(Unreplayable::Statement)) {
             Some(why) => Err(self.lose_transaction(why)),
             None => Ok(()),
         }
@@ -190,10 +192,10 @@ impl Session {
 
     /// The open transaction is over, and nothing of it was done; where an earlier statement may have
     /// committed it, that is not known.
-    pub(crate) fn lose_transaction(&mut self, why: Spoilt) -> Failure {
-        let rerun = self.image.tx.rerun.as_ref();
-        let committed = rerun.is_some_and(|rerun| rerun.journal.committed);
-        let server = rerun.map(|rerun| rerun.lost.server);
+    pub(crate) fn lose_transaction(&mut self, why: Unreplayable) -> Abort {
+        let replay = self.image.tx.replay.as_ref();
+        let committed = replay.is_some_and(|replay| replay.journal.committed);
+        let server = replay.map(|replay| replay.lost.server);
         self.end_transaction();
         if committed {
             return self.unknown_outcome();
@@ -201,13 +203,13 @@ impl Session {
         let failovers = self.worker.shared.monitor.failovers();
         failovers.count(FailoverCount::Failed, server);
         self.worker.metrics().replay_failed(why.label());
-        Answer::transaction_lost(why).into()
+        ClientError::transaction_lost(why).into()
     }
 
     /// Nobody can tell whether the statement under way was committed.
-    pub(crate) fn unknown_outcome(&self) -> Failure {
+    pub(crate) fn unknown_outcome(&self) -> Abort {
         self.count_unknown();
-        Answer::unknown_outcome().into()
+        ClientError::unknown_outcome().into()
     }
 
     pub(crate) fn count_unknown(&self) {
@@ -230,7 +232,7 @@ impl Session {
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
-    ) -> Result<Result<(), Answer>, Failure> {
+    ) -> Result<Result<(), ClientError>, Abort> {
         if let Some(ended) = self.running.route.ended.take() {
             let left = self.look_what_it_left(lease, request, &ended).await?;
             if left.is_err() {
@@ -248,34 +250,34 @@ impl Session {
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
-    ) -> Result<Result<(), Answer>, Failure> {
-        let Some(mut rerun) = self.image.tx.rerun.take() else {
+    ) -> Result<Result<(), ClientError>, Abort> {
+        let Some(mut replay) = self.image.tx.replay.take() else {
             return Ok(Ok(()));
         };
-        rerun.begun_again = None;
-        let why = match self.run_all_again(lease, &mut rerun, wait).await {
+        replay.begun_again = None;
+        let why = match self.run_all_again(lease, &mut replay, wait).await {
             Ok(()) => {
-                self.settle_rerun(lease, *rerun);
+                self.finish_replay(lease, *replay);
                 return Ok(Ok(()));
             }
             Err(why) => why,
         };
         lease.broken = true;
         match why {
-            Stop::Elsewhere(answer) => {
+            ReplayStop::Elsewhere(answer) => {
                 // Before that, it was a pool's connection like any other.
-                if let Some(alive) = rerun.begun_again
+                if let Some(alive) = replay.begun_again
                     && let ended = self.was_ended(lease, request, Stake::Session, &answer, alive)
                     && let Some(told) = ended.await
                 {
                     self.end_transaction();
-                    return Err(Failure::Fatal(told));
+                    return Err(Abort::Fatal(told));
                 }
-                self.image.tx.rerun = Some(rerun);
+                self.image.tx.replay = Some(replay);
                 Ok(Err(answer))
             }
-            Stop::Never(why) => Err(self.lose_transaction(why)),
-            Stop::Failure(failure) => {
+            ReplayStop::Never(why) => Err(self.lose_transaction(why)),
+            ReplayStop::Abort(failure) => {
                 self.end_transaction();
                 Err(failure)
             }
@@ -285,25 +287,25 @@ impl Session {
     async fn run_all_again(
         &mut self,
         lease: &mut Lease,
-        rerun: &mut Rerun,
+        replay: &mut Replay,
         wait: bool,
-    ) -> Result<(), Stop> {
-        if rerun.journal.wrote {
-            let keeps = match self.tables_written(&rerun.journal) {
+    ) -> Result<(), ReplayStop> {
+        if replay.journal.wrote {
+            let keeps = match self.tables_written(&replay.journal) {
                 Some(tables) => self.keeps_rows(lease, &tables).await?,
                 None => true,
             };
             if keeps {
-                return Err(Stop::Never(Spoilt::NonTransactional));
+                return Err(ReplayStop::Never(Unreplayable::NonTransactional));
             }
         }
         loop {
-            self.begin_again(lease, &rerun.journal, wait).await?;
-            rerun.begun_again = Some(Instant::now());
-            let Some(at) = self.repeat(lease, rerun).await? else {
+            self.begin_again(lease, &replay.journal, wait).await?;
+            replay.begun_again = Some(Instant::now());
+            let Some(at) = self.repeat(lease, replay).await? else {
                 return Ok(());
             };
-            rerun.numbered.push(at);
+            replay.numbered.push(at);
             lease.query("ROLLBACK").await?;
         }
     }
@@ -385,8 +387,8 @@ impl Session {
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
-        ended: &Answer,
-    ) -> Result<Result<(), Answer>, Failure> {
+        ended: &ClientError,
+    ) -> Result<Result<(), ClientError>, Abort> {
         let keeps = match self.written_by_request(request) {
             Some(tables) => self.keeps_rows(lease, &tables).await,
             None => Ok(true),
@@ -394,14 +396,14 @@ impl Session {
         match keeps {
             Ok(false) => Ok(Ok(())),
             Ok(true) => {
-                if self.image.tx.rerun.is_some() {
+                if self.image.tx.replay.is_some() {
                     self.end_transaction();
                 }
-                Err(Failure::Answer(ended.clone()))
+                Err(Abort::Error(ended.clone()))
             }
             Err(error) => {
                 lease.broken = true;
-                Ok(Err(Answer::backend(error)))
+                Ok(Err(ClientError::backend(error)))
             }
         }
     }
@@ -431,12 +433,12 @@ impl Session {
 
     /// What the session before may still ask about the connection is saved.
     async fn leave_last_user(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
-        let mut prelude = Prelude::default();
+        let mut setup = Setup::default();
         if lease.books.is_missed_by_other(self.handle.uid) {
-            self.save_unread(lease, &mut prelude);
+            self.save_unread(lease, &mut setup);
         }
         lease.books.disown();
-        self.run_steps(lease, &mut prelude).await
+        self.run_steps(lease, &mut setup).await
     }
 
     /// Brings the connection to where the transaction began, and begins it.
@@ -445,7 +447,7 @@ impl Session {
         lease: &mut Lease,
         journal: &Journal,
         wait: bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ReplayStop> {
         let begun = &journal.begun;
         self.leave_last_user(lease).await?;
         let uid = self.handle.uid;
@@ -455,27 +457,27 @@ impl Session {
         {
             self.clear_foreign(lease).await?;
         }
-        let mut prelude = Prelude::default();
-        self.restore_private(lease, None, &mut prelude);
-        self.track_again(lease, &mut prelude);
+        let mut setup = Setup::default();
+        self.restore_private(lease, None, &mut setup);
+        self.track_again(lease, &mut setup);
         if wait {
-            self.wait_for_position(lease, &mut prelude);
+            self.wait_for_position(lease, &mut setup);
         }
-        self.replay(lease, &begun.state, &mut prelude);
+        self.apply_state(lease, &begun.state, &mut setup);
         let id = match begun.last_insert_id {
             Some(id) => id,
             None if journal.last_change().is_some() => UNKNOWN_ID,
             None => begun.insert_id_seen,
         };
-        set_insert_id(lease, id, &mut prelude);
+        set_insert_id(lease, id, &mut setup);
         for text in &begun.one_shot {
             lease.one_shot = true;
-            prelude.query(lease, text);
+            setup.query(lease, text);
         }
         if let Some(text) = &begun.text {
-            prelude.query(lease, text);
+            setup.query(lease, text);
         }
-        Ok(self.run_steps(lease, &mut prelude).await?)
+        Ok(self.run_steps(lease, &mut setup).await?)
     }
 
     /// Sends the statements and compares their answers. Answers which INSERT has to be told its number,
@@ -483,12 +485,14 @@ impl Session {
     async fn repeat(
         &mut self,
         lease: &mut Lease,
-        rerun: &mut Rerun,
-    ) -> Result<Option<usize>, Stop> {
-        for at in 0..rerun.journal.entries.len() {
-            let numbered = rerun.numbered.contains(&at);
-            let told = self.send_again(lease, &rerun.journal, at, numbered).await?;
-            let entry = &rerun.journal.entries[at];
+        replay: &mut Replay,
+    ) -> Result<Option<usize>, ReplayStop> {
+        for at in 0..replay.journal.entries.len() {
+            let numbered = replay.numbered.contains(&at);
+            let told = self
+                .send_again(lease, &replay.journal, at, numbered)
+                .await?;
+            let entry = &replay.journal.entries[at];
             let answer = self.hear_again(lease, entry).await?;
             if let Some(id) = told {
                 let id = id.to_le_bytes();
@@ -507,7 +511,7 @@ impl Session {
                 now = ?answer,
                 "a transaction comes out differently on another server"
             );
-            return Err(Stop::Never(Spoilt::Differs));
+            return Err(ReplayStop::Never(Unreplayable::Differs));
         }
         Ok(None)
     }
@@ -520,7 +524,7 @@ impl Session {
         journal: &Journal,
         at: usize,
         numbered: bool,
-    ) -> Result<Option<u32>, Stop> {
+    ) -> Result<Option<u32>, ReplayStop> {
         let entry = &journal.entries[at];
         // What was set before it has been set again by the statements before it.
         lease.state = entry.state.clone();
@@ -531,17 +535,16 @@ impl Session {
             closing = own.then_some(id);
             put_number(&mut bytes, id);
         }
-        let mut prelude = Prelude::default();
+        let mut setup = Setup::default();
         let state = entry.state.clone();
-        self.replay(lease, &state, &mut prelude);
+        self.apply_state(lease, &state, &mut setup);
         if numbered {
             let text = format!("SET @@session.insert_id={}", entry.answer.insert_id);
-            prelude.query(lease, text.as_bytes());
+            setup.query(lease, text.as_bytes());
         }
-        self.give_insert_id(lease, journal, at, &mut prelude)
-            .await?;
-        if !prelude.bytes.is_empty() {
-            self.run_steps(lease, &mut prelude).await?;
+        self.give_insert_id(lease, journal, at, &mut setup).await?;
+        if !setup.bytes.is_empty() {
+            self.run_steps(lease, &mut setup).await?;
         }
         lease
             .send_statement(&bytes, 1)
@@ -560,16 +563,16 @@ impl Session {
         lease: &mut Lease,
         journal: &Journal,
         at: usize,
-        prelude: &mut Prelude,
-    ) -> Result<(), Stop> {
-        let About {
+        setup: &mut Setup,
+    ) -> Result<(), ReplayStop> {
+        let StatementContext {
             last_insert_id,
             uses_insert_id,
             ..
         } = journal.entries[at].about;
         if let Some(id) = last_insert_id {
             if lease.books.insert_id() != Some(id) {
-                set_insert_id(lease, id, prelude);
+                set_insert_id(lease, id, setup);
             }
             return Ok(());
         }
@@ -577,8 +580,8 @@ impl Session {
         if journal.begun.last_insert_id.is_some() || !(uses_insert_id || last) {
             return Ok(());
         }
-        if !prelude.bytes.is_empty() {
-            self.run_steps(lease, prelude).await?;
+        if !setup.bytes.is_empty() {
+            self.run_steps(lease, setup).await?;
         }
         let question = "SELECT CAST(LAST_INSERT_ID() AS UNSIGNED) LIMIT 1";
         let rows = lease.query(question).await?;
@@ -586,9 +589,9 @@ impl Session {
             return Ok(());
         }
         if uses_insert_id {
-            return Err(Stop::Never(Spoilt::Statement));
+            return Err(ReplayStop::Never(Unreplayable::Statement));
         }
-        set_insert_id(lease, journal.begun.insert_id_seen, prelude);
+        set_insert_id(lease, journal.begun.insert_id_seen, setup);
         Ok(())
     }
 
@@ -597,7 +600,7 @@ impl Session {
         &mut self,
         lease: &mut Lease,
         executed: &Executed,
-    ) -> Result<(u32, bool), Stop> {
+    ) -> Result<(u32, bool), ReplayStop> {
         let id = executed.id;
         let uid = match self.image.statements.get(id) {
             Some(open) if Rc::ptr_eq(&open.text, &executed.text) => Some(open.uid),
@@ -607,48 +610,55 @@ impl Session {
         if let Some(uid) = uid {
             let number = match self.held_prepared(lease, id) {
                 Some((number, _)) => Ok(number),
-                None => self.prepare_anew(lease, id).await.map_err(Stop::Failure)?,
+                None => self
+                    .prepare_anew(lease, id)
+                    .await
+                    .map_err(ReplayStop::Abort)?,
             };
             // It is told the types of this execution.
             lease.prepared.note_types(uid, 0);
             return match number {
                 Ok(number) => Ok((number, false)),
-                Err(answer) if answer.passing => Err(Stop::Elsewhere(answer)),
-                Err(_) => Err(Stop::Never(Spoilt::Differs)),
+                Err(answer) if answer.passing => Err(ReplayStop::Elsewhere(answer)),
+                Err(_) => Err(ReplayStop::Never(Unreplayable::Differs)),
             };
         }
-        let mut prelude = Prelude::default();
-        self.replay(lease, &executed.context, &mut prelude);
-        let prepared = self.prepare_now(lease, &mut prelude, &executed.text).await;
+        let mut setup = Setup::default();
+        self.apply_state(lease, &executed.context, &mut setup);
+        let prepared = self.prepare_now(lease, &mut setup, &executed.text).await;
         Ok((prepared?, true))
     }
 
     /// Reads the answer of a statement that was sent again.
-    async fn hear_again(&mut self, lease: &mut Lease, entry: &Entry) -> Result<Answered, Stop> {
+    async fn hear_again(
+        &mut self,
+        lease: &mut Lease,
+        entry: &Entry,
+    ) -> Result<Answered, ReplayStop> {
         let plan = Plan {
             discard: true,
             sums: true,
             ..Plan::default()
         };
         match self.relay(lease, entry.expect, &plan).await {
-            Ok(Ended::Whole) => {}
-            Ok(Ended::Held(_) | Ended::Lost | Ended::Unasked(_)) => {
+            Ok(RelayOutcome::Whole) => {}
+            Ok(RelayOutcome::Held(_) | RelayOutcome::Lost | RelayOutcome::Unasked(_)) => {
                 let lost = std::io::ErrorKind::ConnectionAborted;
                 return Err(BackendError::Io(lost.into()).into());
             }
-            Err(failure) => return Err(Stop::Failure(failure)),
+            Err(failure) => return Err(ReplayStop::Abort(failure)),
         }
         match &self.running.outcome.error {
-            Some(error) if meaning(error) != Meaning::Own => {
-                Err(Stop::Elsewhere(Answer::server((**error).clone())))
-            }
+            Some(error) if meaning(error) != Meaning::Own => Err(ReplayStop::Elsewhere(
+                ClientError::server((**error).clone()),
+            )),
             _ => Ok(Answered::of(&self.running.outcome)),
         }
     }
 
     /// The transaction stands where it stood: the connection takes the lost one's place.
-    fn settle_rerun(&mut self, lease: &mut Lease, rerun: Rerun) {
-        let Rerun { journal, lost, .. } = rerun;
+    fn finish_replay(&mut self, lease: &mut Lease, replay: Replay) {
+        let Replay { journal, lost, .. } = replay;
         lease.settle();
         lease.state = self.image.vars.state.clone();
         let (uid, store) = (self.handle.uid, &self.handle.saved);
@@ -677,9 +687,9 @@ pub(crate) fn commits(request: &Request<'_>) -> bool {
     !request.prepares() && may_commit(class, text)
 }
 
-fn set_insert_id(lease: &mut Lease, id: u64, prelude: &mut Prelude) {
+fn set_insert_id(lease: &mut Lease, id: u64, setup: &mut Setup) {
     let text = format!("SET @@session.last_insert_id={id}");
-    prelude.query(lease, text.as_bytes());
+    setup.query(lease, text.as_bytes());
     lease.books.set_insert_id(id);
 }
 

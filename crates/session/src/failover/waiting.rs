@@ -14,12 +14,12 @@ use millrace_routing::{NoServer, Target, is_for_primary};
 use millrace_sql::Kind;
 use millrace_topology::ServerId;
 
-use crate::error::{Answer, Failure};
+use crate::command::{RouteOutcome, metric_kind};
+use crate::error::{Abort, ClientError};
+use crate::failover::journal::Unreplayable;
 use crate::failover::wait_queue::{HeldStatement, Lane, Place};
-use crate::failover::journal::Spoilt;
-use crate::statement::request::{Main, Request};
-use crate::command::{Tried, metric_kind};
 use crate::session::Session;
+use crate::statement::request::{Main, Request};
 use crate::worker::Worker;
 
 /// Between two attempts of the first that waits, while the server that should run it cannot be
@@ -73,14 +73,14 @@ impl Session {
     pub(crate) async fn hold(
         &mut self,
         request: &Request<'_>,
-        why: Option<Answer>,
-    ) -> Result<Lease, Failure> {
+        why: Option<ClientError>,
+    ) -> Result<Lease, Abort> {
         let lane = match self.needs_primary(request) {
             true if self.may_do_without(request) => Lane::Either,
             true => Lane::Primary,
             false => Lane::Reader,
         };
-        let mut why = why.unwrap_or_else(|| Answer::no_server(NoServer::NoPrimary));
+        let mut why = why.unwrap_or_else(|| ClientError::no_server(NoServer::NoPrimary));
         let (begun, limit) = (Instant::now(), self.hold_time());
         let bytes = self.bytes_of(request);
         let class = request.runs();
@@ -94,12 +94,12 @@ impl Session {
             place.go();
             self.running.runs_since.set(Instant::now());
             match self.try_servers(request, Some(&place)).await? {
-                Tried::Answered(lease) => {
+                RouteOutcome::Answered(lease) => {
                     let monitor = &self.worker.shared.monitor;
                     monitor.failovers().served(lease.server);
                     return Ok(lease);
                 }
-                Tried::NotYet(answer) => why = answer,
+                RouteOutcome::NotYet(answer) => why = answer,
             }
             place.back();
             let rest = limit.saturating_sub(begun.elapsed());
@@ -117,19 +117,19 @@ impl Session {
         self.running.touching = None;
         if self.running.route.ended.is_none()
             && self.running.route.lost == 0
-            && let Some(concealing) = self.running.concealing.take()
+            && let Some(untracked) = self.running.untracked.take()
         {
-            concealing.told();
+            untracked.told();
         }
     }
 
     /// A connection to the primary, as soon as there is one.
-    pub(crate) async fn primary_lease(&mut self) -> Result<Lease, Failure> {
+    pub(crate) async fn primary_lease(&mut self) -> Result<Lease, Abort> {
         self.lease_of(|world| world.snapshot.primary).await
     }
 
     /// A connection to the primary, or for lack of one to any server that takes reads.
-    pub(crate) async fn any_lease(&mut self) -> Result<Lease, Failure> {
+    pub(crate) async fn any_lease(&mut self) -> Result<Lease, Abort> {
         let world = self.worker.cluster.world();
         let mut judges = world.snapshot.judges();
         if let Some(free) = judges.find(|judge| !self.pool(*judge).is_full()) {
@@ -150,10 +150,10 @@ impl Session {
     async fn lease_of(
         &mut self,
         choose: impl Fn(&World) -> Option<ServerId>,
-    ) -> Result<Lease, Failure> {
+    ) -> Result<Lease, Abort> {
         let mut place: Option<Place> = None;
         let (begun, limit) = (Instant::now(), self.hold_time());
-        let mut why = Answer::no_server(NoServer::NoPrimary);
+        let mut why = ClientError::no_server(NoServer::NoPrimary);
         let mut counted = None;
         loop {
             let server = self.worker.cluster.with_world(&choose);
@@ -206,9 +206,9 @@ impl Session {
         let journal = self
             .image
             .tx
-            .rerun
+            .replay
             .as_ref()
-            .map_or(0, |rerun| rerun.journal.len());
+            .map_or(0, |replay| replay.journal.len());
         packet.len() + journal
     }
 
@@ -217,8 +217,8 @@ impl Session {
         kind: &'static str,
         lane: Lane,
         bytes: usize,
-        why: &Answer,
-    ) -> Result<Place, Failure> {
+        why: &ClientError,
+    ) -> Result<Place, Abort> {
         let statement = HeldStatement {
             session: self.id,
             account: self.client.identity.account.user.clone(),
@@ -243,9 +243,9 @@ impl Session {
         place: &Place,
         begun: Instant,
         limit: Duration,
-        why: &Answer,
+        why: &ClientError,
         mut ready: impl FnMut(&mut Session) -> bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         let rest = limit.saturating_sub(begun.elapsed());
         let waiting = poll_fn(|cx| self.poll_turn(cx, place, &mut ready));
         let Ok(turn) = tokio::time::timeout(rest, waiting).await else {
@@ -253,7 +253,7 @@ impl Session {
         };
         match turn {
             Turn::Ours => Ok(()),
-            Turn::Ended => Err(Failure::Ended),
+            Turn::Ended => Err(Abort::Ended),
             Turn::Interrupted => Err(self.interrupted().await),
         }
     }
@@ -278,21 +278,21 @@ impl Session {
     }
 
     /// Why a statement was not run, as it is now: there may be another reason than when it came.
-    fn told(&self, why: &Answer) -> Answer {
+    fn told(&self, why: &ClientError) -> ClientError {
         let of_primary =
             why.class == ErrorClass::NoServer && self.client.target != Target::ReplicasOnly;
         self.worker
             .cluster
             .with_world(|world| match world.snapshot.primary {
-                None if of_primary => Answer::no_primary(&world.snapshot),
+                None if of_primary => ClientError::no_primary(&world.snapshot),
                 _ => why.clone(),
             })
     }
 
     /// What a statement is told that waited in vain, or found no room to.
-    fn in_vain(&mut self, answer: Answer) -> Failure {
-        if self.image.tx.rerun.is_some() {
-            return self.lose_transaction(Spoilt::NoServer);
+    fn in_vain(&mut self, answer: ClientError) -> Abort {
+        if self.image.tx.replay.is_some() {
+            return self.lose_transaction(Unreplayable::NoServer);
         }
         let monitor = &self.worker.shared.monitor;
         monitor.failovers().count(FailoverCount::Failed, None);

@@ -4,12 +4,12 @@
 use millrace_backend::books::{Books, StatementAt};
 use millrace_sql::{Family, Flags, Kind, Show, Statement, Target, Traits};
 
+use crate::answers::local::words;
 use crate::image::found_rows::{Found, found_rows};
 use crate::image::last::{IdBefore, LastStatement};
-use crate::answers::local::words;
+use crate::image::sequences::may_draw;
 use crate::statement::outcome::Outcome;
 use crate::statement::request::{Request, Task};
-use crate::image::sequences::may_draw;
 
 /// The statement that was answered.
 #[derive(Clone, Copy)]

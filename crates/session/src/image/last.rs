@@ -8,8 +8,8 @@ use millrace_backend::conn::BLANK_ID;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
-use crate::image::found_rows::first_found_rows;
 use crate::answers::messages::Message;
+use crate::image::found_rows::first_found_rows;
 
 /// What a session may ask about its last statements.
 #[derive(Debug)]

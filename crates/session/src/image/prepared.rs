@@ -37,16 +37,16 @@ pub(crate) struct ClientStatement {
 
 /// What makes two clients' statements one: to be told apart by nothing that a server looks at.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Likeness {
+pub(crate) struct StatementKey {
     pub(crate) text: Rc<[u8]>,
     pub(crate) context: Rc<SessionState>,
     /// The parameters' types as sent; empty where there are none, or before the first execution.
     pub(crate) types: Box<[u8]>,
 }
 
-/// What all statements of a likeness have in common.
+/// What all statements of a key have in common.
 #[derive(Debug)]
-pub(crate) struct Alike {
+pub(crate) struct SharedStatement {
     pub(crate) uid: StatementUid,
     pub(crate) class: Rc<Statement>,
 }
@@ -62,9 +62,9 @@ impl ClientStatement {
         }
     }
 
-    /// Its likeness with the parameter types sent last.
-    pub(crate) fn likeness(&self) -> Likeness {
-        Likeness {
+    /// Its key with the parameter types sent last.
+    pub(crate) fn key(&self) -> StatementKey {
+        StatementKey {
             text: self.text.clone(),
             context: self.context.clone(),
             types: self.types.clone(),

@@ -6,7 +6,7 @@ use millrace_routing::Consistency;
 use millrace_sql::Family;
 use millrace_topology::{GtidSet, ServerId};
 
-use crate::statement::consistency::Seen;
+use crate::statement::consistency::LastRead;
 
 /// The level, the position, and what was read where.
 pub(crate) struct Reads {
@@ -22,7 +22,7 @@ pub(crate) struct Reads {
     /// Something was written whose position was not told: it is asked for at the next chance.
     pub(crate) stale: bool,
     /// Where it has read last, until it is known how far that server was.
-    pub(crate) seen: Option<Seen>,
+    pub(crate) seen: Option<LastRead>,
     /// How often it has asked how far that server is.
     pub(crate) asked: u8,
     /// In a cluster: the node that has all that the session has been shown, where that is the primary; else
@@ -31,7 +31,7 @@ pub(crate) struct Reads {
     /// The server of its last read.
     pub(crate) home: Option<ServerId>,
     /// How far the primary was when the statement under way began, where that was asked.
-    pub(crate) frontier: Option<Arc<GtidSet>>,
+    pub(crate) primary_position: Option<Arc<GtidSet>>,
 }
 
 impl Reads {
@@ -52,7 +52,7 @@ impl Reads {
             asked: 0,
             shown_by: None,
             home: None,
-            frontier: None,
+            primary_position: None,
         }
     }
 

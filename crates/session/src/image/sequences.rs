@@ -4,9 +4,9 @@
 use millrace_backend::pool::Lease;
 use millrace_sql::{Family, Flags, Statement, Traits};
 
-use crate::error::Answer;
-use crate::statement::request::Request;
+use crate::error::ClientError;
 use crate::session::Session;
+use crate::statement::request::Request;
 
 /// Whether a statement asks for what its connection drew last.
 pub(crate) fn asks_drawn(request: &Request<'_>) -> bool {
@@ -32,8 +32,8 @@ impl Session {
     ///
     /// # Errors
     /// Others have used it since.
-    pub(crate) fn drawing_connection(&mut self) -> Result<Option<Lease>, Answer> {
-        if self.image.family != Family::MariaDb || self.image.tx.rerun.is_some() {
+    pub(crate) fn drawing_connection(&mut self) -> Result<Option<Lease>, ClientError> {
+        if self.image.family != Family::MariaDb || self.image.tx.replay.is_some() {
             return Ok(None);
         }
         if let Some(lease) = &self.lease {
@@ -49,8 +49,8 @@ impl Session {
     }
 }
 
-fn lost() -> Answer {
+fn lost() -> ClientError {
     let text = "Millrace: other sessions have used the connection that LASTVAL() asks about; ask in the transaction \
                 that draws";
-    Answer::client(1105, b"HY000", text)
+    ClientError::client(1105, b"HY000", text)
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::failover::journal::Journal;
-use crate::failover::replay::Rerun;
+use crate::failover::replay::Replay;
 
 /// A session's transaction, and what SET TRANSACTION said of the next.
 #[derive(Default)]
@@ -12,7 +12,7 @@ pub(crate) struct TransactionImage {
     /// What the open transaction has done so far.
     pub(crate) journal: Option<Box<Journal>>,
     /// The open transaction has lost its server: it is to be run again before anything else is.
-    pub(crate) rerun: Option<Box<Rerun>>,
+    pub(crate) replay: Option<Box<Replay>>,
     /// SET TRANSACTION statements for the next transaction.
     pub(crate) next: Vec<Box<[u8]>>,
     /// Such a statement has run on the leased connection and is not used up.
@@ -40,7 +40,7 @@ impl TransactionImage {
     /// There is none, and none is prepared.
     pub(crate) fn reset(&mut self) {
         self.state = Transaction::None;
-        (self.journal, self.rerun) = (None, None);
+        (self.journal, self.replay) = (None, None);
         self.forget_next();
     }
 

@@ -99,11 +99,11 @@ pub(crate) mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::login::accounts::Accounts;
     use crate::failover::wait_queue::Held;
+    use crate::login::accounts::Accounts;
     use crate::options::{Options, ServerKey};
-    use crate::worker::registry::Registry;
     use crate::worker::Shared;
+    use crate::worker::registry::Registry;
     use crate::worker::written::Written;
 
     /// What workers share that have no server.

@@ -14,7 +14,7 @@ use rustls::{ProtocolVersion, ServerConnection};
 use tracing::debug;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::error::Answer;
+use crate::error::ClientError;
 use crate::options::Hosts;
 use crate::worker::Worker;
 
@@ -59,7 +59,7 @@ pub(crate) struct LetIn {
     pub(crate) rows: Option<UserRows>,
     /// Of a proxy user, what the account asks for whose privileges it has; none within where that is not known.
     pub(crate) required: Option<Option<Requires>>,
-    /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
+    /// It lets Millrace in with a wrong password as well. RouteOutcome only where the rows cannot be read.
     pub(crate) unproven: bool,
 }
 
@@ -111,7 +111,7 @@ impl Caller {
         password: Option<&Secret>,
         let_in: &LetIn,
         worker: &Worker,
-    ) -> Result<(), Answer> {
+    ) -> Result<(), ClientError> {
         let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
         let by_socket = let_in.server.is_socket() && !self.is_same_user;
         let Some(rows) = &let_in.rows else {
@@ -220,7 +220,7 @@ impl Caller {
     }
 
     /// What a server says to whom it does not let in. It tells whether there was a password.
-    pub(crate) fn denied(&self, user: &[u8], password: Option<&Secret>, why: &str) -> Answer {
+    pub(crate) fn denied(&self, user: &[u8], password: Option<&Secret>, why: &str) -> ClientError {
         let host = match self.address {
             Some(address) => address.to_canonical().to_string(),
             None => "localhost".to_owned(),
@@ -232,18 +232,18 @@ impl Caller {
         };
         let text =
             format!("Access denied for user '{user}'@'{host}' (using password: {used}){why}");
-        Answer::client(1045, b"28000", text)
+        ClientError::client(1045, b"28000", text)
     }
 
     /// What a server says to who comes over the network to an account of a socket.
-    fn by_socket(&self, user: &[u8]) -> Answer {
+    fn by_socket(&self, user: &[u8]) -> ClientError {
         let host = match self.address {
             Some(address) => address.to_canonical().to_string(),
             None => "localhost".to_owned(),
         };
         let user = String::from_utf8_lossy(user);
         let text = format!("Access denied for user '{user}'@'{host}'");
-        Answer::client(1698, b"28000", text)
+        ClientError::client(1698, b"28000", text)
     }
 }
 

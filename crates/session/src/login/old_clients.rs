@@ -11,7 +11,7 @@ use millrace_protocol::handshake::{HandshakeResponse, OldResponse};
 use millrace_protocol::ok::ErrPacket;
 use millrace_sql::Family;
 
-use crate::login::{Claim, Entrance, Proof, error_packet};
+use crate::login::{Credentials, LoginExchange, Proof, error_packet};
 
 /// No command of such a client is longer; bytes.
 const COMMAND_MAX: usize = 64 * 1024;
@@ -71,10 +71,10 @@ pub(crate) fn hello(family: Family, payload: &[u8]) -> Result<HandshakeResponse,
 const DEFAULT_COLLATION: u8 = 8;
 
 /// Tells the client whether it is let in, and serves it until it says more than that.
-pub(crate) async fn serve(mut entrance: Entrance<'_>) -> std::io::Result<()> {
-    let worker = entrance.worker;
-    let hello = entrance.hello.clone();
-    let claim = Claim {
+pub(crate) async fn serve(mut exchange: LoginExchange<'_>) -> std::io::Result<()> {
+    let worker = exchange.worker;
+    let hello = exchange.hello.clone();
+    let credentials = Credentials {
         user: hello.user,
         database: hello.database.unwrap_or_default(),
         response: hello.auth_response,
@@ -82,29 +82,31 @@ pub(crate) async fn serve(mut entrance: Entrance<'_>) -> std::io::Result<()> {
         collation: hello.collation,
         plugin: Plugin::NativePassword,
     };
-    let error = match entrance.prove(&claim).await? {
+    let error = match exchange.prove(&credentials).await? {
         Proof::Account(_) => None,
         Proof::Denied(answer) => {
-            let (address, options) = (entrance.address, worker.options());
+            let (address, options) = (exchange.address, worker.options());
             worker.shared.accounts.hold_back(address, options).await;
             Some(refusal(&error_packet(&answer)))
         }
-        Proof::Relay | Proof::Own(_) => Some(refusal(&error_packet(&entrance.denied(&claim)))),
+        Proof::Relay | Proof::Own(_) => {
+            Some(refusal(&error_packet(&exchange.denied(&credentials))))
+        }
     };
     if let Some(error) = error {
         worker.metrics().login(LoginOutcome::Denied);
-        return entrance.write(&error).await;
+        return exchange.write(&error).await;
     }
     worker.metrics().login(LoginOutcome::Known);
-    worker.shared.accounts.succeeded(entrance.address);
+    worker.shared.accounts.succeeded(exchange.address);
     let mut ok = vec![0, 0, 0];
     if hello.capabilities.contains(Capabilities::TRANSACTIONS) {
         ok.extend_from_slice(&2_u16.to_le_bytes());
     }
-    entrance.write(&ok).await?;
+    exchange.write(&ok).await?;
     loop {
         let limit = worker.options().login_timeout;
-        let reading = read_packet(&mut entrance.stream, &mut entrance.buffer, COMMAND_MAX);
+        let reading = read_packet(&mut exchange.stream, &mut exchange.buffer, COMMAND_MAX);
         let Ok(read) = tokio::time::timeout(limit, reading).await else {
             return Ok(());
         };
@@ -114,7 +116,7 @@ pub(crate) async fn serve(mut entrance: Entrance<'_>) -> std::io::Result<()> {
             Some(&COM_PING) => &ok,
             Some(_) => &refusal(&unsupported(Family::MariaDb)),
         };
-        write_packet(&mut entrance.stream, sequence.wrapping_add(1), answer).await?;
+        write_packet(&mut exchange.stream, sequence.wrapping_add(1), answer).await?;
         if command.first() != Some(&COM_PING) {
             return Ok(());
         }

@@ -21,13 +21,13 @@ use millrace_protocol::auth::Plugin;
 use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
 use millrace_protocol::ok::{OkFields, OkPacket, encode_ok};
 
+use crate::error::{ClientError, observed};
 use crate::login::caller::LetIn;
-use crate::error::{Answer, observed};
-use crate::login::{Claim, Entrance, compressed, error_packet};
 use crate::login::verify::{learn_accounts, let_in};
 use crate::login::watched_commands::Commands;
+use crate::login::{Credentials, LoginExchange, compressed, error_packet};
+use crate::worker::written::UntrackedWrite;
 use crate::worker::{Handle, Worker};
-use crate::worker::written::Concealing;
 
 /// Between two attempts, while the primary cannot be had.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -39,51 +39,54 @@ pub(crate) struct Relayed {
     client: Stream,
     server: Stream,
     /// What it writes, nobody here knows of.
-    _concealing: Concealing,
+    _concealing: UntrackedWrite,
     /// Bytes already read from the client and from the server.
     ahead: [Vec<u8>; 2],
 }
 
 /// Relays the login. None where it failed; the client has then been told.
-pub(crate) async fn log_in(mut entrance: Entrance<'_>, claim: &Claim) -> Option<Relayed> {
-    match relay(&mut entrance, claim).await {
+pub(crate) async fn log_in(
+    mut exchange: LoginExchange<'_>,
+    credentials: &Credentials,
+) -> Option<Relayed> {
+    match relay(&mut exchange, credentials).await {
         Ok(Some((server, ahead))) => {
-            entrance.worker.metrics().login(LoginOutcome::Relayed);
-            let mut buffer = std::mem::take(&mut entrance.buffer);
+            exchange.worker.metrics().login(LoginOutcome::Relayed);
+            let mut buffer = std::mem::take(&mut exchange.buffer);
             let client = compressed(
-                entrance.stream,
-                entrance.capabilities,
-                &entrance.hello,
+                exchange.stream,
+                exchange.capabilities,
+                &exchange.hello,
                 &mut buffer,
             );
             Some(Relayed {
-                worker: entrance.worker.clone(),
-                user: claim.user.as_slice().into(),
-                _concealing: entrance.worker.shared.written.conceal(),
+                worker: exchange.worker.clone(),
+                user: credentials.user.as_slice().into(),
+                _concealing: exchange.worker.shared.written.conceal(),
                 client,
                 server,
                 ahead: [buffer, ahead],
             })
         }
         Ok(None) => {
-            entrance.worker.metrics().login(LoginOutcome::Denied);
+            exchange.worker.metrics().login(LoginOutcome::Denied);
             None
         }
         Err(answer) => {
             let denied = answer.side == Side::Client;
-            entrance.worker.metrics().login(match denied {
+            exchange.worker.metrics().login(match denied {
                 true => LoginOutcome::Denied,
                 false => LoginOutcome::NoServer,
             });
             if denied {
-                let (worker, address) = (entrance.worker, entrance.address);
+                let (worker, address) = (exchange.worker, exchange.address);
                 let accounts = &worker.shared.accounts;
                 accounts.hold_back(address, worker.options()).await;
             }
-            entrance.worker.metrics().error(answer.side, answer.class);
+            exchange.worker.metrics().error(answer.side, answer.class);
             let mut out = Vec::new();
-            error_packet(&answer).encode(&mut out, entrance.sequence);
-            let _ = entrance.stream.send(&out).await;
+            error_packet(&answer).encode(&mut out, exchange.sequence);
+            let _ = exchange.stream.send(&out).await;
             None
         }
     }
@@ -91,36 +94,37 @@ pub(crate) async fn log_in(mut entrance: Entrance<'_>, claim: &Claim) -> Option<
 
 /// Logs in with a password that has expired and gives the client the connection.
 pub(crate) async fn log_in_with(
-    mut entrance: Entrance<'_>,
-    claim: &Claim,
+    mut exchange: LoginExchange<'_>,
+    credentials: &Credentials,
     password: &Secret,
 ) -> Option<Relayed> {
-    let worker = entrance.worker.clone();
+    let worker = exchange.worker.clone();
     let own = Capabilities::SSL | Capabilities::COMPRESS | Capabilities::ZSTD_COMPRESSION;
     let login = Login {
-        user: &claim.user,
+        user: &credentials.user,
         password,
-        database: (!claim.database.is_empty()).then_some(&claim.database),
-        collation: claim.collation,
-        capabilities: (entrance.capabilities - own) | Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS,
-        tls: entrance.stream.is_tls(),
+        database: (!credentials.database.is_empty()).then_some(&credentials.database),
+        collation: credentials.collation,
+        capabilities: (exchange.capabilities - own) | Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS,
+        tls: exchange.stream.is_tls(),
         whose: For::Client,
     };
     let timeout = worker.shared.pool.connect_timeout;
     let network = &worker.shared.network;
-    entrance.waits.begin();
+    exchange.waits.begin();
     let opened = on_primary(&worker, async |facts| {
         let opened = open(&facts.address, &login, network, timeout).await?;
-        by_whom(&worker, facts, claim.name(), opened, login.tls).await
+        by_whom(&worker, facts, credentials.name(), opened, login.tls).await
     })
     .await;
-    entrance.waits.end();
+    exchange.waits.end();
     let mut out = Vec::new();
     let judged = match opened {
         Ok((opened, let_in)) => {
-            let judging = entrance
-                .caller
-                .judge(&claim.user, Some(password), &let_in, &worker);
+            let judging =
+                exchange
+                    .caller
+                    .judge(&credentials.user, Some(password), &let_in, &worker);
             judging.await.map(|()| opened)
         }
         Err(answer) => Err(answer),
@@ -131,29 +135,29 @@ pub(crate) async fn log_in_with(
                 status: opened.status,
                 ..OkFields::default()
             };
-            encode_ok(&mut out, entrance.sequence, entrance.capabilities, &fields);
+            encode_ok(&mut out, exchange.sequence, exchange.capabilities, &fields);
             Some(opened)
         }
         Err(answer) => {
             worker.metrics().error(answer.side, answer.class);
-            error_packet(&answer).encode(&mut out, entrance.sequence);
+            error_packet(&answer).encode(&mut out, exchange.sequence);
             None
         }
     };
-    entrance.stream.send(&out).await.ok()?;
+    exchange.stream.send(&out).await.ok()?;
     let opened = opened?;
     worker.metrics().login(LoginOutcome::Relayed);
-    let mut buffer = std::mem::take(&mut entrance.buffer);
+    let mut buffer = std::mem::take(&mut exchange.buffer);
     let client = compressed(
-        entrance.stream,
-        entrance.capabilities,
-        &entrance.hello,
+        exchange.stream,
+        exchange.capabilities,
+        &exchange.hello,
         &mut buffer,
     );
     Some(Relayed {
         _concealing: worker.shared.written.conceal(),
         worker,
-        user: claim.user.as_slice().into(),
+        user: credentials.user.as_slice().into(),
         client,
         server: opened.stream,
         ahead: [buffer, opened.buffer],
@@ -164,7 +168,7 @@ pub(crate) async fn log_in_with(
 async fn on_primary<T>(
     worker: &Worker,
     mut with: impl AsyncFnMut(&ServerFacts) -> Result<T, BackendError>,
-) -> Result<T, Answer> {
+) -> Result<T, ClientError> {
     let (begun, limit) = (Instant::now(), worker.options().failover.hold_time_max);
     loop {
         let primary = worker.cluster.with_world(|world| {
@@ -174,14 +178,14 @@ async fn on_primary<T>(
         let why = match primary {
             None => worker
                 .cluster
-                .with_world(|world| Answer::no_primary(&world.snapshot)),
+                .with_world(|world| ClientError::no_primary(&world.snapshot)),
             Some(facts) => match with(&facts).await {
                 Ok(done) => return Ok(done),
                 Err(error) => {
                     if let Some(kind) = observed(&error) {
                         worker.shared.monitor.observe(facts.id, kind);
                     }
-                    Answer::backend(error)
+                    ClientError::backend(error)
                 }
             },
         };
@@ -196,14 +200,14 @@ async fn on_primary<T>(
 }
 
 async fn relay(
-    entrance: &mut Entrance<'_>,
-    claim: &Claim,
-) -> Result<Option<(Stream, Vec<u8>)>, Answer> {
-    let worker = entrance.worker;
+    exchange: &mut LoginExchange<'_>,
+    credentials: &Credentials,
+) -> Result<Option<(Stream, Vec<u8>)>, ClientError> {
+    let worker = exchange.worker;
     let timeout = worker.shared.pool.connect_timeout;
-    entrance.waits.begin();
+    exchange.waits.begin();
     on_primary(worker, async |facts| {
-        learn_accounts(worker, facts, claim.name()).await
+        learn_accounts(worker, facts, credentials.name()).await
     })
     .await?;
     let dialed = on_primary(worker, async |facts| {
@@ -212,21 +216,23 @@ async fn relay(
         Ok((stream, greeting, ahead, facts.clone()))
     })
     .await;
-    entrance.waits.end();
+    exchange.waits.end();
     let (stream, greeting, ahead, facts) = dialed?;
-    let relayed = relay_to(entrance, claim, stream, greeting, ahead, &facts).await;
-    let Some((opened, last)) = relayed.map_err(Answer::backend)? else {
+    let relayed = relay_to(exchange, credentials, stream, greeting, ahead, &facts).await;
+    let Some((opened, last)) = relayed.map_err(ClientError::backend)? else {
         return Ok(None);
     };
-    let tls = entrance.stream.is_tls();
-    entrance.waits.begin();
-    let asked = by_whom(worker, &facts, claim.name(), opened, tls).await;
-    entrance.waits.end();
-    let (opened, let_in) = asked.map_err(Answer::backend)?;
-    let judging = entrance.caller.judge(&claim.user, None, &let_in, worker);
+    let tls = exchange.stream.is_tls();
+    exchange.waits.begin();
+    let asked = by_whom(worker, &facts, credentials.name(), opened, tls).await;
+    exchange.waits.end();
+    let (opened, let_in) = asked.map_err(ClientError::backend)?;
+    let judging = exchange
+        .caller
+        .judge(&credentials.user, None, &let_in, worker);
     judging.await?;
-    let sent = entrance.write(&last).await;
-    sent.map_err(|error| Answer::backend(error.into()))?;
+    let sent = exchange.write(&last).await;
+    sent.map_err(|error| ClientError::backend(error.into()))?;
     Ok(Some((opened.stream, opened.buffer)))
 }
 
@@ -255,25 +261,25 @@ async fn by_whom(
 }
 
 async fn relay_to(
-    entrance: &mut Entrance<'_>,
-    claim: &Claim,
+    exchange: &mut LoginExchange<'_>,
+    credentials: &Credentials,
     stream: Stream,
     greeting: Greeting,
     ahead: Vec<u8>,
     facts: &ServerFacts,
 ) -> Result<Option<(Opened, Vec<u8>)>, BackendError> {
-    let worker = entrance.worker;
+    let worker = exchange.worker;
     let own = Capabilities::SSL | Capabilities::COMPRESS | Capabilities::ZSTD_COMPRESSION;
-    let mut capabilities = entrance.capabilities - own;
+    let mut capabilities = exchange.capabilities - own;
     let (server, sequence) = start_tls(
         stream,
         &greeting,
         &mut capabilities,
-        claim.collation,
+        credentials.collation,
         &facts.address,
         &worker.shared.network.tls,
         Wanted {
-            tls: entrance.stream.is_tls(),
+            tls: exchange.stream.is_tls(),
             whose: For::Client,
         },
     )
@@ -281,14 +287,14 @@ async fn relay_to(
     let response = HandshakeResponse {
         capabilities,
         max_packet: MAX_PACKET,
-        collation: claim.collation,
-        user: claim.user.as_slice().into(),
+        collation: credentials.collation,
+        user: credentials.user.as_slice().into(),
         // A plugin that no account has: the server then names the account's own, with a nonce
         // that the client can answer.
         auth_response: Vec::new(),
         plugin: Some(b"millrace_relay".to_vec()),
-        database: (!claim.database.is_empty()).then(|| claim.database.clone()),
-        attributes: entrance.hello.attributes.clone(),
+        database: (!credentials.database.is_empty()).then(|| credentials.database.clone()),
+        attributes: exchange.hello.attributes.clone(),
         zstd_level: 0,
     };
     let mut out = Vec::new();
@@ -305,7 +311,7 @@ async fn relay_to(
             ServerAuthPacket::Err(_) => Some(false),
             // The server only informs; its OK follows.
             ServerAuthPacket::More([millrace_protocol::auth::FAST_OK]) => {
-                entrance.write(&payload).await?;
+                exchange.write(&payload).await?;
                 continue;
             }
             _ => None,
@@ -330,17 +336,17 @@ async fn relay_to(
             let delay = worker
                 .shared
                 .accounts
-                .failed(entrance.address, worker.options());
+                .failed(exchange.address, worker.options());
             tokio::time::sleep(delay).await;
-            let told = entrance.as_told(claim, payload).await;
-            entrance.write(&told).await?;
+            let told = exchange.as_told(credentials, payload).await;
+            exchange.write(&told).await?;
             return Ok(None);
         }
-        entrance.write(&payload).await?;
+        exchange.write(&payload).await?;
         if last.is_some() {
             return Ok(None);
         }
-        let reply = entrance.read().await?;
+        let reply = exchange.read().await?;
         under_way.answer(sequence, &reply).await?;
     }
 }
@@ -540,7 +546,7 @@ pub(crate) async fn exchange(
 
 async fn send_away(client: &mut Stream) {
     let mut out = Vec::new();
-    error_packet(&Answer::no_other_user()).encode(&mut out, 1);
+    error_packet(&ClientError::no_other_user()).encode(&mut out, 1);
     // It may be gone itself.
     let _ = client.send(&out).await;
 }

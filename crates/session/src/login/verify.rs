@@ -23,8 +23,8 @@ use millrace_topology::ServerId;
 use tokio::sync::{Notify, oneshot};
 use tracing::warn;
 
+use crate::error::{ClientError, observed};
 use crate::login::caller::LetIn;
-use crate::error::{Answer, observed};
 use crate::login::random_nonce;
 use crate::statement::refusals::{is_full, is_of_account};
 use crate::worker::Worker;
@@ -67,7 +67,7 @@ struct Line {
 /// A login that waits for an answer.
 struct Waiting {
     since: Instant,
-    answer: oneshot::Sender<Result<Rc<LetIn>, Answer>>,
+    answer: oneshot::Sender<Result<Rc<LetIn>, ClientError>>,
 }
 
 /// The connection that asks.
@@ -116,7 +116,7 @@ pub(crate) async fn verify(
     collation: u8,
     ignore_space: bool,
     tls: bool,
-) -> Result<Rc<LetIn>, Answer> {
+) -> Result<Rc<LetIn>, ClientError> {
     let key = Key {
         account: account.id,
         user: account.user.clone(),
@@ -142,7 +142,7 @@ pub(crate) async fn verify(
     line.called.notify_one();
     match receiver.await {
         Ok(answer) => answer,
-        Err(_) => Err(Answer::backend(BackendError::Timeout(
+        Err(_) => Err(ClientError::backend(BackendError::Timeout(
             "limits.login_timeout",
         ))),
     }
@@ -218,7 +218,7 @@ async fn ask_servers(
     slot: &mut Option<Asking>,
     account: &Account,
     key: &Key,
-) -> Result<Rc<LetIn>, Answer> {
+) -> Result<Rc<LetIn>, ClientError> {
     let (primary, judges) = worker.cluster.with_world(|world| {
         let judges: Vec<ServerId> = world.snapshot.judges().collect();
         (world.snapshot.primary, judges)
@@ -241,7 +241,7 @@ async fn ask_servers(
             return Ok(let_in);
         }
     }
-    let mut why = Answer::nobody_answers();
+    let mut why = ClientError::nobody_answers();
     for (at, judge) in judges.iter().enumerate() {
         let last = at + 1 == judges.len();
         let connected = match connect(worker, *judge, account, key, last).await {
@@ -280,7 +280,7 @@ async fn ask_servers(
                 if let Some(kind) = observed(&error) {
                     worker.shared.monitor.observe(*judge, kind);
                 }
-                let answer = Answer::backend(error);
+                let answer = ClientError::backend(error);
                 if counts(at) && !answer.passing && !is_full(&answer) {
                     return Err(answer);
                 }
@@ -311,7 +311,7 @@ async fn ask_again(
     conn: &mut Conn,
     account: &Account,
     key: &Key,
-) -> Option<Result<(), Answer>> {
+) -> Option<Result<(), ClientError>> {
     let (user, password) = (&account.user, &account.password);
     let changing = async {
         conn.change_user(user, password, &key.database, key.collation)
@@ -326,7 +326,7 @@ async fn ask_again(
     match changed {
         Ok(Ok(())) => Some(Ok(())),
         Ok(Err(BackendError::Server(error))) if error.code != 1053 => {
-            Some(Err(Answer::server(error)))
+            Some(Err(ClientError::server(error)))
         }
         _ => None,
     }

@@ -16,7 +16,7 @@ use millrace_backend::error::{BackendError, ServerError};
 use millrace_backend::fresh::Fresh;
 use millrace_backend::opener::{Opener, Opening};
 use millrace_backend::pool::{
-    Lease, Nudge, Pool, PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool,
+    Lease, Pool, PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool, WakeWorkers,
 };
 use millrace_backend::secret::Secret;
 use millrace_backend::state::{Begins, SessionState};
@@ -168,7 +168,7 @@ impl Connections {
         let room: Arc<Mutex<VecDeque<_>>> = Arc::default();
         let worker = |index: usize| {
             let room = room.clone();
-            let nudge: Nudge = Arc::new(move |bits: u64, server| {
+            let wake_workers: WakeWorkers = Arc::new(move |bits: u64, server| {
                 let others = (0..WORKERS).filter(|at| *at != index && bits & 1 << at != 0);
                 let mut room = room.lock().unwrap_or_else(PoisonError::into_inner);
                 room.extend(others.map(|at| (at, server)));
@@ -183,7 +183,7 @@ impl Connections {
                     counts[facts.id.index()].clone(),
                     index,
                     WORKERS,
-                    nudge.clone(),
+                    wake_workers.clone(),
                     metrics.clone(),
                 )
             });
@@ -252,7 +252,7 @@ impl Connections {
     }
 
     /// Workers hear of room that others have made, until none is left to hear of.
-    pub(super) fn nudge(&self) {
+    pub(super) fn wake_workers(&self) {
         let next = || {
             let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
             room.pop_front()

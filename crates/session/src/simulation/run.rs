@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use millrace_backend::concurrency::Limit;
 use millrace_backend::error::BackendError;
-use millrace_backend::pool::{Lease, Wish};
+use millrace_backend::pool::{CheckoutRequest, Lease};
 use millrace_routing::{
     self as routing, Access, Decision, Load, SessionView, Transaction, decide, is_for_primary,
 };
@@ -283,7 +283,7 @@ impl Run {
         if before / 1_000 != self.now / 1_000 {
             self.connections.sweep(self.now / 1_000);
         }
-        self.connections.nudge();
+        self.connections.wake_workers();
         self.connections.check(|worker, server| {
             let told = |at: &usize| match self.sessions[*at].at {
                 At::Connecting { server: theirs, .. } => {
@@ -531,7 +531,7 @@ impl Run {
         }
     }
 
-    /// As in `has_lost_ground`: a primary that is drained still is one to those that are there.
+    /// As in `has_lost_role`: a primary that is drained still is one to those that are there.
     fn takes_writes(&self, server: usize) -> bool {
         let id = ServerId(server as u16);
         self.world.primary == Some(id) || self.world.without == Some(NoPrimary::Draining(id))
@@ -544,7 +544,7 @@ impl Run {
             self.connections.state(),
         );
         let uid = index as u64 + 1;
-        let wish = Wish {
+        let wanted = CheckoutRequest {
             uid,
             state: &state,
             version: 0,
@@ -552,7 +552,7 @@ impl Run {
             prepared: None,
             unused: None,
         };
-        if let Some(lease) = pool.try_take(&wish) {
+        if let Some(lease) = pool.try_take(&wanted) {
             self.connections.lend(index, server, &lease, true);
             self.connected(index, server, lease, waiting);
             return;

@@ -21,32 +21,32 @@ use millrace_protocol::{Status, packet};
 use millrace_routing::{NoServer, Target};
 use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits};
 
-use crate::statement::ended::Stake;
-use crate::error::{Answer, Failure};
-use crate::statement::gone_database::depends_on_database;
-use crate::statement::rule_actions::tell_server;
-use crate::statement::setup::Prelude;
-use crate::image::prepared::ClientStatement;
-use crate::statement::refusals::{CROWDED, Meaning, Refusals, meaning};
-use crate::statement::relay::{Ended, Plan};
+use crate::error::{Abort, ClientError};
 use crate::failover::replay::commits;
+use crate::image::prepared::ClientStatement;
 use crate::session::{Ends, Session};
+use crate::statement::ended::Stake;
+use crate::statement::gone_database::depends_on_database;
+use crate::statement::refusals::{CROWDED, Meaning, Refusals, meaning};
+use crate::statement::relay::{Plan, RelayOutcome};
+use crate::statement::rule_actions::tell_server;
+use crate::statement::setup::Setup;
 
 /// What came of a statement on one server.
-pub(crate) enum Attempt {
+pub(crate) enum AttemptOutcome {
     /// Answered, and the answer is with the client; what it said is in the session's `outcome`.
     Done,
     /// Nothing was run or shown; another server may be tried. The error is for the case that
     /// there is none.
-    Elsewhere(Answer),
+    Elsewhere(ClientError),
     /// Nothing was shown, and the server is a replica that may lack what the primary has: its answer, for
     /// the case that the primary cannot be asked.
-    Lacks(Answer),
+    Lacks(ClientError),
     /// Nothing was shown, and the connection, on which the session has something, is gone or of no
     /// more use.
     Gone {
         /// For the case that nothing else can be done.
-        why: Answer,
+        why: ClientError,
         /// The statement may have been run.
         sent: bool,
     },
@@ -60,29 +60,27 @@ impl Session {
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
-    ) -> impl Future<Output = Result<Attempt, Failure>> {
+    ) -> impl Future<Output = Result<AttemptOutcome, Abort>> {
         self.attempt_once(lease, request, wait, true)
     }
 
-    /// Sends the prelude alone, as [`Session::confirm`] does.
+    /// Sends the setup alone, as [`Session::confirm`] does.
     async fn confirmed(
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
-        prelude: &mut Prelude,
-    ) -> Result<Result<(), Answer>, Failure> {
-        match self.confirm(lease, prelude).await {
+        setup: &mut Setup,
+    ) -> Result<Result<(), ClientError>, Abort> {
+        match self.confirm(lease, setup).await {
             Ok(Err(answer)) => Ok(Err(self.without_database(request, answer))),
-            Err(Failure::Answer(answer)) => {
-                Err(Failure::Answer(self.without_database(request, answer)))
-            }
+            Err(Abort::Error(answer)) => Err(Abort::Error(self.without_database(request, answer))),
             confirmed => confirmed,
         }
     }
 
     /// What the client is told where its session's database may be chosen no more (1044): nobody asked for
     /// that. Whoever is in a database without any right there has none on its tables (1142).
-    fn without_database(&self, request: &Request<'_>, answer: Answer) -> Answer {
+    fn without_database(&self, request: &Request<'_>, answer: ClientError) -> ClientError {
         if answer.error.code != 1044 {
             return answer;
         }
@@ -100,7 +98,7 @@ impl Session {
         denied.unwrap_or(answer)
     }
 
-    fn denied(&self, answer: &Answer, class: &Statement, text: &[u8]) -> Option<Answer> {
+    fn denied(&self, answer: &ClientError, class: &Statement, text: &[u8]) -> Option<ClientError> {
         let verb = match class.kind {
             Kind::Select => "SELECT",
             Kind::Insert => "INSERT",
@@ -124,7 +122,7 @@ impl Session {
             }
         };
         let text = format!("{verb} command denied to user {who} for table {named}");
-        Some(Answer::server(ServerError::new(1142, b"42000", text)))
+        Some(ClientError::server(ServerError::new(1142, b"42000", text)))
     }
 
     /// Preparing leaves what a session may ask about its last statement, but what goes ahead of it does
@@ -141,7 +139,7 @@ impl Session {
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
-    ) -> Result<Attempt, Failure> {
+    ) -> Result<AttemptOutcome, Abort> {
         self.worker.metrics().retry(RetryKind::Reprepare);
         if let Main::Execute { id, .. } = request.main
             && let Some(statement) = self.image.statements.get(id)
@@ -165,7 +163,7 @@ impl Session {
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
-    ) -> Result<Attempt, Failure> {
+    ) -> Result<AttemptOutcome, Abort> {
         let refused = self.running.route.crowded;
         self.running.route.crowded = match self.give_up_statements(lease, refused.into()).await {
             true => refused + 1,
@@ -181,19 +179,19 @@ impl Session {
         request: &Request<'_>,
         wait: bool,
         first: bool,
-    ) -> Result<Attempt, Failure> {
+    ) -> Result<AttemptOutcome, Abort> {
         if lease.books.is_of(self.handle.uid) {
             lease.books.saved();
         }
         // What is rare is in boxes here, so that what every statement needs is small.
-        let unready = self.image.tx.rerun.is_some()
+        let unready = self.image.tx.replay.is_some()
             || self.running.route.ended.is_some()
             || self.is_doubtful(lease, request)
             || self.sees_foreign(lease, request)
             || self.sees_foreign_draws(lease, request)
             || self.needs_reset(lease);
         if unready && let Err(answer) = Box::pin(self.make_ready(lease, request, wait)).await? {
-            return Ok(Attempt::Elsewhere(answer));
+            return Ok(AttemptOutcome::Elsewhere(answer));
         }
         if !self.image.vars.gone_databases.is_empty() && self.lease_is_kept() {
             Box::pin(self.enter_database(lease, request)).await?;
@@ -204,57 +202,57 @@ impl Session {
                 Some(held) => held,
                 None => match Box::pin(self.prepare_anew(lease, id)).await? {
                     Ok(server_id) => (server_id, 0),
-                    Err(answer) => return Ok(Attempt::Elsewhere(answer)),
+                    Err(answer) => return Ok(AttemptOutcome::Elsewhere(answer)),
                 },
             };
         }
-        let mut prelude = match self.prelude(lease, request, wait).await {
-            Ok(prelude) => prelude,
+        let mut setup = match self.setup(lease, request, wait).await {
+            Ok(setup) => setup,
             Err(error) => {
                 lease.broken = true;
-                return Ok(Attempt::Elsewhere(Answer::backend(error)));
+                return Ok(AttemptOutcome::Elsewhere(ClientError::backend(error)));
             }
         };
-        if request.prepares() && !prelude.bytes.is_empty() {
+        if request.prepares() && !setup.bytes.is_empty() {
             Box::pin(self.keep_over_preparing(lease)).await;
         }
         let recorded = self.is_recorded(request);
         let writes = request.access >= Access::PrimaryRead;
-        if prelude.doubtful
+        if setup.doubtful
             && writes
-            && let Err(answer) = Box::pin(self.confirmed(lease, request, &mut prelude)).await?
+            && let Err(answer) = Box::pin(self.confirmed(lease, request, &mut setup)).await?
         {
-            return Ok(Attempt::Elsewhere(answer));
+            return Ok(AttemptOutcome::Elsewhere(answer));
         }
         if writes && !request.prepares() {
             // Much may have been waited for since the server was chosen.
-            let gone = self.has_lost_ground(lease.server, request.access == Access::Write);
+            let gone = self.has_lost_role(lease.server, request.access == Access::Write);
             if gone {
-                lease.broken |= !prelude.steps.is_empty();
+                lease.broken |= !setup.steps.is_empty();
                 return Ok(self.left_behind());
             }
         }
         if request.access == Access::Write {
             self.begin_write(request);
         }
-        let answers = prelude.steps.len() + 1;
+        let answers = setup.steps.len() + 1;
         let bytes = match request.main {
-            Main::Packet(packet) if prelude.bytes.is_empty() => packet,
+            Main::Packet(packet) if setup.bytes.is_empty() => packet,
             Main::Packet(packet) => {
-                prelude.bytes.extend_from_slice(packet);
-                &prelude.bytes
+                setup.bytes.extend_from_slice(packet);
+                &setup.bytes
             }
             Main::Execute { packet, id, types } => {
-                self.append_long_data(id, statement_id, &mut prelude.bytes);
-                let at = prelude.bytes.len() + packet::HEADER + 1;
+                self.append_long_data(id, statement_id, &mut setup.bytes);
+                let at = setup.bytes.len() + packet::HEADER + 1;
                 if types != Types::LeftOut
                     || types_told == self.types_version(id)
-                    || !self.append_with_types(id, packet, &mut prelude.bytes)
+                    || !self.append_with_types(id, packet, &mut setup.bytes)
                 {
-                    prelude.bytes.extend_from_slice(packet);
+                    setup.bytes.extend_from_slice(packet);
                 }
-                prelude.bytes[at..at + 4].copy_from_slice(&statement_id.to_le_bytes());
-                &prelude.bytes
+                setup.bytes[at..at + 4].copy_from_slice(&statement_id.to_le_bytes());
+                &setup.bytes
             }
         };
         let sent = match lease.send_statement_now(bytes, answers) {
@@ -268,7 +266,7 @@ impl Session {
             if let Some(refused) = Box::pin(lease.refused_length()).await {
                 lease.broken = true;
                 // As without Millrace: the error, and the end.
-                return Err(Failure::Fatal(Answer::server(refused)));
+                return Err(Abort::Fatal(ClientError::server(refused)));
             }
             let breaking = self.broken(request, lease, BackendError::Io(error), false);
             return Box::pin(breaking).await;
@@ -276,7 +274,7 @@ impl Session {
         // Every command was sent, so every answer must be read, whatever one of them says.
         let mut refusal = None;
         self.running.route.overdue = false;
-        for step in std::mem::take(&mut prelude.steps) {
+        for step in std::mem::take(&mut setup.steps) {
             if let Err(answer) = self.settle(lease, step).await {
                 refusal.get_or_insert(answer);
                 if self.running.route.overdue {
@@ -286,15 +284,13 @@ impl Session {
         }
         if let Some(answer) = refusal {
             let answer = self.without_database(request, answer);
-            let begins = prelude.begins;
-            drop(prelude);
+            let begins = setup.begins;
+            drop(setup);
             return Box::pin(self.refused(lease, request, answer, begins)).await;
         }
-        self.worker
-            .learnt
-            .prove(std::mem::take(&mut prelude.proofs));
-        let begins = prelude.begins;
-        drop(prelude);
+        self.worker.learnt.prove(std::mem::take(&mut setup.proofs));
+        let begins = setup.begins;
+        drop(setup);
         let primary = self.worker.cluster.primary();
         let read_only =
             self.image.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
@@ -315,44 +311,44 @@ impl Session {
             stays: stays_in_transaction(request.class),
         };
         match self.relay(lease, request.task.expect(), &plan).await? {
-            Ended::Whole => {
+            RelayOutcome::Whole => {
                 self.note_types(lease, request, types_told);
                 if recorded {
                     self.record(lease, request);
                 }
-                Ok(Attempt::Done)
+                Ok(AttemptOutcome::Done)
             }
-            Ended::Held(error) if Refusals::STALE.has(&error) => {
+            RelayOutcome::Held(error) if Refusals::STALE.has(&error) => {
                 Box::pin(self.attempt_anew(lease, request, wait)).await
             }
-            Ended::Held(error) if Refusals::CROWDED.has(&error) => {
+            RelayOutcome::Held(error) if Refusals::CROWDED.has(&error) => {
                 Box::pin(self.attempt_crowded(lease, request, wait)).await
             }
             // A replica refuses the write before it looks at the transaction.
-            Ended::Held(error) if read_only && meaning(&error) == Meaning::NotRun => {
+            RelayOutcome::Held(error) if read_only && meaning(&error) == Meaning::NotRun => {
                 let text = "Cannot execute statement in a READ ONLY transaction.";
                 let text = text.trim_end_matches(if lease.family == Family::MariaDb {
                     "."
                 } else {
                     ""
                 });
-                Err(Failure::Answer(Answer::client(1792, b"25006", text)))
+                Err(Abort::Error(ClientError::client(1792, b"25006", text)))
             }
-            Ended::Held(error) if Refusals::LACKS.has(&error) => {
+            RelayOutcome::Held(error) if Refusals::LACKS.has(&error) => {
                 // Of several statements the first may have run.
                 lease.broken |= begins || request.class.kind == Kind::Multi;
                 self.count_retry(RetryKind::Read);
-                Ok(Attempt::Lacks(Answer::server(*error)))
+                Ok(AttemptOutcome::Lacks(ClientError::server(*error)))
             }
-            Ended::Held(error) => {
+            RelayOutcome::Held(error) => {
                 lease.broken |= begins;
                 Ok(self.held_back(lease, request, *error))
             }
-            Ended::Unasked(error) => Ok(self.unread(lease, Answer::server(*error))),
-            Ended::Lost => {
+            RelayOutcome::Unasked(error) => Ok(self.unread(lease, ClientError::server(*error))),
+            RelayOutcome::Lost => {
                 lease.broken = true;
                 if self.is_killed().await {
-                    return Err(Failure::Ended);
+                    return Err(Abort::Ended);
                 }
                 let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
                 let breaking = self.broken(request, lease, BackendError::Io(error), true);
@@ -377,7 +373,7 @@ impl Session {
 
     /// Asks a connection for a sign of life before a write is trusted to it: should the write's answer
     /// not come, nobody could tell whether it was done.
-    async fn prove(&mut self, lease: &mut Lease) -> Result<(), Answer> {
+    async fn prove(&mut self, lease: &mut Lease) -> Result<(), ClientError> {
         let limit = self.worker.shared.pool.connect_timeout;
         let error = match tokio::time::timeout(limit, lease.ping()).await {
             Ok(Ok(())) => {
@@ -392,23 +388,23 @@ impl Session {
         };
         lease.broken = true;
         self.running.route.unsent = true;
-        Err(Answer::backend(error))
+        Err(ClientError::backend(error))
     }
 
     /// The server had closed the connection before it read the statement.
-    fn unread(&mut self, lease: &mut Lease, said: Answer) -> Attempt {
+    fn unread(&mut self, lease: &mut Lease, said: ClientError) -> AttemptOutcome {
         lease.broken = true;
         if self.lease_is_kept() {
-            return Attempt::Gone {
+            return AttemptOutcome::Gone {
                 why: said,
                 sent: false,
             };
         }
         let gone = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
-        let why = Answer::backend(BackendError::Io(gone));
+        let why = ClientError::backend(BackendError::Io(gone));
         self.running.route.unsent = true;
         self.count_retry(RetryKind::Unsent);
-        Attempt::Elsewhere(why)
+        AttemptOutcome::Elsewhere(why)
     }
 
     /// Does what must be done on a connection before anything is put together for it; the inner error
@@ -418,13 +414,13 @@ impl Session {
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
-    ) -> Result<Result<(), Answer>, Failure> {
+    ) -> Result<Result<(), ClientError>, Abort> {
         if self.is_doubtful(lease, request)
             && let Err(answer) = self.prove(lease).await
         {
             return Ok(Err(answer));
         }
-        if (self.image.tx.rerun.is_some() || self.running.route.ended.is_some())
+        if (self.image.tx.replay.is_some() || self.running.route.ended.is_some())
             && let Err(answer) = self.take_over(lease, request, wait).await?
         {
             return Ok(Err(answer));
@@ -434,7 +430,7 @@ impl Session {
             && let Err(error) = self.clear_foreign(lease).await
         {
             lease.broken = true;
-            return Ok(Err(Answer::backend(error)));
+            return Ok(Err(ClientError::backend(error)));
         }
         Ok(Ok(()))
     }
@@ -516,11 +512,11 @@ impl Session {
     }
 
     /// The statement was not sent: its server is not the primary any more.
-    fn left_behind(&self) -> Attempt {
-        let why = Answer::no_server(NoServer::NoPrimary);
+    fn left_behind(&self) -> AttemptOutcome {
+        let why = ClientError::no_server(NoServer::NoPrimary);
         match self.lease_is_kept() {
-            true => Attempt::Gone { why, sent: false },
-            false => Attempt::Elsewhere(why),
+            true => AttemptOutcome::Gone { why, sent: false },
+            false => AttemptOutcome::Elsewhere(why),
         }
     }
 
@@ -530,7 +526,7 @@ impl Session {
         lease: &mut Lease,
         request: &Request<'_>,
         error: ServerError,
-    ) -> Attempt {
+    ) -> AttemptOutcome {
         use millrace_topology::ObservationKind;
         let meaning = meaning(&error);
         if meaning == Meaning::NotRun && request.access > Access::Read {
@@ -538,11 +534,11 @@ impl Session {
                 .cluster
                 .observe(lease, ObservationKind::RefusedWrite);
         }
-        let why = Answer::server(error);
+        let why = ClientError::server(error);
         if self.lease_is_kept() {
             // A COMMIT that a server did not get to while it was ending may yet have been done.
             let sent = meaning == Meaning::Ending;
-            return Attempt::Gone { why, sent };
+            return AttemptOutcome::Gone { why, sent };
         }
         // A server that is ending closes the connection soon.
         lease.broken |= meaning != Meaning::NotRun;
@@ -553,7 +549,7 @@ impl Session {
             Access::Write => RetryKind::Write,
             _ => RetryKind::Read,
         });
-        Attempt::Elsewhere(why)
+        AttemptOutcome::Elsewhere(why)
     }
 
     pub(crate) fn count_retry(&self, kind: RetryKind) {
@@ -568,14 +564,14 @@ impl Session {
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
-        answer: Answer,
+        answer: ClientError,
         begins: bool,
-    ) -> Result<Attempt, Failure> {
+    ) -> Result<AttemptOutcome, Abort> {
         if std::mem::take(&mut self.running.route.overdue) {
             // Only reads wait.
             lease.broken = true;
             self.stop_on_server(lease);
-            return Ok(Attempt::Elsewhere(answer));
+            return Ok(AttemptOutcome::Elsewhere(answer));
         }
         if lease.closed_before {
             return Ok(self.unread(lease, answer));
@@ -583,7 +579,7 @@ impl Session {
         let lost = lease.broken && answer.is_lost();
         if lost {
             if self.is_killed().await {
-                return Err(Failure::Ended);
+                return Err(Abort::Ended);
             }
             let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
             return self
@@ -607,11 +603,11 @@ impl Session {
         if self.lease_is_kept() {
             // The connection is not what its record says.
             return match answer.passing {
-                true => Ok(Attempt::Gone {
+                true => Ok(AttemptOutcome::Gone {
                     why: answer,
                     sent: true,
                 }),
-                false => Err(Failure::Fatal(answer)),
+                false => Err(Abort::Fatal(answer)),
             };
         }
         if !reads
@@ -620,12 +616,12 @@ impl Session {
         {
             // It ran, without what should have been there before it.
             if !may_repeat(request) {
-                return Err(Failure::Answer(answer));
+                return Err(Abort::Error(answer));
             }
             // What it changed of the session goes with the connection.
             lease.broken = true;
         }
-        Ok(Attempt::Elsewhere(answer))
+        Ok(AttemptOutcome::Elsewhere(answer))
     }
 
     /// Ends what runs on a connection that is about to be closed, by another one of the same account:
@@ -654,14 +650,14 @@ impl Session {
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
-    ) -> Result<(), Failure> {
-        let prepared = match self.prelude(lease, request, false).await {
-            Ok(mut prelude) => self.run_steps(lease, &mut prelude).await,
+    ) -> Result<(), Abort> {
+        let prepared = match self.setup(lease, request, false).await {
+            Ok(mut setup) => self.run_steps(lease, &mut setup).await,
             Err(error) => Err(error),
         };
         prepared.map_err(|error| {
             lease.broken = true;
-            Failure::Answer(Answer::backend(error))
+            Abort::Error(ClientError::backend(error))
         })
     }
 
@@ -673,23 +669,23 @@ impl Session {
         lease: &mut Lease,
         error: BackendError,
         sent: bool,
-    ) -> Result<Attempt, Failure> {
+    ) -> Result<AttemptOutcome, Abort> {
         let kind = millrace_topology::ObservationKind::LiveError(millrace_topology::Cause::Lost);
         self.worker.cluster.observe(lease, kind);
         lease.broken = true;
-        let why = Answer::backend(error);
+        let why = ClientError::backend(error);
         if self.lease_is_kept() {
-            return Ok(Attempt::Gone { why, sent });
+            return Ok(AttemptOutcome::Gone { why, sent });
         }
         if !sent {
             self.count_retry(RetryKind::Unsent);
-            return Ok(Attempt::Elsewhere(why));
+            return Ok(AttemptOutcome::Elsewhere(why));
         }
         if !may_repeat(request) && !self.is_undone_with_connection(request) {
             return Err(self.unknown_outcome());
         }
         if u32::from(self.running.route.lost) >= self.worker.options().failover.retries_max {
-            return Err(Failure::Answer(why));
+            return Err(Abort::Error(why));
         }
         let stake = match self.is_undone_with_connection(request) {
             true => Stake::Session,
@@ -699,7 +695,7 @@ impl Session {
         let ended = self.was_ended(lease, request, stake, &why, alive);
         if let Some(told) = ended.await {
             // As without Millrace.
-            return Err(Failure::Fatal(told));
+            return Err(Abort::Fatal(told));
         }
         self.running.route.lost += 1;
         // The next attempt is a run of its own.
@@ -707,13 +703,13 @@ impl Session {
         // Who only prepares a write has written nothing.
         let writes = request.access == Access::Write && !request.prepares();
         if writes {
-            self.running.route.ended = Some(Answer::unknown_outcome());
+            self.running.route.ended = Some(ClientError::unknown_outcome());
         }
         self.count_retry(match writes {
             true => RetryKind::Write,
             false => RetryKind::Read,
         });
-        Ok(Attempt::Elsewhere(why))
+        Ok(AttemptOutcome::Elsewhere(why))
     }
 
     /// Whether the statement opens a transaction and leaves it open: with its connection, all that it
@@ -736,7 +732,7 @@ impl Session {
             ..Plan::default()
         };
         match self.relay(lease, request.task.expect(), &plan).await {
-            Ok(Ended::Whole) => {
+            Ok(RelayOutcome::Whole) => {
                 if let Some((id, ..)) = self.running.outcome.prepared {
                     lease.close_statement(id).await;
                 }
@@ -811,9 +807,9 @@ impl Session {
         &mut self,
         lease: &mut Lease,
         id: u32,
-    ) -> Result<Result<u32, Answer>, Failure> {
+    ) -> Result<Result<u32, ClientError>, Abort> {
         let Some(statement) = self.image.statements.get(id) else {
-            return Err(Failure::Answer(Answer::client(
+            return Err(Abort::Error(ClientError::client(
                 1243,
                 b"HY000",
                 "Unknown prepared statement handler",
@@ -822,29 +818,29 @@ impl Session {
         let uid = statement.uid;
         let (text, context) = (statement.text.clone(), statement.context.clone());
         let reads_private = statement.class.flags.contains(Flags::READS_USER_VARS);
-        let mut prelude = Prelude::default();
+        let mut setup = Setup::default();
         if lease.books.is_missed_by_other(self.handle.uid) {
-            self.save_unread(lease, &mut prelude);
+            self.save_unread(lease, &mut setup);
         }
         if reads_private {
             // Their types decide the metadata.
-            self.restore_private(lease, None, &mut prelude);
+            self.restore_private(lease, None, &mut setup);
         }
         let context = self.placed(lease, &context, |session| {
             let statement = session.image.statements.get(id);
             statement.is_none_or(|it| depends_on_database(&it.class, &it.text))
         });
-        self.replay(lease, &context, &mut prelude);
-        let prepared = self.prepare_now(lease, &mut prelude, &text).await;
+        self.apply_state(lease, &context, &mut setup);
+        let prepared = self.prepare_now(lease, &mut setup, &text).await;
         match prepared {
             Ok(server_id) => {
                 self.hold_prepared(lease, uid, server_id).await;
                 Ok(Ok(server_id))
             }
-            Err(BackendError::Server(error)) => Ok(Err(Answer::server(error))),
+            Err(BackendError::Server(error)) => Ok(Err(ClientError::server(error))),
             Err(error) => {
                 lease.broken = true;
-                Ok(Err(Answer::backend(error)))
+                Ok(Err(ClientError::backend(error)))
             }
         }
     }
@@ -853,15 +849,15 @@ impl Session {
     pub(crate) async fn prepare_now(
         &mut self,
         lease: &mut Lease,
-        prelude: &mut Prelude,
+        setup: &mut Setup,
         text: &[u8],
     ) -> Result<u32, BackendError> {
         let payload = [&[COM_STMT_PREPARE], text].concat();
-        packet::frame(&mut prelude.bytes, 0, &payload);
-        let answers = prelude.steps.len() + 1;
-        lease.send(&prelude.bytes, answers).await?;
+        packet::frame(&mut setup.bytes, 0, &payload);
+        let answers = setup.steps.len() + 1;
+        lease.send(&setup.bytes, answers).await?;
         let mut failed = None;
-        for step in std::mem::take(&mut prelude.steps) {
+        for step in std::mem::take(&mut setup.steps) {
             if let Err(error) = self.settle_step(lease, step).await {
                 lease.broken = true;
                 failed = Some(error);
@@ -878,9 +874,9 @@ impl Session {
                     if error.code == CROWDED && self.give_up_statements(lease, refused).await =>
                 {
                     refused += 1;
-                    prelude.bytes.clear();
-                    packet::frame(&mut prelude.bytes, 0, &payload);
-                    lease.send(&prelude.bytes, 1).await?;
+                    setup.bytes.clear();
+                    packet::frame(&mut setup.bytes, 0, &payload);
+                    lease.send(&setup.bytes, 1).await?;
                 }
                 answer => break answer?,
             }

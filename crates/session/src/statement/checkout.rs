@@ -7,15 +7,15 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use millrace_backend::error::BackendError;
-use millrace_backend::pool::{Lease, Pool, Wish};
+use millrace_backend::pool::{CheckoutRequest, Lease, Pool};
 use millrace_backend::state::SessionState;
 use millrace_routing::NoServer;
 use millrace_topology::ServerId;
 
-use crate::error::{Answer, Failure, observed};
+use crate::error::{Abort, ClientError, observed};
 use crate::image::prepared::ClientStatement;
-use crate::statement::request::{Main, Request};
 use crate::session::Session;
+use crate::statement::request::{Main, Request};
 
 /// How long a question to a primary without a place waits before others are asked.
 const BRIEF: Duration = Duration::from_secs(1);
@@ -29,17 +29,17 @@ impl Session {
         state: &Rc<SessionState>,
         request: &Request<'_>,
     ) -> Option<Lease> {
-        pool.try_take(&self.wish(server, state, request))
+        pool.try_take(&self.wanted(server, state, request))
     }
 
-    fn wish<'a>(
+    fn wanted<'a>(
         &self,
         server: ServerId,
         state: &'a Rc<SessionState>,
         request: &Request<'_>,
-    ) -> Wish<'a> {
+    ) -> CheckoutRequest<'a> {
         let executed = self.executed_by(request);
-        Wish {
+        CheckoutRequest {
             uid: self.handle.uid,
             state,
             version: self.version_on(server),
@@ -76,7 +76,7 @@ impl Session {
         state: &Rc<SessionState>,
         request: &Request<'_>,
         last: bool,
-    ) -> Result<Lease, Failure> {
+    ) -> Result<Lease, Abort> {
         let is_primary = || self.worker.cluster.primary() == Some(server);
         let before = is_primary();
         let incarnation = || {
@@ -86,10 +86,10 @@ impl Session {
             })
         };
         let chosen = incarnation();
-        let wish = self.wish(server, state, request);
+        let wanted = self.wanted(server, state, request);
         let queued = match last && self.running.route.patient {
-            true => pool.queue_patiently(&wish),
-            false => pool.queue(&wish),
+            true => pool.queue_patiently(&wanted),
+            false => pool.queue(&wanted),
         };
         let taken = match queued {
             Ok(waiting) if self.running.route.brief && !last => {
@@ -109,7 +109,7 @@ impl Session {
                 if (before && !is_primary()) || incarnation() != chosen || !lease.is_there() =>
             {
                 lease.give_back();
-                Err(Answer::no_server(NoServer::NoPrimary).into())
+                Err(ClientError::no_server(NoServer::NoPrimary).into())
             }
             Ok(lease) => {
                 self.running.runs_since.set(Instant::now());
@@ -142,11 +142,11 @@ impl Session {
         self.handle.ended.get() || self.handle.interrupted.get()
     }
 
-    pub(crate) fn unavailable(&self, server: ServerId, error: BackendError) -> Answer {
+    pub(crate) fn unavailable(&self, server: ServerId, error: BackendError) -> ClientError {
         if let Some(kind) = observed(&error) {
             self.worker.shared.monitor.observe(server, kind);
         }
-        Answer::backend(error)
+        ClientError::backend(error)
     }
 
     /// Keeps a connection after a statement.

@@ -13,18 +13,18 @@ use millrace_routing::{Consistency, Reads, Target, Wanted};
 use millrace_sql::{Access, Family, Flags, Kind, Scope, Statement, Traits, ValueKind};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot, Waits};
 
-use crate::error::{Answer, Failure};
+use crate::error::{Abort, ClientError};
 use crate::image::transaction::Transaction;
+use crate::session::Session;
 use crate::statement::outcome::Outcome;
 use crate::statement::request::Request;
-use crate::session::Session;
 
 /// The name of the variable that holds a session's level.
 const VARIABLE: &str = "millrace_consistency";
 
 /// Where a session has read last, as long as nobody knows how far the server was then.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct LastRead {
     server: ServerId,
     /// See [`millrace_backend::positions::Positions::mark`].
     mark: u64,
@@ -54,7 +54,7 @@ enum Crowd {
 
 /// Why a session had better not read where it has read last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stuck {
+pub(crate) enum MoveReason {
     /// Others have less to do.
     Crowded,
     /// The read is not for that server; until it is known how far that one is, only the primary can
@@ -88,7 +88,7 @@ impl Session {
     pub(crate) fn required(&self) -> &GtidSet {
         self.image
             .reads
-            .frontier
+            .primary_position
             .as_deref()
             .unwrap_or(&self.image.reads.position)
     }
@@ -128,7 +128,7 @@ impl Session {
                 .reads
                 .seen
                 .filter(|before| before.server == server);
-            self.image.reads.seen = Some(Seen {
+            self.image.reads.seen = Some(LastRead {
                 server,
                 mark,
                 // Of another machine than the server's name means now, no incarnation of it says anything.
@@ -259,7 +259,7 @@ impl Session {
             Access::Session => false,
             // All that follows in the transaction sees what its first statement does.
             _ if matches!(self.image.tx.state, Transaction::Deferred { .. }) => true,
-            _ if self.image.tx.rerun.is_some() => true,
+            _ if self.image.tx.replay.is_some() => true,
             _ if class.kind == Kind::Begin => true,
             Access::Read | Access::PrimaryRead => !sees_nothing(class),
             Access::Write => class.kind == Kind::Select || reads_after_writing(class),
@@ -316,7 +316,7 @@ impl Session {
 
     /// Whether a write may be answered without its position: the protocol has no room for it at the end
     /// of rows, or there is none.
-    pub(crate) fn may_conceal(&self, request: &Request<'_>) -> bool {
+    pub(crate) fn may_be_untracked(&self, request: &Request<'_>) -> bool {
         if request.access != Access::Write {
             return false;
         }
@@ -341,7 +341,7 @@ impl Session {
 
     /// Whether a read that may only run where the session has read last had better not, and why:
     /// asking how far that server is would let it run elsewhere.
-    pub(crate) fn is_stuck(&self, request: &Request<'_>) -> Option<Stuck> {
+    pub(crate) fn is_stuck(&self, request: &Request<'_>) -> Option<MoveReason> {
         let seen = self
             .image
             .reads
@@ -391,7 +391,7 @@ impl Session {
                 return None;
             }
             if misplaced {
-                return Some(Stuck::Misplaced);
+                return Some(MoveReason::Misplaced);
             }
             let worth_it = !self.worker.cluster.is_deaf()
                 && match crowd {
@@ -399,7 +399,7 @@ impl Session {
                     Crowd::Here => self.worker.cluster.may_ask(Duration::ZERO),
                     Crowd::Elsewhere => false,
                 };
-            worth_it.then_some(Stuck::Crowded)
+            worth_it.then_some(MoveReason::Crowded)
         })
     }
 
@@ -425,7 +425,7 @@ impl Session {
     }
 
     /// Asks how far the server is where the session has read last.
-    pub(crate) async fn come_loose(&mut self, stuck: Stuck) {
+    pub(crate) async fn come_loose(&mut self, stuck: MoveReason) {
         let Some(seen) = &mut self.image.reads.seen else {
             return;
         };
@@ -436,7 +436,7 @@ impl Session {
             return self.require_everything();
         }
         let positions = self.worker.shared.monitor.positions();
-        if stuck == Stuck::Crowded {
+        if stuck == MoveReason::Crowded {
             // Whether another is as far must be known as well: nobody waits for the sake of balance. A
             // read that has to move waits on its server, where that is needed at all. The primary has
             // everything.
@@ -449,7 +449,7 @@ impl Session {
             });
         }
         let found = positions.ask(server, mark, ASK_LIMIT).await;
-        if stuck != Stuck::Crowded {
+        if stuck != MoveReason::Crowded {
             return;
         }
         match found {
@@ -481,7 +481,7 @@ impl Session {
     }
 
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
-    /// Where it does not say, there is no frontier.
+    /// Where it does not say, there is no primary_position.
     pub(crate) async fn ask_frontier(&mut self) {
         let primary = self.worker.cluster.with_world(|world| {
             let primary = world.snapshot.primary_view()?;
@@ -499,7 +499,7 @@ impl Session {
                 if let Some(hidden) = hidden {
                     self.worker.cluster.found(hidden, &all);
                 }
-                self.image.reads.frontier = Some(Arc::new(all));
+                self.image.reads.primary_position = Some(Arc::new(all));
                 return;
             }
             Waits::Gtids | Waits::Log => {}
@@ -521,7 +521,7 @@ impl Session {
             self.image.reads.position = GtidSet::clone(&found.visible);
             self.image.reads.stale = false;
         }
-        self.image.reads.frontier = Some(found.visible);
+        self.image.reads.primary_position = Some(found.visible);
     }
 
     /// What was the primary takes no writes any more, so that somebody else may: reads that must see
@@ -540,11 +540,11 @@ impl Session {
 
     /// Whether the statement is a read that must see all that was acknowledged anywhere, or through
     /// this process where not all of that is known by its position.
-    pub(crate) fn needs_frontier(&self, request: &Request<'_>) -> bool {
+    pub(crate) fn needs_primary_position(&self, request: &Request<'_>) -> bool {
         request.access == Access::Read
             && match self.level_for(request) {
                 Consistency::Global => true,
-                Consistency::Instance => self.worker.cluster.has_hidden(),
+                Consistency::Instance => self.worker.cluster.has_untracked(),
                 Consistency::Session => self.must_ask_for_own(),
                 Consistency::Eventual => false,
             }
@@ -557,7 +557,7 @@ impl Session {
 
     /// What was written through this process is in the session's position, its own writes among it.
     pub(crate) fn has_all_written(&mut self) {
-        if self.must_ask_for_own() && !self.worker.cluster.has_hidden() {
+        if self.must_ask_for_own() && !self.worker.cluster.has_untracked() {
             self.image.reads.stale = false;
         }
     }
@@ -602,14 +602,14 @@ impl Session {
         &mut self,
         class: &Statement,
         text: &[u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         match class.kind {
             Kind::Set => self.set_own_variable(class, text).await,
             _ => self.show_own_variable(class, text).await,
         }
     }
 
-    async fn set_own_variable(&mut self, class: &Statement, text: &[u8]) -> Result<(), Failure> {
+    async fn set_own_variable(&mut self, class: &Statement, text: &[u8]) -> Result<(), Abort> {
         let [assignment] = class.assignments[..] else {
             return Err(alone().into());
         };
@@ -621,7 +621,7 @@ impl Session {
             let text = format!(
                 "Variable '{VARIABLE}' is a SESSION variable and can't be used with SET GLOBAL"
             );
-            return Err(Answer::client(1228, b"HY000", text).into());
+            return Err(ClientError::client(1228, b"HY000", text).into());
         }
         let value = assignment.value.of(text);
         let level = match assignment.kind {
@@ -636,11 +636,11 @@ impl Session {
                 "Variable '{VARIABLE}' can't be set to the value of '{value}'; it takes eventual, \
                  session, instance and global"
             );
-            return Err(Answer::client(1231, b"42000", text).into());
+            return Err(ClientError::client(1231, b"42000", text).into());
         };
         if self.image.reads.level == Consistency::Eventual && self.client.target == Target::Auto {
             // What it has seen until now was not noted: only the primary is sure to have it.
-            self.image.reads.seen = Some(Seen {
+            self.image.reads.seen = Some(LastRead {
                 server: NOWHERE,
                 mark: 0,
                 incarnation: 0,
@@ -661,7 +661,7 @@ impl Session {
         TextResult::new(vec![ColumnDef::text(&expression, collation)])
     }
 
-    async fn show_own_variable(&mut self, class: &Statement, text: &[u8]) -> Result<(), Failure> {
+    async fn show_own_variable(&mut self, class: &Statement, text: &[u8]) -> Result<(), Abort> {
         let [variable] = class.sysvars_read[..] else {
             return Err(alone().into());
         };
@@ -681,13 +681,13 @@ impl Session {
     }
 }
 
-fn alone() -> Answer {
+fn alone() -> ClientError {
     let text = "Millrace: its own variables are set and read in a statement of their own: \
                 SET @@millrace_consistency = 'global'; SELECT @@millrace_consistency";
-    Answer::client(1235, b"42000", text)
+    ClientError::client(1235, b"42000", text)
 }
 
-fn known(name: &[u8]) -> Result<(), Failure> {
+fn known(name: &[u8]) -> Result<(), Abort> {
     if millrace_sql::ident_eq(name, VARIABLE) {
         return Ok(());
     }
@@ -695,7 +695,7 @@ fn known(name: &[u8]) -> Result<(), Failure> {
         "Unknown system variable '{}'",
         String::from_utf8_lossy(name)
     );
-    Err(Answer::client(1193, b"HY000", text).into())
+    Err(ClientError::client(1193, b"HY000", text).into())
 }
 
 fn unquoted(value: &[u8]) -> &[u8] {

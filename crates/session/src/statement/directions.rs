@@ -8,7 +8,7 @@ use millrace_routing::Access;
 use millrace_routing::rules::{Directions, Selection, Sent, Who};
 use millrace_sql::{Hint, Statement};
 
-use crate::error::{Answer, Failure};
+use crate::error::{Abort, ClientError};
 use crate::session::Session;
 
 /// What the rules said of statements whose shape is known, by one worker: a place for each of some.
@@ -170,9 +170,9 @@ impl Session {
 }
 
 /// A rule's refusal.
-pub(crate) fn refusal(directions: Option<&Directions>) -> Result<(), Failure> {
+pub(crate) fn refusal(directions: Option<&Directions>) -> Result<(), Abort> {
     match directions.and_then(|directions| directions.refuse.as_deref()) {
-        Some(text) => Err(Answer::client(1148, b"42000", text).into()),
+        Some(text) => Err(ClientError::client(1148, b"42000", text).into()),
         None => Ok(()),
     }
 }

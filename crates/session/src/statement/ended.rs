@@ -8,9 +8,9 @@ use millrace_backend::pool::Lease;
 use millrace_metrics::Side;
 use millrace_sql::Access;
 
-use crate::error::Answer;
-use crate::statement::request::Request;
+use crate::error::ClientError;
 use crate::session::Session;
+use crate::statement::request::Request;
 
 /// A read that ran for this long may have been killed for that. A shorter one is run again unasked: nobody
 /// kills so fast, and a question costs it more than it has cost itself.
@@ -77,7 +77,7 @@ pub(crate) fn judge(stake: Stake, end: End, server: Server) -> Verdict {
 
 impl End {
     /// `why`: what was made of it.
-    fn of(why: &Answer, lease: &Lease) -> End {
+    fn of(why: &ClientError, lease: &Lease) -> End {
         match (why.side, why.error.code) {
             (Side::Proxy, 1158 | 1159) if lease.path_lost || lease.down.get() => End::Silence,
             (Side::Proxy, 1159) => End::Silence,
@@ -98,9 +98,9 @@ impl Session {
         lease: &Lease,
         request: &Request<'_>,
         stake: Stake,
-        why: &Answer,
+        why: &ClientError,
         alive: Instant,
-    ) -> Option<Answer> {
+    ) -> Option<ClientError> {
         let end = End::of(why, lease);
         let mut verdict = judge(stake, end, Server::Unknown);
         if verdict == Verdict::Ask {
@@ -108,7 +108,7 @@ impl Session {
         }
         match (verdict, end) {
             (Verdict::Tell, End::Told) => Some(why.clone()),
-            (Verdict::Tell, _) => Some(Answer::ended()),
+            (Verdict::Tell, _) => Some(ClientError::ended()),
             _ => None,
         }
     }

@@ -14,13 +14,13 @@ use millrace_sql::{
 
 use millrace_topology::{GtidSet, ServerId, Waits};
 
-use crate::error::Failure;
-use crate::image::transaction::Transaction;
-use crate::statement::outcome::Outcome;
+use crate::error::Abort;
 use crate::image::pins::Cause;
-use crate::statement::request::Request;
-use crate::session::Session;
+use crate::image::transaction::Transaction;
 use crate::image::user_variables::{self, Named};
+use crate::session::Session;
+use crate::statement::outcome::Outcome;
+use crate::statement::request::Request;
 use crate::worker::learnt::{COLLATION_DEFAULTS, CollationKey};
 use crate::worker::written::INTERVALS_MAX;
 
@@ -74,7 +74,7 @@ impl Session {
         mut lease: Lease,
         request: &Request<'_>,
         text: &[u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         let class = request.class;
         let outcome =
             std::mem::replace(&mut self.running.outcome, self.worker.lists.take_outcome());
@@ -155,21 +155,21 @@ impl Session {
         }
         self.note_position(&outcome, request);
         self.note_seen(&lease, request, class, &outcome);
-        let hidden = self.hides_position(&outcome, request)
+        let hidden = self.leaves_untracked(&outcome, request)
             || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
         if hidden {
-            self.note_hidden(lease.server);
+            self.note_untracked(lease.server);
         }
-        match self.running.concealing.take() {
-            Some(concealing) if !hidden && !self.image.reads.unknown => concealing.told(),
+        match self.running.untracked.take() {
+            Some(untracked) if !hidden && !self.image.reads.unknown => untracked.told(),
             Some(_) => {}
             None if hidden => self.worker.shared.written.hide(),
             None => {}
         }
-        if self.has_epilogue(class, &lease) {
+        if self.needs_readback(class, &lease) {
             // The client need not wait for what is only for our records.
             self.flush().await?;
-            Box::pin(self.epilogue(&mut lease, class, text)).await;
+            Box::pin(self.read_back(&mut lease, class, text)).await;
         }
         let releases = !failed && self.releases(class);
         lease.broken |= releases;
@@ -177,7 +177,7 @@ impl Session {
         self.part(lease);
         if releases {
             self.flush().await?;
-            return Err(Failure::Ended);
+            return Err(Abort::Ended);
         }
         if let Some(error) = &outcome.error {
             let class = millrace_metrics::ErrorClass::from_sqlstate(&error.state);
@@ -463,7 +463,8 @@ impl Session {
         else {
             return;
         };
-        let name = String::from_utf8_lossy(&user_variables::variable_name(name.of(text))).into_owned();
+        let name =
+            String::from_utf8_lossy(&user_variables::variable_name(name.of(text))).into_owned();
         let value = assignment.value.of(text);
         self.note_measuring(&name, assignment.kind, value);
         if name == "profiling" {
@@ -810,7 +811,7 @@ impl Session {
     }
 
     /// Something may have been committed whose position the answer did not tell.
-    fn note_hidden(&mut self, server: ServerId) {
+    fn note_untracked(&mut self, server: ServerId) {
         if self.worker.cluster.waits_of(server) == Waits::Cluster {
             let count = self.worker.cluster.count_write();
             self.image.reads.position.union(&GtidSet::Cluster(count));
@@ -822,7 +823,7 @@ impl Session {
 
     /// A write may have committed without saying where: its answer ended with rows, or with an
     /// error after parts of it were done.
-    fn hides_position(&self, outcome: &Outcome, request: &Request<'_>) -> bool {
+    fn leaves_untracked(&self, outcome: &Outcome, request: &Request<'_>) -> bool {
         if request.access != Access::Write || outcome.positioned || self.image.reads.unknown {
             return false;
         }

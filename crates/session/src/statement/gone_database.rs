@@ -10,11 +10,11 @@ use millrace_backend::state::SessionState;
 use millrace_metrics::Side;
 use millrace_sql::{Flags, Kind, Show, Statement};
 
-use crate::error::{Answer, Failure};
 use crate::answers::local::words;
-use crate::statement::setup::Prelude;
-use crate::statement::request::Request;
+use crate::error::{Abort, ClientError};
 use crate::session::Session;
+use crate::statement::request::Request;
+use crate::statement::setup::Setup;
 
 /// ER_BAD_DB_ERROR; ER_DBACCESS_DENIED_ERROR, where the account has lost its last right there.
 const REFUSED: [u16; 2] = [1049, 1044];
@@ -25,7 +25,11 @@ const KNOWN_MAX: usize = 16;
 impl Session {
     /// The primary has just refused a database that the connection was to be put in: true where the statement may be
     /// tried again without it.
-    pub(crate) fn does_without_database(&mut self, request: &Request<'_>, why: &Answer) -> bool {
+    pub(crate) fn does_without_database(
+        &mut self,
+        request: &Request<'_>,
+        why: &ClientError,
+    ) -> bool {
         let Some(refused) = self.running.route.database_refused.take() else {
             return false;
         };
@@ -51,7 +55,7 @@ impl Session {
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Abort> {
         let chooses = request.class.kind == Kind::Use;
         if !self.is_gone(&self.image.vars.state) || chooses || !self.needs_database(request) {
             return Ok(());
@@ -60,17 +64,17 @@ impl Session {
         let mut target = SessionState::clone(&before);
         target.database = self.image.vars.state.database.clone();
         let target = self.worker.states.share(target);
-        let mut prelude = Prelude::default();
-        self.replay(lease, &target, &mut prelude);
-        match self.run_steps(lease, &mut prelude).await {
+        let mut setup = Setup::default();
+        self.apply_state(lease, &target, &mut setup);
+        match self.run_steps(lease, &mut setup).await {
             Ok(()) => Ok(()),
             Err(error @ BackendError::Server(_)) => {
                 lease.state = before;
-                Err(Failure::Answer(Answer::backend(error)))
+                Err(Abort::Error(ClientError::backend(error)))
             }
             Err(error) => {
                 lease.broken = true;
-                Err(Failure::Fatal(Answer::backend(error)))
+                Err(Abort::Fatal(ClientError::backend(error)))
             }
         }
     }

@@ -13,12 +13,12 @@ use millrace_protocol::resultset::ColumnDef;
 use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
 use millrace_topology::{GtidSet, Waits};
 
+use crate::image::pins::Cause;
+use crate::image::user_variables;
+use crate::session::Session;
 use crate::statement::fold::{KEEPS_CONNECTION, name_collation};
 use crate::statement::outcome::Outcome;
-use crate::image::pins::Cause;
 use crate::statement::setup::CLEAR_DIAGNOSTICS;
-use crate::session::Session;
-use crate::image::user_variables;
 use crate::worker::learnt::CollationKey;
 
 impl Session {
@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn has_epilogue(&self, class: &Statement, lease: &Lease) -> bool {
+    pub(crate) fn needs_readback(&self, class: &Statement, lease: &Lease) -> bool {
         class.flags.contains(Flags::ASSIGNS_USER_VARS)
             || !self.image.vars.unreported.is_empty()
             || !self.image.vars.left.is_empty()
@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// Reads back what the statement may have changed and the server does not report.
-    pub(crate) async fn epilogue(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
+    pub(crate) async fn read_back(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         if self.is_measured() {
             return self.leave_unasked(lease, class, text);
         }

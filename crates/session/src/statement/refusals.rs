@@ -4,7 +4,7 @@ use bitflags::bitflags;
 use millrace_backend::error::ServerError;
 use millrace_metrics::Side;
 
-use crate::error::Answer;
+use crate::error::ClientError;
 
 /// What an error tells of its statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ fn is_of_connections(error: &ServerError) -> bool {
 }
 
 /// The server, or the account on it, has as many connections as it may.
-pub(crate) fn is_full(why: &Answer) -> bool {
+pub(crate) fn is_full(why: &ClientError) -> bool {
     why.side == Side::Server
         && match why.error.code {
             1040 | 1203 => true,

@@ -16,15 +16,15 @@ use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, Status};
 use millrace_topology::{GtidSet, Waits};
 
-use crate::error::{Answer, Failure};
+use crate::error::{Abort, ClientError};
 use crate::image::vars::Tracks;
 use crate::login::error_packet;
-use crate::statement::rule_actions::too_slow;
-use crate::statement::refusals::{Refusals, proves_nothing};
 use crate::session::Session;
+use crate::statement::refusals::{Refusals, proves_nothing};
+use crate::statement::rule_actions::too_slow;
 
 /// How an answer ended.
-pub(crate) enum Ended {
+pub(crate) enum RelayOutcome {
     /// Read to its end and forwarded; what it said is in the session's `outcome`.
     Whole,
     /// An error that the caller wanted for itself; nothing was forwarded.
@@ -77,7 +77,7 @@ impl Session {
         lease: &mut Lease,
         expect: Expect,
         plan: &Plan,
-    ) -> Result<Ended, Failure> {
+    ) -> Result<RelayOutcome, Abort> {
         let mut tracker = Tracker::new(expect, lease.capabilities);
         self.running.outcome.clear();
         let mut out = Vec::new();
@@ -165,7 +165,7 @@ impl Session {
                     let first = !self.running.outcome.forwarded && start == 0 && out.is_empty();
                     if first && at == 0 && !tracker.has_begun() && lease.is_unasked() {
                         (lease.broken, lease.closed_before) = (true, true);
-                        return Ok(Ended::Unasked(error));
+                        return Ok(RelayOutcome::Unasked(error));
                     }
                     // What may be asked elsewhere may also have answered in part, as long as none of
                     // it was shown.
@@ -178,7 +178,7 @@ impl Session {
                         lease.answered();
                         // It was refused before it had changed anything.
                         lease.settle();
-                        return Ok(Ended::Held(error));
+                        return Ok(RelayOutcome::Held(error));
                     }
                     let error = match self.in_place_of(&error, plan) {
                         Some(other) => {
@@ -217,7 +217,7 @@ impl Session {
                     self.running.outcome.forwarded = true;
                     if Box::pin(self.upload(lease)).await.is_err() {
                         lease.broken = true;
-                        return Err(Failure::Client(io::ErrorKind::BrokenPipe.into()));
+                        return Err(Abort::Client(io::ErrorKind::BrokenPipe.into()));
                     }
                     tracker.infile_sent();
                 }
@@ -291,7 +291,7 @@ impl Session {
         if self.running.outcome.has_status {
             lease.status = self.running.outcome.status;
         }
-        Ok(Ended::Whole)
+        Ok(RelayOutcome::Whole)
     }
 
     /// The answer under way says that a transaction is open, as did the one before, and that something was
@@ -302,25 +302,25 @@ impl Session {
     }
 
     /// What the client is told instead of a server's error.
-    fn in_place_of(&self, error: &ServerError, plan: &Plan) -> Option<Answer> {
+    fn in_place_of(&self, error: &ServerError, plan: &Plan) -> Option<ClientError> {
         if plan.discard {
             None
         } else if error.code == 1317 && self.handle.timed_out.get() {
             Some(too_slow())
         } else if plan.hold.contains(Refusals::UNPROVEN) && proves_nothing(error) {
             self.count_unknown();
-            Some(Answer::unknown_after(error))
+            Some(ClientError::unknown_after(error))
         } else {
             None
         }
     }
 
-    fn lost(&self) -> Result<Ended, Failure> {
+    fn lost(&self) -> Result<RelayOutcome, Abort> {
         if self.running.outcome.forwarded {
             // As without Millrace: the connection breaks in the middle of the answer.
-            Err(Failure::Client(io::ErrorKind::ConnectionAborted.into()))
+            Err(Abort::Client(io::ErrorKind::ConnectionAborted.into()))
         } else {
-            Ok(Ended::Lost)
+            Ok(RelayOutcome::Lost)
         }
     }
 
@@ -396,7 +396,7 @@ impl Session {
 
     /// Waits for more from the server; the inner error is the server's end. The session's own end breaks
     /// the statement off; for a client that is gone, [`Session::run`] looks.
-    async fn fill(&mut self, lease: &mut Lease) -> Result<io::Result<()>, Failure> {
+    async fn fill(&mut self, lease: &mut Lease) -> Result<io::Result<()>, Abort> {
         let filled = poll_fn(|cx| {
             self.handle.register(cx);
             if self.handle.ended.get() {
@@ -411,13 +411,13 @@ impl Session {
             Some(Err(error)) => Ok(Err(error)),
             None => {
                 lease.broken = true;
-                Err(Failure::Ended)
+                Err(Abort::Ended)
             }
         }
     }
 
     /// Sends bytes to the client, what is pending first.
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Abort> {
         if !self.client.pending.is_empty() {
             let pending = std::mem::take(&mut self.client.pending);
             self.client.stream.send(&pending).await?;
@@ -431,7 +431,7 @@ impl Session {
     /// Sends what the client's socket takes without waiting and keeps the rest, so that a slow
     /// client does not hold a server connection that has nothing more to say.
     /// False, and nothing done, where the socket is not a bare one.
-    fn send_now(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+    fn send_now(&mut self, bytes: &[u8]) -> Result<bool, Abort> {
         let Stream::Plain(plain) = &self.client.stream else {
             return Ok(false);
         };
@@ -447,7 +447,7 @@ impl Session {
     }
 
     /// Sends what is pending.
-    pub(crate) async fn flush(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn flush(&mut self) -> Result<(), Abort> {
         if self.client.pending.is_empty() {
             return Ok(());
         }
@@ -458,7 +458,7 @@ impl Session {
 
     /// LOAD DATA LOCAL: hands the client's file to the server. A server that waits for a lock takes
     /// nothing meanwhile, for as long as its own limits allow.
-    async fn upload(&mut self, lease: &mut Lease) -> Result<(), Failure> {
+    async fn upload(&mut self, lease: &mut Lease) -> Result<(), Abort> {
         let limit = lease.set_user_timeout(0);
         let uploaded = self.upload_packets(lease).await;
         if let Some(limit) = limit {
@@ -468,7 +468,7 @@ impl Session {
     }
 
     /// Hands the client's packets to the server up to the empty one.
-    async fn upload_packets(&mut self, lease: &mut Lease) -> Result<(), Failure> {
+    async fn upload_packets(&mut self, lease: &mut Lease) -> Result<(), Abort> {
         let mut in_packet = 0;
         loop {
             if in_packet == 0
@@ -489,7 +489,7 @@ impl Session {
                 continue;
             }
             if self.read_client().await? == 0 {
-                return Err(Failure::Client(io::ErrorKind::UnexpectedEof.into()));
+                return Err(Abort::Client(io::ErrorKind::UnexpectedEof.into()));
             }
         }
     }

@@ -9,9 +9,9 @@ use millrace_routing::{NoServer, Target};
 use millrace_sql::Access;
 use millrace_topology::{NoPrimary, ServerId, Snapshot};
 
-use crate::error::Answer;
-use crate::statement::request::Request;
+use crate::error::ClientError;
 use crate::session::Session;
+use crate::statement::request::Request;
 
 impl Session {
     /// Why the kept connection is not to be used for the request: it is dead, or its server is not the
@@ -20,9 +20,9 @@ impl Session {
         &self,
         lease: &mut Lease,
         request: &Request<'_>,
-    ) -> Option<Answer> {
+    ) -> Option<ClientError> {
         if !lease.is_quiet() {
-            if let Some(said) = lease.farewell().map(Answer::server)
+            if let Some(said) = lease.farewell().map(ClientError::server)
                 && said.is_told_end()
             {
                 return Some(said);
@@ -31,13 +31,13 @@ impl Session {
             return Some(self.unavailable(lease.server, BackendError::Io(gone)));
         }
         let writes = request.access == Access::Write;
-        self.has_lost_ground(lease.server, writes)
-            .then(|| Answer::no_server(NoServer::NoPrimary))
+        self.has_lost_role(lease.server, writes)
+            .then(|| ClientError::no_server(NoServer::NoPrimary))
     }
 
     /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
     /// to write outside of a transaction.
-    pub(crate) fn has_lost_ground(&self, server: ServerId, writes: bool) -> bool {
+    pub(crate) fn has_lost_role(&self, server: ServerId, writes: bool) -> bool {
         self.worker
             .cluster
             .with_world(|world| self.has_lost_ground_in(&world.snapshot, server, writes))
@@ -68,15 +68,15 @@ impl Session {
     /// The session is idle, and the server of its kept connection has fallen, was demoted or drained. An
     /// open transaction leaves it, so that it holds no locks there; what else the session has there
     /// it may yet ask for.
-    pub(crate) fn look_for_ground(&mut self) {
-        self.handle.uproot.set(false);
+    pub(crate) fn check_role_of_kept(&mut self) {
+        self.handle.evict.set(false);
         let Some(mut lease) = self.lease.take() else {
             return;
         };
         let leaves = self.handle.pins.has_only(PinReason::Transaction)
-            && (self.has_lost_ground(lease.server, false) || self.is_down(&mut lease));
+            && (self.has_lost_role(lease.server, false) || self.is_down(&mut lease));
         if leaves {
-            self.uproot(lease);
+            self.evict(lease);
         } else {
             self.lease = Some(lease);
         }

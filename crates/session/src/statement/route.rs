@@ -12,9 +12,9 @@ use millrace_routing::{Consistency, Reason};
 use millrace_sql::{Access, Family, Hint};
 use millrace_topology::ServerId;
 
-use crate::error::{Answer, Failure};
-use crate::statement::request::Request;
+use crate::error::{Abort, ClientError};
 use crate::session::Session;
+use crate::statement::request::Request;
 
 /// Where the last statement went.
 #[derive(Debug, Clone, Default)]
@@ -35,7 +35,7 @@ pub(crate) struct Route {
     /// How often its server has refused to prepare it, as it has too many.
     pub(crate) crowded: u8,
     /// A server or its connection ended while a write ran: the answer, where that cannot be undone.
-    pub(crate) ended: Option<Answer>,
+    pub(crate) ended: Option<ClientError>,
     /// A server has just refused the session's state.
     pub(crate) state_refused: bool,
     /// The state whose database a server has just refused.
@@ -119,7 +119,7 @@ fn after_word<'t>(text: &'t [u8], word: &[u8]) -> Option<&'t [u8]> {
 
 impl Session {
     /// Answers EXPLAIN ROUTE.
-    pub(crate) async fn explain_route(&mut self, text: &[u8]) -> Result<(), Failure> {
+    pub(crate) async fn explain_route(&mut self, text: &[u8]) -> Result<(), Abort> {
         let text = text.strip_suffix(b";").unwrap_or(text);
         let database = &self.image.vars.state.database;
         let class = self.worker.lists.classify(text, &self.image.vars.lex);
@@ -139,8 +139,8 @@ impl Session {
         };
         let request = Request::packet(Task::Query, &[], &class, access).directed(directions);
         let seen = self.look_around(&request);
-        self.image.reads.frontier = None;
-        if self.needs_frontier(&request) {
+        self.image.reads.primary_position = None;
+        if self.needs_primary_position(&request) {
             Box::pin(self.ask_frontier()).await;
         }
         let pins = self.handle.pins.names();
@@ -171,13 +171,13 @@ impl Session {
     }
 
     /// Answers SHOW ROUTE.
-    pub(crate) async fn show_route(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn show_route(&mut self) -> Result<(), Abort> {
         let route = self.running.route.clone();
         let mut lines: Vec<Line> = Vec::new();
         let mut say = |about: &str, what: String| lines.push((about.to_owned(), what));
         let Some(server) = route.server else {
             let text = "Millrace: no server has run a statement of this session yet";
-            return Err(Answer::client(1105, b"HY000", text).into());
+            return Err(ClientError::client(1105, b"HY000", text).into());
         };
         let name = self.worker.cluster.with_world(|world| {
             let view = world.snapshot.server(server);
@@ -217,7 +217,7 @@ impl Session {
         TextResult::new(columns.into())
     }
 
-    async fn show_lines(&mut self, lines: &[Line]) -> Result<(), Failure> {
+    async fn show_lines(&mut self, lines: &[Line]) -> Result<(), Abort> {
         let mut result = self.route_table();
         for (about, what) in lines {
             result.row(&[Cell::Bytes(about.as_bytes()), Cell::Bytes(what.as_bytes())]);

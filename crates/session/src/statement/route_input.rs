@@ -8,16 +8,16 @@ use millrace_routing::{
 use millrace_sql::{Access, Kind, Statement};
 use millrace_topology::{ServerId, Snapshot, Waits};
 
-use crate::error::Answer;
+use crate::error::ClientError;
 use crate::image::transaction::Transaction;
-use crate::statement::without_primary::asks_server;
-use crate::statement::request::Request;
 use crate::session::Session;
+use crate::statement::request::Request;
+use crate::statement::without_primary::asks_server;
 use crate::worker::cluster::SERVERS;
 
 impl Session {
     /// The servers that may run the request, in the order to try them.
-    pub(crate) fn candidates(&mut self, request: &Request<'_>) -> Result<Candidates, Answer> {
+    pub(crate) fn candidates(&mut self, request: &Request<'_>) -> Result<Candidates, ClientError> {
         let seen = self.look_around(request);
         let decision = self.weigh(request, seen, |world, options, session, load| {
             decide(world, options, session, request.access, load)
@@ -31,7 +31,7 @@ impl Session {
                 self.running.route.reason = Some(reason);
                 Ok(candidates)
             }
-            Decision::NoServer(why) => Err(Answer::no_server(why)),
+            Decision::NoServer(why) => Err(ClientError::no_server(why)),
         }
     }
 
@@ -148,14 +148,14 @@ impl Session {
         seen: Option<ServerId>,
         look: impl FnOnce(&Snapshot, &RoutingOptions, &SessionView<'_>, &Load<'_>) -> T,
     ) -> T {
-        let global = self.needs_frontier(request);
+        let global = self.needs_primary_position(request);
         let directions = request.directions.as_ref();
         let view = SessionView {
             target: self.client.target,
             consistency: self.level_for(request),
             pinned_to: self.lease.as_ref().map(|lease| lease.server),
             transaction: match self.image.tx.state {
-                Transaction::None if self.image.tx.rerun.is_some() => self.lost_transaction(),
+                Transaction::None if self.image.tx.replay.is_some() => self.lost_transaction(),
                 Transaction::None => TxView::None,
                 Transaction::Deferred {
                     read_only: true, ..
@@ -175,7 +175,7 @@ impl Session {
                     .asks_about_server(),
             position_unknown: self.image.reads.unknown
                 || self.image.reads.stale
-                || (global && self.image.reads.frontier.is_none()),
+                || (global && self.image.reads.primary_position.is_none()),
             serializable: self.image.vars.switches.serializable,
             autocommit_off: self.image.autocommit_off(),
             otherwise: self
@@ -215,9 +215,9 @@ impl Session {
         let begun = self
             .image
             .tx
-            .rerun
+            .replay
             .as_ref()
-            .map(|rerun| &rerun.journal.begun);
+            .map(|replay| &replay.journal.begun);
         match begun {
             Some(begun) if begun.read_only => TxView::ReadOnly,
             _ => TxView::ReadWrite,

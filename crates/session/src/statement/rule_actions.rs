@@ -19,9 +19,9 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 use tokio::time::error::Elapsed;
 
-use crate::error::{Answer, Failure};
-use crate::statement::request::{Main, Request};
+use crate::error::{Abort, ClientError};
 use crate::session::Session;
+use crate::statement::request::{Main, Request};
 
 /// Mirror images under way at once, of one worker; further ones are left out.
 const MIRRORS_MAX: u32 = 32;
@@ -37,12 +37,12 @@ const STOP: Duration = Duration::from_secs(5);
 
 /// What holds as long as a statement runs.
 #[derive(Debug, Default)]
-pub(crate) struct Obeying {
+pub(crate) struct RuleActions {
     permit: Option<OwnedSemaphorePermit>,
     deadline: Option<AbortHandle>,
 }
 
-impl Drop for Obeying {
+impl Drop for RuleActions {
     fn drop(&mut self) {
         if let Some(deadline) = &self.deadline {
             deadline.abort();
@@ -72,28 +72,28 @@ impl Session {
         &mut self,
         request: &Request<'_>,
         directions: &Directions,
-    ) -> Result<(), Failure> {
-        let mut obeying = Obeying::default();
+    ) -> Result<(), Abort> {
+        let mut rule_actions = RuleActions::default();
         if let Some(rule) = directions.limited_by {
-            obeying.permit = Some(self.enter_rule(rule).await?);
+            rule_actions.permit = Some(self.enter_rule(rule).await?);
         }
         if let Some(limit) = directions.time_limit {
-            obeying.deadline = Some(self.set_deadline(limit));
+            rule_actions.deadline = Some(self.set_deadline(limit));
         }
         if let (Some(bits), Main::Packet(packet)) = (directions.mirror, &request.main)
             && self.may_be_mirrored(request)
         {
             self.mirror(bits, packet);
         }
-        self.running.obeying = Some(Box::new(obeying));
+        self.running.rule_actions = Some(Box::new(rule_actions));
         Ok(())
     }
 
-    async fn enter_rule(&self, number: u16) -> Result<OwnedSemaphorePermit, Failure> {
+    async fn enter_rule(&self, number: u16) -> Result<OwnedSemaphorePermit, Abort> {
         let shared = &self.worker.shared;
         let limit = shared.limits.get(usize::from(number)).cloned().flatten();
         let Some(limit) = limit else {
-            return Err(Failure::Ended);
+            return Err(Abort::Ended);
         };
         let wait = shared.pool.wait_timeout;
         match tokio::time::timeout(wait, limit.acquire_owned()).await {
@@ -105,7 +105,7 @@ impl Session {
                     "Millrace: as many statements as the rule `{name}` allows run already, and none \
                      ended within pool.wait_timeout ({wait:?})"
                 );
-                Err(Answer::proxy(ErrorClass::Limit, 1226, b"42000", text).into())
+                Err(ClientError::proxy(ErrorClass::Limit, 1226, b"42000", text).into())
             }
         }
     }
@@ -191,9 +191,9 @@ impl Session {
 }
 
 /// The error of a statement whose time was up.
-pub(crate) fn too_slow() -> Answer {
+pub(crate) fn too_slow() -> ClientError {
     let text = "Query execution was interrupted, maximum statement execution time exceeded";
-    Answer::client(3024, b"HY000", text)
+    ClientError::client(3024, b"HY000", text)
 }
 
 /// Runs a statement whose answer nobody wants.
@@ -205,7 +205,7 @@ async fn run_for_nothing(
     clear(lease).await?;
     let (mut bytes, mut steps) = (Vec::new(), Vec::new());
     let attributes = lease.has_attributes();
-    state::replay(&lease.state, state, attributes, &mut bytes, &mut steps);
+    state::difference(&lease.state, state, attributes, &mut bytes, &mut steps);
     bytes.extend_from_slice(packet);
     lease.send_statement(&bytes, steps.len() + 1).await?;
     for step in steps {

@@ -19,12 +19,12 @@ use millrace_sql::{Access, Flags, Kind, Statement, TableUse, Traits};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use tracing::info;
 
-use crate::error::{Answer, Failure};
+use crate::error::{Abort, ClientError};
 use crate::image::last::IdBefore;
 use crate::image::transaction::Transaction;
-use crate::statement::request::Request;
-use crate::session::Session;
 use crate::image::user_variables;
+use crate::session::Session;
+use crate::statement::request::Request;
 use crate::worker::Handle;
 
 /// A command of Millrace's own ahead of the statement, by how its answer is used.
@@ -47,7 +47,7 @@ pub(crate) enum Step {
 
 /// Commands ahead of the statement.
 #[derive(Default)]
-pub(crate) struct Prelude {
+pub(crate) struct Setup {
     pub(crate) bytes: Vec<u8>,
     pub(crate) steps: Vec<Step>,
     /// One of them can fail, and then a statement that writes must not follow.
@@ -65,13 +65,13 @@ const CAUSAL_WAIT: &str = "SET STATEMENT wsrep_sync_wait=1 FOR SELECT 0 LIMIT 1"
 
 impl Session {
     /// Everything that must be said to the connection before the statement.
-    pub(crate) async fn prelude(
+    pub(crate) async fn setup(
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
         wait: bool,
-    ) -> Result<Prelude, BackendError> {
-        let mut prelude = Prelude::default();
+    ) -> Result<Setup, BackendError> {
+        let mut setup = Setup::default();
         let uid = self.handle.uid;
         let own = lease
             .books
@@ -80,24 +80,24 @@ impl Session {
         if asks_own || request.task == Task::Ping {
             // Anything before it would be what it tells about, but for a BEGIN that is put off: on
             // MariaDB it leaves messages, and on MySQL there are none after it (observed).
-            self.open_transaction(lease, request.class, &mut prelude);
-            return Ok(prelude);
+            self.open_transaction(lease, request.class, &mut setup);
+            return Ok(setup);
         }
         if request.class.kind == Kind::SetRole && self.may_ask_role() {
             Box::pin(self.ask_role(lease)).await?;
         }
         if lease.books.is_missed_by_other(uid) {
-            self.save_unread(lease, &mut prelude);
+            self.save_unread(lease, &mut setup);
         }
         if self.needs_private(request) {
             let named = self.executed(request);
             let closes = request.class.kind == Kind::Deallocate;
             let named = named.as_deref().map(|name| (name, closes));
-            self.restore_private(lease, named, &mut prelude);
+            self.restore_private(lease, named, &mut setup);
         }
-        self.adjust_tracking(lease, request.class, &mut prelude);
+        self.adjust_tracking(lease, request.class, &mut setup);
         if wait {
-            self.wait_for_position(lease, &mut prelude);
+            self.wait_for_position(lease, &mut setup);
         }
         let mut target = self.image.vars.state.clone();
         if request.class.kind == Kind::Use && target.database != lease.state.database {
@@ -109,12 +109,12 @@ impl Session {
         if !self.image.vars.gone_databases.is_empty() {
             target = self.placed(lease, &target, |session| session.needs_database(request));
         }
-        self.replay(lease, &target, &mut prelude);
+        self.apply_state(lease, &target, &mut setup);
         if request.class.kind == Kind::Multi && !target.multi_statements {
             // Who did not ask for several statements is protected from them, whatever the connection is
             // taken for.
-            packet::frame(&mut prelude.bytes, 0, &[COM_SET_OPTION, 1, 0]);
-            prelude.steps.push(Step::Plain(Expect::SetOption));
+            packet::frame(&mut setup.bytes, 0, &[COM_SET_OPTION, 1, 0]);
+            setup.steps.push(Step::Plain(Expect::SetOption));
         }
         let held_insert_id = self.image.last.insert_id.at.is_some();
         if self.needs_insert_id(request) && !self.keeps_insert_id(lease, request) {
@@ -123,7 +123,7 @@ impl Session {
                 // To read the one changes the other.
                 Box::pin(self.save_own_diagnostics(lease)).await;
             }
-            Box::pin(self.restore_insert_id(lease, &mut prelude)).await?;
+            Box::pin(self.restore_insert_id(lease, &mut setup)).await?;
         }
         let clears = self.sees_old_messages(lease, request);
         if clears {
@@ -131,33 +131,33 @@ impl Session {
                 // What clears them counts a row.
                 Box::pin(self.save_own_diagnostics(lease)).await;
             }
-            prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
+            setup.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
         }
         // After what clears messages, which counts too.
         let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
         if request.class.flags.intersects(counts) {
             let asked = clears || (held_insert_id && self.image.last.insert_id.at.is_none());
-            self.restore_counts(lease, request.class, asked, &mut prelude);
+            self.restore_counts(lease, request.class, asked, &mut setup);
         }
         if !request.prepares() {
-            self.open_transaction(lease, request.class, &mut prelude);
+            self.open_transaction(lease, request.class, &mut setup);
         }
-        Ok(prelude)
+        Ok(setup)
     }
 
     /// The wait for the position that the session's reads must see.
-    pub(crate) fn wait_for_position(&self, lease: &Lease, prelude: &mut Prelude) {
+    pub(crate) fn wait_for_position(&self, lease: &Lease, setup: &mut Setup) {
         // Before it is sent: what is counted later may be committed later.
         let counted = (self.worker.cluster.waits_of(lease.server) == Waits::Cluster)
             .then(|| self.worker.shared.written.counted());
         // A write must not follow a wait that was in vain.
-        prelude.doubtful |= counted.is_some();
+        setup.doubtful |= counted.is_some();
         let text = match counted {
             Some(_) => CAUSAL_WAIT.to_owned(),
             None => self.wait_statement(),
         };
-        lease.frame_query(&mut prelude.bytes, text.as_bytes());
-        prelude.steps.push(Step::Wait(counted));
+        lease.frame_query(&mut setup.bytes, text.as_bytes());
+        setup.steps.push(Step::Wait(counted));
     }
 
     /// A statement that answers 0 when the server has what the session's reads must see.
@@ -249,37 +249,32 @@ impl Session {
     }
 
     /// Brings the connection to `target`, unless it is there.
-    pub(crate) fn replay(
-        &self,
-        lease: &mut Lease,
-        target: &Rc<SessionState>,
-        prelude: &mut Prelude,
-    ) {
+    pub(crate) fn apply_state(&self, lease: &mut Lease, target: &Rc<SessionState>, setup: &mut Setup) {
         if Rc::ptr_eq(&lease.state, target) {
             return;
         }
         let mut steps = Vec::new();
-        let before = prelude.bytes.len();
+        let before = setup.bytes.len();
         let attributes = lease.has_attributes();
-        state::replay(
+        state::difference(
             &lease.state,
             target,
             attributes,
-            &mut prelude.bytes,
+            &mut setup.bytes,
             &mut steps,
         );
         for step in steps {
-            prelude.doubtful |= match step {
+            setup.doubtful |= match step {
                 state::Step::Set => {
-                    let proof = hash(lease, &prelude.bytes[before..]);
-                    prelude.proofs.push(proof);
+                    let proof = hash(lease, &setup.bytes[before..]);
+                    setup.proofs.push(proof);
                     !self.worker.learnt.is_proven(proof)
                 }
                 // The database may be gone.
                 state::Step::Database => true,
                 state::Step::Option => false,
             };
-            prelude.steps.push(match step {
+            setup.steps.push(match step {
                 state::Step::Set => Step::State(Expect::Query),
                 state::Step::Database => Step::Database(target.clone()),
                 state::Step::Option => Step::Plain(Expect::SetOption),
@@ -297,24 +292,24 @@ impl Session {
     }
 
     /// Asks what the session before may still want to know, and keeps it for that session.
-    pub(crate) fn save_unread(&self, lease: &mut Lease, prelude: &mut Prelude) {
+    pub(crate) fn save_unread(&self, lease: &mut Lease, setup: &mut Setup) {
         if let Some(owner) = self.worker.session(lease.books.last_user()) {
             // First the warnings: any other statement clears them.
             if lease.books.unread().diagnostics {
-                lease.frame_query(&mut prelude.bytes, b"SHOW WARNINGS");
-                prelude
+                lease.frame_query(&mut setup.bytes, b"SHOW WARNINGS");
+                setup
                     .steps
                     .push(Step::SaveWarnings(owner.clone(), lease.books.last_seq()));
             }
-            lease.frame_query(&mut prelude.bytes, SAVE_NUMBERS.as_bytes());
+            lease.frame_query(&mut setup.bytes, SAVE_NUMBERS.as_bytes());
             lease.books.set_insert_id(BLANK_ID);
             let seq = lease.books.last_seq();
-            prelude.steps.push(Step::SaveNumbers(owner, seq));
+            setup.steps.push(Step::SaveNumbers(owner, seq));
         }
         if lease.books.unread().diagnostics {
-            prelude.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
+            setup.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
         }
-        if prelude.steps.is_empty() {
+        if setup.steps.is_empty() {
             // Its last user is gone: nobody waits for this.
             lease.books.saved();
         }
@@ -326,9 +321,9 @@ impl Session {
         if !lease.books.is_missed_by_other(self.handle.uid) {
             return;
         }
-        let mut prelude = Prelude::default();
-        self.save_unread(lease, &mut prelude);
-        lease.broken |= self.run_steps(lease, &mut prelude).await.is_err();
+        let mut setup = Setup::default();
+        self.save_unread(lease, &mut setup);
+        lease.broken |= self.run_steps(lease, &mut setup).await.is_err();
     }
 
     /// Whether user variables and SQL-level prepared statements matter to the statement: it
@@ -420,13 +415,7 @@ impl Session {
     /// Makes FOUND_ROWS() and ROW_COUNT() on another connection what they are for the session,
     /// as far as a statement without effect can. `asked`: something else
     /// was run on this one since.
-    fn restore_counts(
-        &mut self,
-        lease: &Lease,
-        class: &Statement,
-        asked: bool,
-        prelude: &mut Prelude,
-    ) {
+    fn restore_counts(&mut self, lease: &Lease, class: &Statement, asked: bool, setup: &mut Setup) {
         const ROWS_MAX: u64 = 64;
         let uid = self.handle.uid;
         let here = Some(lease.books.last_statement());
@@ -436,7 +425,7 @@ impl Session {
         let count_here = mine
             && self.image.last.server == Some(lease.server)
             && lease.books.last_seq() == self.image.last.seq
-            && prelude.bytes.is_empty()
+            && setup.bytes.is_empty()
             && !asked;
         let needs_rows = class.flags.contains(Flags::USES_FOUND_ROWS) && !rows_here;
         let needs_count = class.flags.contains(Flags::USES_ROW_COUNT) && !count_here;
@@ -456,11 +445,11 @@ impl Session {
                     text.extend_from_slice(format!(" LIMIT {rows}").as_bytes());
                 }
             }
-            prelude.query(lease, &text);
+            setup.query(lease, &text);
         }
         if self.image.last.row_count == 0 {
             // On MySQL, DO would change FOUND_ROWS() (observed).
-            prelude.query(lease, b"SET @@session.sql_notes=@@session.sql_notes");
+            setup.query(lease, b"SET @@session.sql_notes=@@session.sql_notes");
         }
     }
 
@@ -468,7 +457,7 @@ impl Session {
     async fn restore_insert_id(
         &mut self,
         lease: &mut Lease,
-        prelude: &mut Prelude,
+        setup: &mut Setup,
     ) -> Result<(), BackendError> {
         let uid = self.handle.uid;
         self.image.last.collect_saved();
@@ -477,8 +466,8 @@ impl Session {
                 if self.image.last.insert_id.before == IdBefore::Own {
                     return Ok(());
                 }
-                if !prelude.bytes.is_empty() {
-                    self.run_steps(lease, prelude).await?;
+                if !setup.bytes.is_empty() {
+                    self.run_steps(lease, setup).await?;
                 }
                 self.read_insert_id(lease).await;
             }
@@ -504,7 +493,7 @@ impl Session {
                 "SET @@session.image.last.insert_id.value={}",
                 self.image.last.insert_id.value
             );
-            prelude.query(lease, text.as_bytes());
+            setup.query(lease, text.as_bytes());
             lease.books.set_insert_id(self.image.last.insert_id.value);
         }
         Ok(())
@@ -596,7 +585,7 @@ impl Session {
             next.set(name, value.clone());
             let (mut bytes, mut steps) = (Vec::new(), Vec::new());
             let attributes = lease.has_attributes();
-            state::replay(&lease.state, &next, attributes, &mut bytes, &mut steps);
+            state::difference(&lease.state, &next, attributes, &mut bytes, &mut steps);
             lease.send(&bytes, steps.len()).await?;
             let mut taken = true;
             for _ in steps {
@@ -631,10 +620,10 @@ impl Session {
     /// Resets a connection that holds what a statement must not see.
     pub(crate) async fn clear_foreign(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
         let uid = self.handle.uid;
-        let mut prelude = Prelude::default();
+        let mut setup = Setup::default();
         if lease.books.is_missed_by_other(uid) {
-            self.save_unread(lease, &mut prelude);
-            self.run_steps(lease, &mut prelude).await?;
+            self.save_unread(lease, &mut setup);
+            self.run_steps(lease, &mut setup).await?;
         } else if lease.books.is_of(uid) {
             // These go with the rest.
             self.save_own_diagnostics(lease).await;
@@ -664,7 +653,7 @@ impl Session {
         &mut self,
         lease: &mut Lease,
         named: Option<(&[u8], bool)>,
-        prelude: &mut Prelude,
+        setup: &mut Setup,
     ) {
         let uid = self.handle.uid;
         let current = lease
@@ -677,8 +666,8 @@ impl Session {
         if let Some(text) = self.image.vars.private.assignment() {
             // Their names and values were read in the session's own character set.
             let target = self.placed(lease, &self.image.vars.state.clone(), |_| false);
-            self.replay(lease, &target, prelude);
-            prelude.query(lease, &text);
+            self.apply_state(lease, &target, setup);
+            setup.query(lease, &text);
         }
         let all: Vec<_> = self
             .image
@@ -707,9 +696,9 @@ impl Session {
                 is_whole = false;
                 continue;
             }
-            self.replay(lease, &context, prelude);
-            lease.frame_query(&mut prelude.bytes, &text);
-            prelude.steps.push(match wanted {
+            self.apply_state(lease, &context, setup);
+            lease.frame_query(&mut setup.bytes, &text);
+            setup.steps.push(match wanted {
                 true => Step::Plain(Expect::Query),
                 false => Step::Named,
             });
@@ -720,7 +709,7 @@ impl Session {
 
     /// Statements that show session variables see the client's own tracking settings, all
     /// others run with Millrace's.
-    fn adjust_tracking(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
+    fn adjust_tracking(&self, lease: &mut Lease, class: &Statement, setup: &mut Setup) {
         let shows = Flags::MENTIONS_SESSION_TRACK | Flags::SHOWS_VARIABLES;
         let wanted = class.flags.intersects(shows);
         if self.handle.pins.has(PinReason::Transaction) {
@@ -737,35 +726,35 @@ impl Session {
         }
         if wanted && !lease.tracking_foreign {
             let text = self.image.vars.tracks.statement(lease.family);
-            prelude.query(lease, text.as_bytes());
+            setup.query(lease, text.as_bytes());
             lease.tracking_foreign = true;
         } else if !wanted {
-            self.track_again(lease, prelude);
+            self.track_again(lease, setup);
         }
     }
 
     /// Has a connection tell what Millrace needs to know, where a client set that otherwise.
-    pub(crate) fn track_again(&self, lease: &mut Lease, prelude: &mut Prelude) {
+    pub(crate) fn track_again(&self, lease: &mut Lease, setup: &mut Setup) {
         if lease.tracking_foreign {
             let facts = lease.server_facts();
             let text = millrace_backend::conn::Conn::tracking_statement(lease.family, &facts.track);
-            prelude.query(lease, text.as_bytes());
+            setup.query(lease, text.as_bytes());
             lease.tracking_foreign = false;
         }
     }
 
     /// The deferred BEGIN and SET TRANSACTION. They stay with the session until the statement
     /// has been answered, for it may have to be tried elsewhere.
-    fn open_transaction(&self, lease: &mut Lease, class: &Statement, prelude: &mut Prelude) {
+    fn open_transaction(&self, lease: &mut Lease, class: &Statement, setup: &mut Setup) {
         if self.opens_transaction(class) {
             for text in &self.image.tx.next {
                 lease.one_shot = true;
-                prelude.query(lease, text);
+                setup.query(lease, text);
             }
         }
         if let Transaction::Deferred { text, .. } = &self.image.tx.state {
-            prelude.begins = true;
-            prelude.query(lease, text);
+            setup.begins = true;
+            setup.query(lease, text);
         }
     }
 
@@ -777,28 +766,28 @@ impl Session {
             || class.is(Traits::OPENS_TRANSACTION)
     }
 
-    /// Sends the prelude alone and waits until the server has agreed.
+    /// Sends the setup alone and waits until the server has agreed.
     pub(crate) async fn confirm(
         &mut self,
         lease: &mut Lease,
-        prelude: &mut Prelude,
-    ) -> Result<Result<(), Answer>, Failure> {
-        match self.run_steps(lease, prelude).await {
+        setup: &mut Setup,
+    ) -> Result<Result<(), ClientError>, Abort> {
+        match self.run_steps(lease, setup).await {
             Ok(()) => Ok(Ok(())),
             Err(error) => {
                 // The connection's state is not what its record says.
                 lease.broken = true;
-                let answer = Answer::backend(error);
+                let answer = ClientError::backend(error);
                 match answer.side {
                     _ if answer.passing => Ok(Err(answer)),
-                    _ if self.lease_is_kept() => Err(Failure::Fatal(answer)),
+                    _ if self.lease_is_kept() => Err(Abort::Fatal(answer)),
                     // Another connection may do, or the session is without it from now on.
                     _ if self.running.route.state_refused => Ok(Err(answer)),
                     _ if self.running.route.database_refused.is_some() => Ok(Err(answer)),
                     // The primary's word may be another.
                     _ if self.may_be_late(lease.server, &answer) => Ok(Err(answer)),
                     // No other server would take a write: the client gets the server's word.
-                    Side::Server => Err(Failure::Answer(answer)),
+                    Side::Server => Err(Abort::Error(answer)),
                     _ => Ok(Err(answer)),
                 }
             }
@@ -808,28 +797,30 @@ impl Session {
     pub(crate) async fn run_steps(
         &mut self,
         lease: &mut Lease,
-        prelude: &mut Prelude,
+        setup: &mut Setup,
     ) -> Result<(), BackendError> {
-        lease.send(&prelude.bytes, prelude.steps.len()).await?;
-        prelude.bytes.clear();
-        prelude.doubtful = false;
-        for step in std::mem::take(&mut prelude.steps) {
+        lease.send(&setup.bytes, setup.steps.len()).await?;
+        setup.bytes.clear();
+        setup.doubtful = false;
+        for step in std::mem::take(&mut setup.steps) {
             self.settle_step(lease, step).await?;
         }
-        self.worker
-            .learnt
-            .prove(std::mem::take(&mut prelude.proofs));
+        self.worker.learnt.prove(std::mem::take(&mut setup.proofs));
         Ok(())
     }
 
-    pub(crate) async fn settle(&mut self, lease: &mut Lease, step: Step) -> Result<(), Answer> {
+    pub(crate) async fn settle(
+        &mut self,
+        lease: &mut Lease,
+        step: Step,
+    ) -> Result<(), ClientError> {
         let is_wait = matches!(step, Step::Wait(_));
         self.settle_step(lease, step).await.map_err(|error| {
             if !is_wait {
                 // The connection's state is not what its record says.
                 lease.broken = true;
             }
-            Answer::backend(error)
+            ClientError::backend(error)
         })
     }
 
@@ -899,7 +890,7 @@ fn hash(lease: &Lease, bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-impl Prelude {
+impl Setup {
     pub(crate) fn query(&mut self, lease: &Lease, text: &[u8]) {
         lease.frame_query(&mut self.bytes, text);
         self.steps.push(Step::Plain(Expect::Query));

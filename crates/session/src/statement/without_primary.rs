@@ -10,13 +10,13 @@ use millrace_protocol::packet;
 use millrace_routing::Wanted;
 use millrace_sql::{Access, Flags, Kind, Scope, Statement, Target, TextSource, Traits, XaOp};
 
-use crate::statement::fold::KEEPS_CONNECTION;
-use crate::image::transaction::Transaction;
 use crate::failover::journal::is_replayable;
 use crate::failover::recording::is_replayable_outside;
-use crate::statement::request::{Main, Request};
-use crate::session::Session;
+use crate::image::transaction::Transaction;
 use crate::image::user_variables::variable_name;
+use crate::session::Session;
+use crate::statement::fold::KEEPS_CONNECTION;
+use crate::statement::request::{Main, Request};
 
 /// How long after its loss the primary is waited for by what would keep its connection: a transaction
 /// that may come to write, a cursor. Most changes of primary are over by then, and who has waited need
@@ -40,7 +40,7 @@ impl Session {
     /// What the request needs of a server that is not the primary; none where that will not do. `patient`:
     /// what would keep its connection does not yet go there.
     pub(crate) fn elsewhere(&self, request: &Request<'_>, patient: bool) -> Option<Access> {
-        if request.access == Access::Write || self.image.tx.rerun.is_some() {
+        if request.access == Access::Write || self.image.tx.replay.is_some() {
             return None;
         }
         let directions = request.directions.as_deref();

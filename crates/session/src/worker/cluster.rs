@@ -12,8 +12,8 @@ use millrace_routing::Catalogue;
 use millrace_sql::{Family, Statement};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, Waits};
 
-use crate::worker::pools::Pools;
 use crate::worker::Shared;
+use crate::worker::pools::Pools;
 use crate::worker::written::INTERVALS_MAX;
 
 /// A worker's sessions ask for the sake of balance once in this time at most: the least, and the most
@@ -337,7 +337,7 @@ impl ClusterView {
         if !known.is_comparable(position) {
             *known = GtidSet::new(position.family());
         }
-        // Never coalesced: it would claim what the server has not.
+        // Never coalesced: it would credentials what the server has not.
         known.union(position);
     }
 
@@ -381,14 +381,14 @@ impl ClusterView {
 
     /// Whether something was written, nobody knows where, since the primary was asked last how far it
     /// is.
-    pub(crate) fn has_hidden(&self) -> bool {
+    pub(crate) fn has_untracked(&self) -> bool {
         self.shared.written.hidden() != Some(self.found.get())
     }
 
-    /// The primary was asked when `hidden` writes were hidden, and answered `frontier`.
-    pub(crate) fn found(&self, hidden: u64, frontier: &GtidSet) {
+    /// The primary was asked when `hidden` writes were hidden, and answered `primary_position`.
+    pub(crate) fn found(&self, hidden: u64, primary_position: &GtidSet) {
         if self.found.get() != hidden {
-            self.wrote(frontier);
+            self.wrote(primary_position);
             self.found.set(hidden);
         }
     }

@@ -4,10 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
-use millrace_backend::rooms::Rooms;
+use millrace_backend::buffers::BufferPool;
 use millrace_sql::{LexMode, Shapes, Statement};
 
-use crate::failover::journal::{Begun, Journal, Kept};
+use crate::failover::journal::{Journal, Kept, TransactionStart};
 use crate::statement::outcome::Outcome;
 
 /// The size of the buffers that sessions borrow; bytes.
@@ -29,9 +29,9 @@ pub(crate) struct FreeLists {
     /// At most one, for the next statement to conclude.
     outcome: Cell<Option<Box<Outcome>>>,
     /// What clients' commands are read into.
-    buffers: Rooms,
+    buffers: BufferPool,
     /// What those that are short are copied to while they are under way.
-    small_buffers: Rooms,
+    small_buffers: BufferPool,
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
     journals: RefCell<Vec<Box<Journal>>>,
     journals_kept: Kept,
@@ -43,8 +43,8 @@ impl Default for FreeLists {
             statements: RefCell::default(),
             shapes: RefCell::default(),
             outcome: Cell::default(),
-            buffers: Rooms::new(BUFFER, BUFFERS_KEPT),
-            small_buffers: Rooms::new(SMALL, SMALL_KEPT),
+            buffers: BufferPool::new(BUFFER, BUFFERS_KEPT),
+            small_buffers: BufferPool::new(SMALL, SMALL_KEPT),
             journals: RefCell::default(),
             journals_kept: Kept::default(),
         }
@@ -85,7 +85,7 @@ impl FreeLists {
     }
 
     /// The journal of a transaction that begins now; give it back with [`FreeLists::put_journal`].
-    pub(crate) fn take_journal(&self, begun: Begun) -> Box<Journal> {
+    pub(crate) fn take_journal(&self, begun: TransactionStart) -> Box<Journal> {
         let now = Instant::now();
         match self.journals.borrow_mut().pop() {
             Some(mut journal) => {

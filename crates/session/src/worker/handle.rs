@@ -46,7 +46,7 @@ pub(crate) struct Handle {
     /// The client's socket is to be looked at: the statement has run for a while.
     pub(crate) check_client: Cell<bool>,
     /// The server of the kept connection may have to be left.
-    pub(crate) uproot: Cell<bool>,
+    pub(crate) evict: Cell<bool>,
     /// The client's socket, to look at as long as the session lives.
     pub(crate) socket: RefCell<Option<Plain>>,
     /// A statement runs since this tick; 0: none.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use millrace_backend::prepared::{ById, StatementUid};
 
-use crate::image::prepared::{Alike, ClientStatement, Likeness};
+use crate::image::prepared::{ClientStatement, SharedStatement, StatementKey};
 
 /// Statements that are remembered, at most.
 const STATEMENTS_MAX: usize = 10_000;
@@ -14,7 +14,7 @@ const STATEMENTS_MAX: usize = 10_000;
 /// The statements that clients of a worker have in common.
 pub(crate) struct SharedStatements {
     next: Cell<u64>,
-    known: RefCell<HashMap<Likeness, Alike>>,
+    known: RefCell<HashMap<StatementKey, SharedStatement>>,
     /// What those that were not executed were last executed as.
     executed: RefCell<ById<StatementUid, StatementUid>>,
 }
@@ -49,22 +49,22 @@ impl SharedStatements {
         uid
     }
 
-    /// Looks at what all statements of this one's likeness have in common, their text among it.
+    /// Looks at what all statements of this one's key have in common, their text among it.
     fn alike<T>(
         &self,
         statement: &ClientStatement,
-        look: impl FnOnce(&Alike, &Rc<[u8]>) -> T,
+        look: impl FnOnce(&SharedStatement, &Rc<[u8]>) -> T,
     ) -> T {
         let mut shared = self.known.borrow_mut();
         if shared.len() >= STATEMENTS_MAX {
             // Nothing is lost but that some are prepared once more: no number is given out again.
             shared.clear();
         }
-        let likeness = statement.likeness();
-        let (text, alike) = match shared.entry(likeness) {
+        let key = statement.key();
+        let (text, alike) = match shared.entry(key) {
             hash_map::Entry::Occupied(known) => (known.key().text.clone(), known.into_mut()),
             hash_map::Entry::Vacant(place) => {
-                let alike = Alike {
+                let alike = SharedStatement {
                     uid: self.next_statement_uid(),
                     class: statement.class.clone(),
                 };

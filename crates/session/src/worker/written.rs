@@ -24,30 +24,30 @@ pub struct Written {
     /// How many writes there were whose position the server did not tell.
     hidden: AtomicU64,
     /// How many are under way that may turn out to be such.
-    concealing: AtomicU64,
+    untracked: AtomicU64,
 }
 
 /// A write that may not tell its position is under way, from before it is sent until it is known
 /// whether it has told.
 #[derive(Debug)]
-pub(crate) struct Concealing {
+pub(crate) struct UntrackedWrite {
     written: Arc<Written>,
     told: bool,
 }
 
-impl Concealing {
+impl UntrackedWrite {
     /// It has told, or changed nothing.
     pub(crate) fn told(mut self) {
         self.told = true;
     }
 }
 
-impl Drop for Concealing {
+impl Drop for UntrackedWrite {
     fn drop(&mut self) {
         if !self.told {
             self.written.hide();
         }
-        self.written.concealing.fetch_sub(1, Ordering::SeqCst);
+        self.written.untracked.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -75,7 +75,7 @@ impl Written {
             count: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             hidden: AtomicU64::new(0),
-            concealing: AtomicU64::new(0),
+            untracked: AtomicU64::new(0),
         }
     }
 
@@ -191,9 +191,9 @@ impl Written {
     }
 
     /// A write begins that may not tell its position.
-    pub(crate) fn conceal(self: &Arc<Self>) -> Concealing {
-        self.concealing.fetch_add(1, Ordering::SeqCst);
-        Concealing {
+    pub(crate) fn conceal(self: &Arc<Self>) -> UntrackedWrite {
+        self.untracked.fetch_add(1, Ordering::SeqCst);
+        UntrackedWrite {
             written: self.clone(),
             told: false,
         }
@@ -201,9 +201,9 @@ impl Written {
 
     /// How often something was written nobody knows where; none while it may be happening.
     pub(crate) fn hidden(&self) -> Option<u64> {
-        // In this order: who is no longer concealing has hidden before.
-        let concealing = self.concealing.load(Ordering::SeqCst);
-        (concealing == 0).then(|| self.hidden.load(Ordering::SeqCst))
+        // In this order: who is no longer untracked has hidden before.
+        let untracked = self.untracked.load(Ordering::SeqCst);
+        (untracked == 0).then(|| self.hidden.load(Ordering::SeqCst))
     }
 
     fn positions(&self, worker: usize) -> Option<MutexGuard<'_, Positions>> {

@@ -10,13 +10,13 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::{Counts, Monitor, MonitorOptions, World};
-use crate::chronicle;
 use crate::clock::Clock;
 use crate::connect::{Address, SharedNetwork};
 use crate::error::BackendError;
 use crate::fresh::Look;
 use crate::names::{self, Name};
 use crate::probe::{self, Followed, Probed};
+use crate::topology_log;
 
 /// What is said of a server that answers clients and not the monitor.
 const SLOW: &str = "no answer to a probe in time, but clients have answers";
@@ -36,7 +36,7 @@ const STRANGERS: usize = 16;
 
 /// What watches one server.
 #[derive(Clone)]
-pub(super) struct Eye {
+pub(super) struct ServerWatcher {
     pub(super) monitor: Arc<Monitor>,
     pub(super) id: ServerId,
     pub(super) options: Arc<MonitorOptions>,
@@ -143,7 +143,7 @@ impl Abandoned {
     }
 }
 
-impl Eye {
+impl ServerWatcher {
     pub(super) async fn watch(self) {
         let mut track = Track::default();
         loop {
@@ -321,9 +321,9 @@ impl Eye {
             return;
         }
         track.tried = Some(now);
-        let (eye, machines) = (self.clone(), track.name.machines().collect());
+        let (watcher, machines) = (self.clone(), track.name.machines().collect());
         let address = address.clone();
-        let moving = async move { eye.ask_first_of(machines, &address).await };
+        let moving = async move { watcher.ask_first_of(machines, &address).await };
         track.moving = Some(tokio::task::spawn_local(moving));
     }
 
@@ -610,7 +610,7 @@ impl Eye {
     }
 
     fn name(&self) -> String {
-        chronicle::name(&self.monitor.world.borrow().snapshot, self.id)
+        topology_log::name(&self.monitor.world.borrow().snapshot, self.id)
     }
 
     /// Waits until the server is to be asked again: when its time has come, when somebody wants it, when its name
