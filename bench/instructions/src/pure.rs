@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::rc::Rc;
 
 use anyhow::ensure;
-use millrace_backend::state::{SessionState, Step, Value, replay};
+use millrace_backend::state::{SessionState, Step, Value, difference};
 use millrace_protocol::command::{COM_STMT_CLOSE, Command, encode_command, encode_query};
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, packet};
@@ -208,12 +208,12 @@ pub(crate) fn state_difference(count: u32) -> anyhow::Result<()> {
         ("foreign_key_checks", "OFF"),
     ]);
     let (mut out, mut steps) = (Vec::new(), Vec::new());
-    replay(&from, &to, true, &mut out, &mut steps);
+    difference(&from, &to, true, &mut out, &mut steps);
     ensure!(steps == [Step::Set], "the difference is {steps:?}");
     repeat(count, |_| {
         // As a statement's setup does, with buffers of its own.
         let (mut out, mut steps) = (Vec::new(), Vec::new());
-        replay(black_box(&from), black_box(&to), true, &mut out, &mut steps);
+        difference(black_box(&from), black_box(&to), true, &mut out, &mut steps);
         black_box((out, steps));
     });
     Ok(())

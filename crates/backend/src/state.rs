@@ -399,7 +399,7 @@ pub enum Step {
 
 /// Appends the commands that turn `from` into `to` and names them in order. `to` has a database
 /// where `from` has one: there is no command that takes it away.
-pub fn replay(
+pub fn difference(
     from: &SessionState,
     to: &SessionState,
     attributes: bool,
@@ -792,7 +792,7 @@ mod tests {
     fn nothing_to_do_costs_nothing() {
         let (mut out, mut steps) = (Vec::new(), Vec::new());
         let same = state("a", &[("sql_mode", "ANSI")]);
-        replay(&same, &same, true, &mut out, &mut steps);
+        difference(&same, &same, true, &mut out, &mut steps);
         assert!(out.is_empty() && steps.is_empty());
     }
 }

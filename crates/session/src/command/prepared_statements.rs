@@ -1,5 +1,6 @@
 //! The commands around statements: prepared statements, COM_RESET_CONNECTION, COM_CHANGE_USER.
 
+use crate::statement::execution::metric_kind;
 use crate::statement::request::Task;
 use std::rc::Rc;
 
@@ -258,7 +259,7 @@ impl Session {
         }
         let server = lease.server;
         self.conclude(lease, &request, &text).await?;
-        let kind = crate::command::metric_kind(class.kind);
+        let kind = metric_kind(class.kind);
         let metrics = self.worker.metrics();
         let elapsed = begun.elapsed();
         metrics.statement(Some(server.index()), kind, elapsed);
@@ -316,7 +317,7 @@ impl Session {
         }
         let server = lease.server;
         self.conclude(lease, &asked, &text).await?;
-        let kind = crate::command::metric_kind(class.kind);
+        let kind = metric_kind(class.kind);
         let metrics = self.worker.metrics();
         metrics.statement(Some(server.index()), kind, begun.elapsed());
         Ok(())

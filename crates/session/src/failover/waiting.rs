@@ -14,11 +14,11 @@ use millrace_routing::{NoServer, Target, is_for_primary};
 use millrace_sql::Kind;
 use millrace_topology::ServerId;
 
-use crate::command::{RouteOutcome, metric_kind};
 use crate::error::{Abort, ClientError};
 use crate::failover::journal::Unreplayable;
 use crate::failover::wait_queue::{HeldStatement, Lane, Place};
 use crate::session::Session;
+use crate::statement::execution::{RouteOutcome, metric_kind};
 use crate::statement::request::{Main, Request};
 use crate::worker::Worker;
 

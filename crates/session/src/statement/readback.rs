@@ -16,7 +16,7 @@ use millrace_topology::{GtidSet, Waits};
 use crate::image::pins::Cause;
 use crate::image::user_variables;
 use crate::session::Session;
-use crate::statement::fold::{KEEPS_CONNECTION, name_collation};
+use crate::statement::fold_variables::{KEEPS_CONNECTION, name_collation};
 use crate::statement::outcome::Outcome;
 use crate::statement::setup::CLEAR_DIAGNOSTICS;
 use crate::worker::learnt::CollationKey;

@@ -15,12 +15,10 @@ use millrace_protocol::command::COM_SET_OPTION;
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::first_value;
-use millrace_sql::{Access, Flags, Kind, Statement, TableUse, Traits};
-use millrace_topology::{GtidSet, ServerId, Waits};
-use tracing::info;
+use millrace_sql::{Access, Flags, Kind, Statement, Traits};
+use millrace_topology::{GtidSet, Waits};
 
 use crate::error::{Abort, ClientError};
-use crate::image::last::IdBefore;
 use crate::image::transaction::Transaction;
 use crate::image::user_variables;
 use crate::session::Session;
@@ -249,7 +247,12 @@ impl Session {
     }
 
     /// Brings the connection to `target`, unless it is there.
-    pub(crate) fn apply_state(&self, lease: &mut Lease, target: &Rc<SessionState>, setup: &mut Setup) {
+    pub(crate) fn apply_state(
+        &self,
+        lease: &mut Lease,
+        target: &Rc<SessionState>,
+        setup: &mut Setup,
+    ) {
         if Rc::ptr_eq(&lease.state, target) {
             return;
         }
@@ -328,7 +331,7 @@ impl Session {
 
     /// Whether user variables and SQL-level prepared statements matter to the statement: it
     /// names some, or may run stored code that does.
-    fn needs_private(&self, request: &Request<'_>) -> bool {
+    pub(super) fn needs_private(&self, request: &Request<'_>) -> bool {
         let names = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS;
         let class = request.class;
         class.flags.intersects(names)
@@ -349,293 +352,6 @@ impl Session {
             || self.image.autocommit_off()
             || class.flags.intersects(keeps)
             || !class.is(Traits::LEAVES_NOTHING)
-    }
-
-    pub(crate) fn needs_insert_id(&self, request: &Request<'_>) -> bool {
-        let class = request.class;
-        let flags = Flags::USES_LAST_INSERT_ID | Flags::SETS_LAST_INSERT_ID | Flags::RETURNING;
-        // Lists of variables show it too. Before what is measured, all that it may need is set.
-        class
-            .flags
-            .intersects(flags | Flags::SHOWS_VARIABLES | Flags::MEASURES)
-            || !class.functions.is_empty()
-            || (class.kind == Kind::Select && self.image.vars.switches.names_last_row)
-            || class.is(Traits::GENERATES_ID)
-            || (request.access == Access::Write
-                && self.worker.cluster.catalogue().triggers().last_insert_id)
-    }
-
-    /// The statement may set LAST_INSERT_ID() but does not use it, and what it makes of it can be
-    /// told from what the connection holds now: nothing has to be set before it.
-    fn keeps_insert_id(&mut self, lease: &Lease, request: &Request<'_>) -> bool {
-        let class = request.class;
-        let uses = Flags::USES_LAST_INSERT_ID
-            | Flags::SETS_LAST_INSERT_ID
-            | Flags::RETURNING
-            | Flags::TRUNCATED;
-        let plain = matches!(class.kind, Kind::Insert | Kind::Replace)
-            && !class.flags.intersects(uses)
-            && class.functions.is_empty()
-            && class
-                .tables
-                .iter()
-                .all(|table| table.usage == TableUse::Write)
-            && !self.image.vars.switches.names_last_row
-            && !self.worker.cluster.catalogue().triggers().last_insert_id;
-        if !plain {
-            return false;
-        }
-        self.image.last.collect_saved();
-        match self.image.last.insert_id.at {
-            Some(_) => {
-                lease
-                    .books
-                    .holds(self.handle.uid, self.image.last.insert_id.at)
-                    && self.image.last.insert_id.before != IdBefore::Unknown
-            }
-            None => IdBefore::blank(lease.books.insert_id()) != IdBefore::Unknown,
-        }
-    }
-
-    /// Whether the statement would show messages that are not this session's, or no longer: there are
-    /// none for it to show.
-    fn sees_old_messages(&self, lease: &Lease, request: &Request<'_>) -> bool {
-        match request.class.kind {
-            Kind::Diagnostics => true,
-            // One of several may ask.
-            Kind::Multi => {
-                lease.books.is_of(self.handle.uid)
-                    && lease.books.unread().diagnostics
-                    && self.image.last.messages.at.is_none()
-            }
-            _ => false,
-        }
-    }
-
-    /// Makes FOUND_ROWS() and ROW_COUNT() on another connection what they are for the session,
-    /// as far as a statement without effect can. `asked`: something else
-    /// was run on this one since.
-    fn restore_counts(&mut self, lease: &Lease, class: &Statement, asked: bool, setup: &mut Setup) {
-        const ROWS_MAX: u64 = 64;
-        let uid = self.handle.uid;
-        let here = Some(lease.books.last_statement());
-        let mine = lease.books.is_of(uid);
-        let rows_here = mine && self.image.last.found_rows.at == here && !asked;
-        // What goes ahead of the statement has a count of its own.
-        let count_here = mine
-            && self.image.last.server == Some(lease.server)
-            && lease.books.last_seq() == self.image.last.seq
-            && setup.bytes.is_empty()
-            && !asked;
-        let needs_rows = class.flags.contains(Flags::USES_FOUND_ROWS) && !rows_here;
-        let needs_count = class.flags.contains(Flags::USES_ROW_COUNT) && !count_here;
-        if !needs_rows && !needs_count {
-            return;
-        }
-        self.image.last.collect_saved();
-        if needs_rows && self.image.last.found_rows.count <= ROWS_MAX
-            || needs_count && self.image.last.row_count < 0
-        {
-            let mut text = b"SELECT 1".to_vec();
-            match self.image.last.found_rows.count {
-                0 => text.extend_from_slice(b" LIMIT 0"),
-                rows => {
-                    let rows = rows.min(ROWS_MAX);
-                    (1..rows).for_each(|_| text.extend_from_slice(b" UNION ALL SELECT 1"));
-                    text.extend_from_slice(format!(" LIMIT {rows}").as_bytes());
-                }
-            }
-            setup.query(lease, &text);
-        }
-        if self.image.last.row_count == 0 {
-            // On MySQL, DO would change FOUND_ROWS() (observed).
-            setup.query(lease, b"SET @@session.sql_notes=@@session.sql_notes");
-        }
-    }
-
-    /// Gives the connection the session's LAST_INSERT_ID().
-    async fn restore_insert_id(
-        &mut self,
-        lease: &mut Lease,
-        setup: &mut Setup,
-    ) -> Result<(), BackendError> {
-        let uid = self.handle.uid;
-        self.image.last.collect_saved();
-        if let Some((server, seq)) = self.image.last.insert_id.at {
-            if lease.books.holds(uid, Some((server, seq))) {
-                if self.image.last.insert_id.before == IdBefore::Own {
-                    return Ok(());
-                }
-                if !setup.bytes.is_empty() {
-                    self.run_steps(lease, setup).await?;
-                }
-                self.read_insert_id(lease).await;
-            }
-            if self.image.last.insert_id.at.is_some()
-                && let Some(mut own) = self.take_own(server, seq)
-            {
-                if own.books.unread().diagnostics || own.books.unread().found_rows {
-                    // To read the number would lose them.
-                    self.save_own_diagnostics(&mut own).await;
-                }
-                self.read_insert_id(&mut own).await;
-                own.give_back();
-            }
-            if self.image.last.insert_id.at.take().is_some() {
-                // Its connection is gone: the OK packet's number has to do. Many an OK tells none.
-                if self.image.last.insert_id.seen != 0 {
-                    self.image.last.insert_id.value = self.image.last.insert_id.seen;
-                }
-            }
-        }
-        if lease.books.insert_id() != Some(self.image.last.insert_id.value) {
-            let text = format!(
-                "SET @@session.image.last.insert_id.value={}",
-                self.image.last.insert_id.value
-            );
-            setup.query(lease, text.as_bytes());
-            lease.books.set_insert_id(self.image.last.insert_id.value);
-        }
-        Ok(())
-    }
-
-    async fn read_insert_id(&mut self, own: &mut Lease) {
-        let rows = own
-            .query("SELECT CAST(LAST_INSERT_ID() AS UNSIGNED) LIMIT 1")
-            .await;
-        let id = rows.ok().and_then(|rows| number(&rows, 0));
-        match id {
-            Some(id) => {
-                self.image.last.insert_id.settle(id);
-                own.books.set_insert_id(id);
-                own.books.read_insert_id();
-            }
-            None => own.broken = true,
-        }
-    }
-
-    /// Whether the connection holds another session's user variables, or old ones of this session's,
-    /// and the statement could see them.
-    pub(crate) fn sees_foreign(&self, lease: &Lease, request: &Request<'_>) -> bool {
-        let uid = self.handle.uid;
-        let foreign = lease
-            .books
-            .has_foreign_variables(uid, self.image.vars.private.version);
-        if !foreign || !self.handle.pins.is_empty() {
-            return false;
-        }
-        let asks_about_own = request.class.kind == Kind::Diagnostics
-            && lease.books.holds(uid, self.image.last.messages.at);
-        !asks_about_own && self.needs_private(request)
-    }
-
-    /// Whether something was set on the connection that only a reset certainly takes back.
-    pub(crate) fn needs_reset(&self, lease: &Lease) -> bool {
-        !Rc::ptr_eq(&lease.state, &self.image.vars.state)
-            && self.handle.pins.is_empty()
-            && state::needs_reset(&lease.state, &self.image.vars.state)
-    }
-
-    /// The primary has refused the session's state on another connection than the one it was set on:
-    /// the account may have lost a privilege. The session goes on without what a new login could not
-    /// set. True where the statement may be tried again.
-    pub(crate) async fn forgo_state(&mut self, server: ServerId) -> bool {
-        let primary = self.worker.cluster.primary();
-        if primary != Some(server) || std::mem::replace(&mut self.running.route.forgone, true) {
-            return false;
-        }
-        let (pool, version) = (self.pool(server), self.version_on(server));
-        let (uid, state) = (self.handle.uid, self.image.vars.state.clone());
-        let Ok(mut lease) = pool.take(uid, &state, version).await else {
-            return false;
-        };
-        let refused = self.refused_variables(&mut lease, &state).await;
-        lease.books.disown();
-        lease.broken |= refused.is_err();
-        lease.give_back();
-        let Ok(refused) = refused else {
-            return false;
-        };
-        if !refused.is_empty() {
-            let user = String::from_utf8_lossy(&self.client.identity.account.user).into_owned();
-            let variables = refused.join(",");
-            info!(
-                user,
-                variables,
-                "a session goes on without variables that its account may not set any more"
-            );
-            self.change_state(|state| refused.iter().for_each(|name| state.unset(name)));
-        }
-        true
-    }
-
-    /// Which variables of a state the server refuses; each is tried alone.
-    async fn refused_variables(
-        &mut self,
-        lease: &mut Lease,
-        wanted: &Rc<SessionState>,
-    ) -> Result<Vec<Box<str>>, BackendError> {
-        self.save_for_last_user(lease).await;
-        let facts = lease.server_facts();
-        let fresh = lease.reset(&facts).await?;
-        lease.state = self.worker.states.share(fresh);
-        let mut refused = Vec::new();
-        for (name, value) in &wanted.variables {
-            let mut next = SessionState::clone(&lease.state);
-            next.set(name, value.clone());
-            let (mut bytes, mut steps) = (Vec::new(), Vec::new());
-            let attributes = lease.has_attributes();
-            state::difference(&lease.state, &next, attributes, &mut bytes, &mut steps);
-            lease.send(&bytes, steps.len()).await?;
-            let mut taken = true;
-            for _ in steps {
-                match lease.read_answer(Expect::Query).await {
-                    Ok(_) => {}
-                    Err(BackendError::Server(_)) => taken = false,
-                    Err(error) => return Err(error),
-                }
-            }
-            match taken {
-                true => lease.state = self.worker.states.share(next),
-                false => refused.push(name.clone()),
-            }
-        }
-        Ok(refused)
-    }
-
-    /// Whether a cluster's node would not wait on the connection, now or after the reset that it needs.
-    pub(crate) fn is_deaf(&self, lease: &Lease, request: &Request<'_>) -> bool {
-        self.worker.cluster.waits_of(lease.server) == Waits::Cluster
-            && (lease.deaf || self.sees_foreign(lease, request) || self.needs_reset(lease))
-    }
-
-    /// Closes such a connection, once what sessions may still ask about is saved.
-    pub(crate) async fn part_with_deaf(&mut self, mut lease: Lease) {
-        // Where that fails it is closed all the same.
-        let _ = self.clear_foreign(&mut lease).await;
-        lease.broken = true;
-        self.put_back(lease);
-    }
-
-    /// Resets a connection that holds what a statement must not see.
-    pub(crate) async fn clear_foreign(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
-        let uid = self.handle.uid;
-        let mut setup = Setup::default();
-        if lease.books.is_missed_by_other(uid) {
-            self.save_unread(lease, &mut setup);
-            self.run_steps(lease, &mut setup).await?;
-        } else if lease.books.is_of(uid) {
-            // These go with the rest.
-            self.save_own_diagnostics(lease).await;
-            if self.image.last.insert_id.at == Some(lease.books.last_statement()) {
-                self.read_insert_id(lease).await;
-            }
-            lease.books.ended();
-        }
-        let facts = lease.server_facts();
-        let state = lease.reset(&facts).await?;
-        lease.state = self.worker.states.share(state);
-        Ok(())
     }
 
     /// The SQL-level prepared statement that the request executes or closes, by name.

@@ -15,7 +15,7 @@ use crate::failover::recording::is_replayable_outside;
 use crate::image::transaction::Transaction;
 use crate::image::user_variables::variable_name;
 use crate::session::Session;
-use crate::statement::fold::KEEPS_CONNECTION;
+use crate::statement::fold_variables::KEEPS_CONNECTION;
 use crate::statement::request::{Main, Request};
 
 /// How long after its loss the primary is waited for by what would keep its connection: a transaction

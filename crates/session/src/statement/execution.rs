@@ -1,0 +1,526 @@
+//! One statement, from the choice of servers to its answer: on the connection that the session keeps, on the one that
+//! the statement asks about, or on the first server that takes it; and again where none did.
+
+use crate::error::{Abort, ClientError};
+use crate::failover::journal::Unreplayable;
+use crate::failover::wait_queue::Place;
+use crate::image::last::IdBefore;
+use crate::image::sequences::asks_drawn;
+use crate::session::Session;
+use crate::statement::attempt::AttemptOutcome;
+use crate::statement::refusals::is_full;
+use crate::statement::request::{Main, Request};
+use crate::statement::rule_actions::{demands, too_slow};
+use millrace_backend::pool::Lease;
+use millrace_metrics::StatementKind;
+use millrace_protocol::command::Command;
+use millrace_protocol::packet;
+use millrace_routing::{Catalogue, Reason, Target};
+use millrace_sql::{Access, Flags, HandlerOp, Kind, Statement, classify, parts};
+use millrace_topology::ServerId;
+use std::time::Instant;
+
+/// What came of trying the servers that there are.
+pub(crate) enum RouteOutcome {
+    /// One has answered.
+    Answered(Lease),
+    /// None did, but may in a moment.
+    NotYet(ClientError),
+}
+
+/// Whether the request creates or changes stored code.
+fn defines_code(request: &Request<'_>) -> bool {
+    let class = request.runs();
+    class.flags.contains(Flags::STORED_CODE) && !request.prepares()
+}
+
+/// What a statement is counted as.
+pub(crate) fn metric_kind(kind: Kind) -> StatementKind {
+    match kind {
+        Kind::Select
+        | Kind::Show(_)
+        | Kind::Explain { .. }
+        | Kind::Help
+        | Kind::Command
+        | Kind::Diagnostics
+        | Kind::Handler(HandlerOp::Read) => StatementKind::Read,
+        Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete | Kind::LoadData { .. } => {
+            StatementKind::Write
+        }
+        Kind::Ddl => StatementKind::Ddl,
+        Kind::Call => StatementKind::Call,
+        Kind::Begin
+        | Kind::Commit
+        | Kind::Rollback
+        | Kind::Savepoint
+        | Kind::ReleaseSavepoint
+        | Kind::RollbackTo
+        | Kind::Xa(_)
+        | Kind::SetTransaction => StatementKind::Transaction,
+        Kind::Set
+        | Kind::Use
+        | Kind::Prepare
+        | Kind::Execute { .. }
+        | Kind::Deallocate
+        | Kind::SetRole => StatementKind::Session,
+        _ => StatementKind::Other,
+    }
+}
+
+impl Session {
+    /// What a statement needs, with stored routines and views looked at.
+    pub(crate) fn access(&self, class: &Statement, text: &[u8]) -> Access {
+        if class.functions.is_empty() && class.access == Access::Write {
+            return Access::Write;
+        }
+        if self.worker.cluster.is_catalogue_stale() && self.names_touched(class, text) {
+            return Access::Write;
+        }
+        let catalogue = self.worker.cluster.catalogue();
+        let access = catalogue.effective_access(class, text, &self.image.vars.state.database);
+        // What sets session state may come to keep its connection, and a kept one must be able
+        // to take whatever comes next.
+        let keeps = access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
+        // `id IS NULL` then finds the row last inserted, which only the primary knows.
+        let finds_last = class.kind == Kind::Select && self.image.vars.switches.finds_last_row;
+        if keeps || finds_last {
+            access.max(Access::PrimaryRead)
+        } else {
+            access
+        }
+    }
+
+    /// Whether the statement names stored code that DDL has touched since it was read.
+    pub(crate) fn names_touched(&self, class: &Statement, text: &[u8]) -> bool {
+        let database = &self.image.vars.state.database;
+        self.worker.cluster.names_touched(class, text, database)
+    }
+
+    /// A write is about to be sent: from now on until its outcome is known, others' reads and writes may have to
+    /// reckon with it. Not while it waits for its place.
+    pub(crate) fn begin_write(&mut self, request: &Request<'_>) {
+        if self.running.untracked.is_none() && self.may_be_untracked(request) {
+            self.running.untracked = Some(self.worker.shared.written.conceal());
+        }
+        if self.running.touching.is_none() && defines_code(request) {
+            self.touch(request);
+        }
+    }
+
+    /// Notes which stored code the request is about to define: what it means is not known until it was read.
+    fn touch(&mut self, request: &Request<'_>) {
+        let mut names = Vec::new();
+        match (request.inner, &request.main) {
+            (Some((inner, body)), _) => self.add_touched(inner, body, &mut names),
+            (None, Main::Execute { id, .. }) => {
+                if let Some(statement) = self.image.statements.get(*id) {
+                    self.add_touched(&statement.class, &statement.text, &mut names);
+                }
+            }
+            (None, Main::Packet(packet)) => {
+                let payload = packet::payload(packet);
+                if let Ok(Command::Query(query)) =
+                    Command::parse(&payload, self.client.capabilities)
+                {
+                    self.add_touched(request.class, query.text, &mut names);
+                }
+            }
+        }
+        let touched = self.worker.shared.monitor.touched();
+        self.running.touching = Some(touched.begin(names));
+    }
+
+    fn add_touched(&self, class: &Statement, text: &[u8], names: &mut Vec<Box<[u8]>>) {
+        let database = &self.image.vars.state.database;
+        if class.kind != Kind::Multi {
+            names.extend(Catalogue::touched(class, text, database));
+            return;
+        }
+        let mut part = self.worker.lists.take_statement();
+        for span in parts(text, &self.image.vars.lex) {
+            let text = span.of(text);
+            classify(text, &self.image.vars.lex, &mut part);
+            if part.flags.contains(Flags::STORED_CODE) {
+                names.extend(Catalogue::touched(&part, text, database));
+            }
+        }
+        self.worker.lists.put_statement(part);
+    }
+
+    /// Runs a statement where it belongs and takes in what it changed.
+    pub(crate) async fn statement(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Result<(), Abort> {
+        // Not in the future, which is to be small.
+        self.running.begun = Instant::now();
+        self.running.runs_since.set(self.running.begun);
+        let lease = self.run_somewhere(request).await?;
+        let server = lease.server;
+        self.conclude(lease, request, text).await?;
+        let kind = metric_kind(request.class.kind);
+        let elapsed = self.running.begun.elapsed();
+        self.worker
+            .metrics()
+            .statement(Some(server.index()), kind, elapsed);
+        if request.access == Access::Read {
+            self.worker.cluster.servers.of(server).responded(elapsed);
+        }
+        Ok(())
+    }
+
+    /// Tries the servers that may run the request, in order, until one has answered.
+    pub(crate) async fn run_somewhere(&mut self, request: &Request<'_>) -> Result<Lease, Abort> {
+        self.running
+            .route
+            .begin(self.level_for(request), request.directions.as_ref());
+        if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
+            Box::pin(self.obey(request, directions)).await?;
+        }
+        if asks_drawn(request)
+            && let Some(lease) = self.drawing_connection()?
+        {
+            self.running.route.server = Some(lease.server);
+            if let Some(lease) = Box::pin(self.run_on_own(lease, request)).await? {
+                return Ok(lease);
+            }
+        }
+        if let Some(mut lease) = self.lease.take() {
+            lease.begin();
+            self.running.route.server = Some(lease.server);
+            if let Some(lease) = Box::pin(self.run_on_kept(lease, request)).await? {
+                return Ok(lease);
+            }
+        } else if self.image.tx.replay.is_some() {
+            self.resume(request)?;
+        } else if let Some(lease) = self.own_connection(request) {
+            self.running.route.server = Some(lease.server);
+            if let Some(lease) = Box::pin(self.run_on_own(lease, request)).await? {
+                return Ok(lease);
+            }
+        }
+        self.image.reads.primary_position = None;
+        if self.needs_primary_position(request) {
+            Box::pin(self.ask_frontier()).await;
+        } else if let Some(stuck) = self.is_stuck(request) {
+            Box::pin(self.come_loose(stuck)).await;
+        }
+        if self.must_queue(request) {
+            return Box::pin(self.hold(request, None)).await;
+        }
+        loop {
+            match self.try_servers(request, None).await? {
+                RouteOutcome::Answered(lease) => return Ok(lease),
+                RouteOutcome::NotYet(_) if self.running.route.is_tried_anew() => {}
+                RouteOutcome::NotYet(why) => return Box::pin(self.hold(request, Some(why))).await,
+            }
+        }
+    }
+
+    /// Tries the servers that may run the request now, in order, until one has answered. `place`: its
+    /// own among the statements that wait.
+    pub(crate) async fn try_servers(
+        &mut self,
+        request: &Request<'_>,
+        place: Option<&Place>,
+    ) -> Result<RouteOutcome, Abort> {
+        let mut candidates = match self.candidates(request) {
+            Ok(candidates) => candidates,
+            Err(why) => return Ok(RouteOutcome::NotYet(why)),
+        };
+        let mut refusal = None;
+        let mut by_replica = false;
+        let mut at = 0;
+        while let Some(candidate) = candidates.get(at).copied() {
+            let pool = self.pool_for(candidate.server, request.class);
+            let state = self.image.vars.state.clone();
+            // In one expression: what has a name of its own takes room until the statement ends.
+            let mut lease = match self.take_idle(candidate.server, &pool, &state, request) {
+                Some(lease) => lease,
+                None if self.is_passed_by(request, &pool, &mut candidates, at) => continue,
+                None => match self
+                    .take_lease(
+                        candidate.server,
+                        &pool,
+                        &state,
+                        request,
+                        at + 1 == candidates.len(),
+                    )
+                    .await
+                {
+                    Ok(lease) => lease,
+                    // A server's word on the account's limit; who has waited for a place has waited.
+                    Err(Abort::Error(why))
+                        if why.side == millrace_metrics::Side::Server
+                            && self.looks_further(request, &pool, &mut candidates, at) =>
+                    {
+                        continue;
+                    }
+                    Err(Abort::Error(why)) if !self.was_killed() => {
+                        by_replica = self.may_be_late(candidate.server, &why);
+                        refusal = Some(why);
+                        at += 1;
+                        continue;
+                    }
+                    Err(failure) => return Err(failure),
+                },
+            };
+            if candidate.wait && self.is_deaf(&lease, request) {
+                // Another of the same server's, or a new one.
+                Box::pin(self.part_with_deaf(lease)).await;
+                continue;
+            }
+            at += 1;
+            if let Some(place) = place {
+                place.connected();
+            }
+            self.note_version(&lease);
+            self.handle.on.set(Some((lease.server, lease.thread_id)));
+            (self.running.route.server, self.running.route.waited) =
+                (Some(lease.server), candidate.wait);
+            if self.handle.interrupted.get() {
+                self.put_back(lease);
+                return Err(self.interrupted().await);
+            }
+            match self.attempt(&mut lease, request, candidate.wait).await {
+                Ok(AttemptOutcome::Done) => return Ok(RouteOutcome::Answered(lease)),
+                // It was the session's own by then: its transaction had been run again there.
+                Ok(AttemptOutcome::Gone { why, sent }) => {
+                    let leaving = self.leave(lease, request, why, sent);
+                    return Ok(RouteOutcome::NotYet(Box::pin(leaving).await?));
+                }
+                Ok(AttemptOutcome::Lacks(answer)) => {
+                    self.put_back(lease);
+                    return Box::pin(self.ask_primary(request, answer)).await;
+                }
+                Ok(AttemptOutcome::Elsewhere(answer)) => {
+                    // The server has taken a KILL for what went ahead of the statement.
+                    let killed = self.handle.tainted.get() && answer.error.code == 1317;
+                    self.running.route.refused = self.running.route.refused.saturating_add(1);
+                    by_replica = self.may_be_late(candidate.server, &answer);
+                    refusal = Some(answer);
+                    self.put_back(lease);
+                    if killed || self.handle.interrupted.get() {
+                        return Err(self.interrupted().await);
+                    }
+                    if std::mem::take(&mut self.running.route.state_refused)
+                        && Box::pin(self.forgo_state(candidate.server)).await
+                    {
+                        return Box::pin(self.try_servers(request, place)).await;
+                    }
+                }
+                Err(failure) => {
+                    self.part_after(lease);
+                    return Err(failure);
+                }
+            }
+        }
+        match refusal {
+            Some(why) if why.passing => Ok(RouteOutcome::NotYet(why)),
+            Some(why) if !by_replica && self.does_without_database(request, &why) => {
+                Box::pin(self.try_servers(request, place)).await
+            }
+            Some(why)
+                if by_replica
+                    && self.image.tx.replay.is_none()
+                    && self.client.target == Target::Auto =>
+            {
+                Box::pin(self.ask_primary(request, why)).await
+            }
+            Some(_) if self.image.tx.replay.is_some() => {
+                Err(self.lose_transaction(Unreplayable::NoServer))
+            }
+            Some(why) => Err(why.into()),
+            None => Err(Abort::Ended),
+        }
+    }
+
+    /// Whether a refusal is the word of a replica, which may lack the session's database, its account or a
+    /// setting of it because it is late.
+    pub(crate) fn may_be_late(&self, server: ServerId, why: &ClientError) -> bool {
+        let primary = self.worker.cluster.primary();
+        why.side == millrace_metrics::Side::Server
+            && !is_full(why)
+            && primary.is_some_and(|primary| primary != server)
+    }
+
+    /// A replica may lack what the statement names: the primary's answer is the one that counts, also where it
+    /// has to be waited for. Where there is no primary, the replica's is all there is.
+    async fn ask_primary(
+        &mut self,
+        request: &Request<'_>,
+        answer: ClientError,
+    ) -> Result<RouteOutcome, Abort> {
+        self.running.route.refused = self.running.route.refused.saturating_add(1);
+        let Some(primary) = self.worker.cluster.primary() else {
+            return Err(answer.into());
+        };
+        let pool = self.pool_for(primary, request.class);
+        let state = self.image.vars.state.clone();
+        // The replica may have shown the session more than the primary has.
+        let wait = self.may_primary_lag(request);
+        let mut lease = loop {
+            let taken = match self.take_idle(primary, &pool, &state, request) {
+                Some(lease) => Ok(lease),
+                None => {
+                    let taking = self.take_lease(primary, &pool, &state, request, true);
+                    taking.await
+                }
+            };
+            match taken {
+                Ok(lease) if wait && self.is_deaf(&lease, request) => {
+                    self.part_with_deaf(lease).await;
+                }
+                Ok(lease) => break lease,
+                Err(Abort::Error(why)) if why.passing && !self.was_killed() => {
+                    return Ok(RouteOutcome::NotYet(why));
+                }
+                Err(failure) => return Err(failure),
+            }
+        };
+        self.note_version(&lease);
+        self.handle.on.set(Some((lease.server, lease.thread_id)));
+        (self.running.route.server, self.running.route.waited) = (Some(lease.server), wait);
+        self.running.route.reason = Some(Reason::ReplicaLacks);
+        if self.handle.interrupted.get() {
+            self.put_back(lease);
+            return Err(self.interrupted().await);
+        }
+        match self.attempt(&mut lease, request, wait).await {
+            Ok(AttemptOutcome::Done) => Ok(RouteOutcome::Answered(lease)),
+            Ok(AttemptOutcome::Gone { why, sent }) => {
+                let leaving = self.leave(lease, request, why, sent);
+                Ok(RouteOutcome::NotYet(leaving.await?))
+            }
+            Ok(AttemptOutcome::Elsewhere(told) | AttemptOutcome::Lacks(told)) => {
+                self.put_back(lease);
+                match told.passing {
+                    true => Ok(RouteOutcome::NotYet(told)),
+                    false if self.does_without_database(request, &told) => {
+                        Box::pin(self.try_servers(request, None)).await
+                    }
+                    // An error that the primary gave before the statement, while it was being prepared, counts.
+                    false => Err(told.into()),
+                }
+            }
+            Err(failure) => {
+                self.part_after(lease);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Parts with a connection on which a statement failed before it was run. A transaction that had
+    /// just been run again there stays with it.
+    fn part_after(&mut self, lease: Lease) {
+        if self.lease_is_kept() && lease.is_clean() {
+            self.keep(lease);
+            return;
+        }
+        if self.lease_is_kept() {
+            self.end_transaction();
+        }
+        self.put_back(lease);
+    }
+
+    /// Runs the request on the connection that the session keeps; none where that has to be left and
+    /// another will do.
+    async fn run_on_kept(
+        &mut self,
+        mut lease: Lease,
+        request: &Request<'_>,
+    ) -> Result<Option<Lease>, Abort> {
+        let (why, sent) = match self.reason_to_leave(&mut lease, request) {
+            Some(why) => (why, false),
+            None => match self.attempt(&mut lease, request, false).await {
+                Ok(AttemptOutcome::Done) => return Ok(Some(lease)),
+                Ok(AttemptOutcome::Gone { why, sent }) => (why, sent),
+                // Refused, and the connection is as it was.
+                Ok(AttemptOutcome::Elsewhere(answer) | AttemptOutcome::Lacks(answer))
+                    if lease.is_clean() =>
+                {
+                    self.keep(lease);
+                    return Err(Abort::Error(answer));
+                }
+                // It broke before the statement was sent.
+                Ok(AttemptOutcome::Elsewhere(answer)) if answer.passing => (answer, false),
+                Ok(AttemptOutcome::Elsewhere(answer) | AttemptOutcome::Lacks(answer)) => {
+                    return Err(Abort::Fatal(answer));
+                }
+                Err(failure) => {
+                    if lease.is_clean() {
+                        self.keep(lease);
+                    }
+                    return Err(failure);
+                }
+            },
+        };
+        self.leave(lease, request, why, sent).await?;
+        Ok(None)
+    }
+
+    /// A statement about the session's last one runs on the connection of the last one, if
+    /// nobody else has used that since.
+    fn own_connection(&mut self, request: &Request<'_>) -> Option<Lease> {
+        let class = request.class;
+        let about_messages =
+            class.kind == Kind::Diagnostics || class.flags.contains(Flags::USES_WARNING_COUNT);
+        let (server, seq) = if about_messages {
+            self.image.last.diagnosed(class)?
+        } else if class.flags.contains(Flags::USES_ROW_COUNT) {
+            (self.image.last.server?, self.image.last.seq)
+        } else if class.flags.contains(Flags::USES_FOUND_ROWS) {
+            self.image.last.found_rows.at?
+        } else if class.flags.contains(Flags::USES_LAST_INSERT_ID)
+            && self.image.last.insert_id.before != IdBefore::Unknown
+        {
+            self.image.last.insert_id.at?
+        } else {
+            return None;
+        };
+        if !self.suits(server, class, request.access) {
+            return None;
+        }
+        self.pool(server).try_take_own(self.handle.uid, seq)
+    }
+
+    /// What becomes of a statement that was killed before a server ran it.
+    pub(crate) async fn interrupted(&self) -> Abort {
+        if self.is_killed().await {
+            return Abort::Ended;
+        }
+        if self.handle.timed_out.take() {
+            return too_slow().into();
+        }
+        ClientError::client(1317, b"70100", "Query execution was interrupted").into()
+    }
+
+    /// None where the connection is gone and the statement was not run: another will have to do.
+    async fn run_on_own(
+        &mut self,
+        mut lease: Lease,
+        request: &Request<'_>,
+    ) -> Result<Option<Lease>, Abort> {
+        self.handle.on.set(Some((lease.server, lease.thread_id)));
+        match self.attempt(&mut lease, request, false).await {
+            Ok(AttemptOutcome::Done) => Ok(Some(lease)),
+            Ok(AttemptOutcome::Lacks(_)) => {
+                self.put_back(lease);
+                Ok(None)
+            }
+            Ok(AttemptOutcome::Elsewhere(answer) | AttemptOutcome::Gone { why: answer, .. }) => {
+                self.put_back(lease);
+                if answer.passing {
+                    Ok(None)
+                } else {
+                    Err(Abort::Error(answer))
+                }
+            }
+            Err(failure) => {
+                self.put_back(lease);
+                Err(failure)
+            }
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! A statement that its server refused, or whose connection broke: what the client is told, and whether another server
+//! may have it.
+
+use crate::error::{Abort, ClientError};
+use crate::failover::replay::commits;
+use crate::session::Session;
+use crate::statement::attempt::AttemptOutcome;
+use crate::statement::attempt::{PAUSES, is_plain_execution, opens_cursor};
+use crate::statement::ended::Stake;
+use crate::statement::refusals::{Meaning, Refusals, meaning};
+use crate::statement::relay::{Plan, RelayOutcome};
+use crate::statement::request::Main;
+use crate::statement::request::Request;
+use crate::statement::rule_actions::tell_server;
+use millrace_backend::error::{BackendError, ServerError};
+use millrace_backend::failovers::FailoverCount;
+use millrace_backend::pool::Lease;
+use millrace_metrics::{PinReason, RetryKind};
+use millrace_routing::{NoServer, Target};
+use millrace_sql::{Access, Flags, Kind, Traits};
+use std::time::{Duration, Instant};
+
+/// How long the answer of a read that was sent for nothing may take.
+const DISCARD: Duration = Duration::from_millis(20);
+
+/// Whether a statement may run a second time as far as its own effects go: it only reads, or changes
+/// the session only, what its connection has lost with itself.
+fn may_repeat(request: &Request<'_>) -> bool {
+    request.access <= Access::PrimaryRead || request.prepares()
+}
+
+/// Whether a write that its server refused may be sent to another: one plain statement.
+fn may_retry(request: &Request<'_>) -> bool {
+    let class = request.runs();
+    let locks = Flags::ACQUIRES_USER_LOCK
+        | Flags::RELEASES_USER_LOCK
+        | Flags::RELEASES_ALL_USER_LOCKS
+        | Flags::INTO_OUTFILE;
+    class.is(Traits::RETRYABLE) && !class.flags.intersects(locks)
+}
+
+/// Whether the statement changes rows and runs no code of others': what it did is undone with it, where
+/// its tables have transactions.
+fn is_change(request: &Request<'_>) -> bool {
+    let class = request.runs();
+    let changes = class.is(Traits::CHANGES_ROWS);
+    changes && class.functions.is_empty() && request.inner.is_none()
+}
+
+impl Session {
+    /// The errors that are not for the client, because the statement can run all the same.
+    pub(super) fn errors_to_hold(
+        &self,
+        lease: &Lease,
+        request: &Request<'_>,
+        read_only: bool,
+        first: bool,
+        on_replica: bool,
+    ) -> Refusals {
+        let stale = match request.main {
+            Main::Execute { .. } if first => Refusals::STALE,
+            Main::Packet(_)
+                if request.prepares() && usize::from(self.running.route.crowded) < PAUSES.len() =>
+            {
+                Refusals::CROWDED
+            }
+            _ => Refusals::empty(),
+        };
+        let kept = self.lease_is_kept();
+        // On a listener for replicas no server would take a write: their refusal is the answer.
+        let in_vain = self.client.target == Target::ReplicasOnly && request.access == Access::Write;
+        let refused = match in_vain && !read_only {
+            true => Refusals::ENDING,
+            false => Refusals::NOT_RUN | Refusals::ENDING,
+        };
+        let moves = if kept && self.handle.pins.has_only(PinReason::Transaction) {
+            refused | self.hook_that_undoes(lease, request)
+        } else if !kept && may_repeat(request) && on_replica && self.client.target == Target::Auto {
+            let later = match request.class.kind {
+                Kind::Multi | Kind::Call => Refusals::LACKS_LATER,
+                _ => Refusals::empty(),
+            };
+            refused | Refusals::HOOK | Refusals::LACKS | later
+        } else if read_only || (!kept && may_repeat(request)) {
+            refused | Refusals::HOOK
+        } else if kept || !may_retry(request) || self.may_be_half_done(request) {
+            Refusals::empty()
+        } else if is_change(request) || self.is_undone_with_connection(request) {
+            refused | self.hook_that_undoes(lease, request)
+        } else {
+            refused & Refusals::NOT_RUN
+        };
+        let commits =
+            request.class.kind == Kind::Commit || (request.access == Access::Write && !kept);
+        let unproven = match commits {
+            true => Refusals::UNPROVEN,
+            false => Refusals::empty(),
+        };
+        moves | stale | unproven
+    }
+
+    /// Whether a server that refuses the request may have run a part of it for good: MariaDB's bulk
+    /// executions are many statements, each with a commit of its own where no transaction is open.
+    fn may_be_half_done(&self, request: &Request<'_>) -> bool {
+        let Main::Execute { packet, .. } = request.main else {
+            return false;
+        };
+        !is_plain_execution(packet) && !self.is_undone_with_connection(request)
+    }
+
+    /// Whether what a plugin stops at its commit is certainly undone: no other server has heard of it.
+    fn hook_that_undoes(&self, lease: &Lease, request: &Request<'_>) -> Refusals {
+        if request.access != Access::Write && request.class.kind != Kind::Commit {
+            return Refusals::empty();
+        }
+        let in_group = self.worker.cluster.with_world(|world| {
+            let view = world.snapshot.server(lease.server);
+            let report = view.and_then(|view| view.report.as_ref());
+            report.is_none_or(|report| report.group.is_some())
+        });
+        match in_group {
+            true => Refusals::empty(),
+            false => Refusals::HOOK,
+        }
+    }
+
+    /// The statement was not sent: its server is not the primary any more.
+    pub(super) fn left_behind(&self) -> AttemptOutcome {
+        let why = ClientError::no_server(NoServer::NoPrimary);
+        match self.lease_is_kept() {
+            true => AttemptOutcome::Gone { why, sent: false },
+            false => AttemptOutcome::Elsewhere(why),
+        }
+    }
+
+    /// The server did not run the statement, and said so.
+    pub(super) fn held_back(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        error: ServerError,
+    ) -> AttemptOutcome {
+        use millrace_topology::ObservationKind;
+        let meaning = meaning(&error);
+        if meaning == Meaning::NotRun && request.access > Access::Read {
+            self.worker
+                .cluster
+                .observe(lease, ObservationKind::RefusedWrite);
+        }
+        let why = ClientError::server(error);
+        if self.lease_is_kept() {
+            // A COMMIT that a server did not get to while it was ending may yet have been done.
+            let sent = meaning == Meaning::Ending;
+            return AttemptOutcome::Gone { why, sent };
+        }
+        // A server that is ending closes the connection soon.
+        lease.broken |= meaning != Meaning::NotRun;
+        if meaning != Meaning::NotRun && !may_repeat(request) {
+            self.running.route.ended = Some(why.clone());
+        }
+        self.count_retry(match request.access {
+            Access::Write => RetryKind::Write,
+            _ => RetryKind::Read,
+        });
+        AttemptOutcome::Elsewhere(why)
+    }
+
+    pub(crate) fn count_retry(&self, kind: RetryKind) {
+        self.worker.metrics().retry(kind);
+        let monitor = &self.worker.shared.monitor;
+        let server = self.running.route.server;
+        monitor.failovers().count(FailoverCount::Retried, server);
+    }
+
+    /// What went ahead of the statement failed, and the statement had been sent with it.
+    pub(super) async fn refused(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        answer: ClientError,
+        begins: bool,
+    ) -> Result<AttemptOutcome, Abort> {
+        if std::mem::take(&mut self.running.route.overdue) {
+            // Only reads wait.
+            lease.broken = true;
+            self.stop_on_server(lease);
+            return Ok(AttemptOutcome::Elsewhere(answer));
+        }
+        if lease.closed_before {
+            return Ok(self.unread(lease, answer));
+        }
+        let lost = lease.broken && answer.is_lost();
+        if lost {
+            if self.is_killed().await {
+                return Err(Abort::Ended);
+            }
+            let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
+            return self
+                .broken(request, lease, BackendError::Io(error), true)
+                .await;
+        }
+        let discarding = Box::pin(self.discard(lease, request));
+        let reads = request.access <= Access::Read;
+        if reads {
+            // Its answer is worth no wait: a long read's connection is closed instead.
+            let discarded = tokio::time::timeout(DISCARD, discarding).await;
+            if discarded.is_err() {
+                lease.broken = true;
+                self.stop_on_server(lease);
+            }
+        } else {
+            discarding.await;
+        }
+        // A transaction that was begun for it must not come to anybody else.
+        lease.broken |= begins;
+        if self.lease_is_kept() {
+            // The connection is not what its record says.
+            return match answer.passing {
+                true => Ok(AttemptOutcome::Gone {
+                    why: answer,
+                    sent: true,
+                }),
+                false => Err(Abort::Fatal(answer)),
+            };
+        }
+        if !reads
+            && self.running.outcome.error.is_none()
+            && !self.is_undone_with_connection(request)
+        {
+            // It ran, without what should have been there before it.
+            if !may_repeat(request) {
+                return Err(Abort::Error(answer));
+            }
+            // What it changed of the session goes with the connection.
+            lease.broken = true;
+        }
+        Ok(AttemptOutcome::Elsewhere(answer))
+    }
+
+    /// The connection broke with the statement under way and nothing shown to the client; `sent`:
+    /// all of the statement had gone out.
+    pub(super) async fn broken(
+        &mut self,
+        request: &Request<'_>,
+        lease: &mut Lease,
+        error: BackendError,
+        sent: bool,
+    ) -> Result<AttemptOutcome, Abort> {
+        let kind = millrace_topology::ObservationKind::LiveError(millrace_topology::Cause::Lost);
+        self.worker.cluster.observe(lease, kind);
+        lease.broken = true;
+        let why = ClientError::backend(error);
+        if self.lease_is_kept() {
+            return Ok(AttemptOutcome::Gone { why, sent });
+        }
+        if !sent {
+            self.count_retry(RetryKind::Unsent);
+            return Ok(AttemptOutcome::Elsewhere(why));
+        }
+        if !may_repeat(request) && !self.is_undone_with_connection(request) {
+            return Err(self.unknown_outcome());
+        }
+        if u32::from(self.running.route.lost) >= self.worker.options().failover.retries_max {
+            return Err(Abort::Error(why));
+        }
+        let stake = match self.is_undone_with_connection(request) {
+            true => Stake::Session,
+            false => Stake::Read(self.running.runs_since.get().elapsed()),
+        };
+        let alive = self.running.runs_since.get();
+        let ended = self.was_ended(lease, request, stake, &why, alive);
+        if let Some(told) = ended.await {
+            // As without Millrace.
+            return Err(Abort::Fatal(told));
+        }
+        self.running.route.lost += 1;
+        // The next attempt is a run of its own.
+        self.running.runs_since.set(Instant::now());
+        // Who only prepares a write has written nothing.
+        let writes = request.access == Access::Write && !request.prepares();
+        if writes {
+            self.running.route.ended = Some(ClientError::unknown_outcome());
+        }
+        self.count_retry(match writes {
+            true => RetryKind::Write,
+            false => RetryKind::Read,
+        });
+        Ok(AttemptOutcome::Elsewhere(why))
+    }
+
+    /// Whether the statement opens a transaction and leaves it open: with its connection, all that it
+    /// did is gone.
+    fn is_undone_with_connection(&self, request: &Request<'_>) -> bool {
+        let opens = self.image.tx.is_deferred() || self.image.autocommit_off();
+        opens && !commits(request)
+    }
+
+    /// Ends what runs on a connection that is about to be closed, by another one of the same account:
+    /// a server does not look whether anybody still waits for a long read, and until its end the
+    /// read would hold up the applier's DDL, and all reads behind that.
+    fn stop_on_server(&mut self, lease: &Lease) {
+        let (pool, state) = (self.pool(lease.server), self.image.vars.state.clone());
+        let kill = format!("KILL CONNECTION {}", lease.thread_id);
+        tokio::task::spawn_local(tell_server(pool, self.handle.uid, state, kill));
+    }
+
+    /// Reads the answer of a statement that was sent for nothing.
+    async fn discard(&mut self, lease: &mut Lease, request: &Request<'_>) {
+        let plan = Plan {
+            discard: true,
+            cursor: opens_cursor(request),
+            ..Plan::default()
+        };
+        match self.relay(lease, request.task.expect(), &plan).await {
+            Ok(RelayOutcome::Whole) => {
+                if let Some((id, ..)) = self.running.outcome.prepared {
+                    lease.close_statement(id).await;
+                }
+                if request.access <= Access::Read || request.prepares() {
+                    // It has changed nothing that anybody would have to know of.
+                    lease.settle();
+                }
+            }
+            _ => lease.broken = true,
+        }
+    }
+
+    /// A KILL is about to end the session: waits for that.
+    pub(crate) async fn is_killed(&self) -> bool {
+        const STEP: Duration = Duration::from_millis(10);
+        for _ in 0..50 {
+            if self.handle.ended.get() || !self.handle.ending.get() {
+                break;
+            }
+            tokio::time::sleep(STEP).await;
+        }
+        self.handle.ended.get()
+    }
+
+    /// The connection was kept from an earlier statement.
+    pub(crate) fn lease_is_kept(&self) -> bool {
+        !self.handle.pins.is_empty()
+    }
+}
