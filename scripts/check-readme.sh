@@ -10,11 +10,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 status=0
 
+scripts/changelog.py --check || status=1
+
 # Where a block takes a password from a variable, there must be one.
 export MILLRACE_MONITOR_PASSWORD=none MILLRACE_ADMIN_PASSWORD=none
 
 documents=(README.md ARCHITECTURE.md CONTRIBUTING.md bench/README.md
-    bench/instructions/README.md)
+    bench/instructions/README.md changelog.d/README.md)
 while IFS= read -r document; do documents+=("$document"); done < <(find docs deploy -name '*.md' | sort)
 
 blocks_of() {
