@@ -27,7 +27,7 @@ DEMO ?= --for 15 --stay
 
 build:
 	@echo "make: building the release binary"
-	$(CARGO) build --release
+	$(CARGO) build --release --locked -p millrace
 
 release:
 	@CARGO='$(CARGO)' scripts/build-release.sh $(if $(PLAIN),--plain)
@@ -36,9 +36,10 @@ release:
 demo:
 	@echo "make: installing the servers the demo runs on (nothing when they are there)"
 	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
-	@$(MAKE) --no-print-directory build
+	@echo "make: building Millrace and its lab, optimised but not as far as a release"
+	$(CARGO) build --profile quick --locked -p millrace -p millrace-lab
 	@echo "make: starting the demo; it removes everything it made, also on Ctrl-C"
-	$(TARGET)/release/millrace demo $(DEMO)
+	$(TARGET)/quick/millrace-lab demo $(DEMO)
 
 demo-failover:
 	@$(MAKE) --no-print-directory demo DEMO='--failover $(DEMO_FAILOVER)'
@@ -66,6 +67,7 @@ long: build
 
 foreign: build
 	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
+	$(CARGO) build --locked --bin millrace-lab
 	@MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' tests/foreign/run.sh \
 		$(if $(FAMILY),--family '$(FAMILY)') $(SUITES)
 
@@ -73,7 +75,7 @@ foreign: build
 bench:
 	@scripts/install-deps.sh bench || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory release
-	$(CARGO) build --release --locked -p millrace-bench
+	$(CARGO) build --release --locked -p millrace-bench -p millrace-lab
 	@python3 bench/bench.py --target $(TARGET) $(if $(QUICK),--quick) \
 		$(if $(EXPERIMENT),--experiment '$(EXPERIMENT)') $(if $(POINTS),--points '$(POINTS)') \
 		$(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(SECONDS),--seconds '$(SECONDS)') \

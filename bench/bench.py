@@ -45,7 +45,11 @@ def main():
     if not tools.get("millrace"):
         say(f"!!! Millrace is not built in {args.target}: run make release, or make bench")
         return 1
-    tools = {"millrace": tools["millrace"], "client": f"{args.target}/release/bench-client"}
+    tools = {
+        "millrace": tools["millrace"],
+        "lab": f"{args.target}/release/millrace-lab",
+        "client": f"{args.target}/release/bench-client",
+    }
     families = {system.name: system.family for system in found}
     found = [
         system

@@ -135,8 +135,8 @@ training_is_due() {
 train() {
     rm -rf "$pgo/raw"
     mkdir -p "$pgo/raw" || return
-    run scripts/train.py --millrace "$instrumented" --client "$target/release/bench-client" \
-        --out "$pgo/raw" "${families[@]}" >"$pgo/trained_on.new" || return
+    run scripts/train.py --millrace "$instrumented" --lab "$target/release/millrace-lab" \
+        --client "$target/release/bench-client" --out "$pgo/raw" "${families[@]}" >"$pgo/trained_on.new" || return
     "$profdata" merge -o "$profile.new" "$pgo"/raw/proxy-*.profraw || return
     rm -rf "$pgo/optimised" "$pgo/raw" || return
     mv "$pgo/trained_on.new" "$pgo/trained_on"
@@ -185,8 +185,8 @@ if [ "${1:-}" != --plain ]; then
     if [ ${#missing[@]} -gt 0 ]; then
         shout 'No profile can be made here, for want of:' "${missing[@]/#/    }"
     else
-        say '1/4: the client of the load'
-        run "$cargo" build --release --locked -p millrace-bench
+        say '1/4: the client of the load, and what starts servers'
+        run "$cargo" build --release --locked -p millrace-bench -p millrace-lab
         say '2/4: the program that counts what it runs'
         build_with "$pgo/instrumented" "-Cprofile-generate=$pgo/raw"
         if ! training_is_due; then

@@ -10,6 +10,7 @@
 #   2. that each has the same clippy.toml, which bans clock, sockets, threads and
 #      files (`cargo clippy -- -D warnings` then holds the source to it)
 #   3. that no source line of theirs lifts those bans outside tests
+# And that the program that ships links nothing of millrace-lab's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,7 +21,7 @@ pure=(protocol sql topology routing)
 banned='tokio|tokio-.*|mio|socket2|async-std|async-io|smol|polling|io-uring|rustix|nix|hyper|axum|rustls|rustls-.*'
 banned+='|rand|rand_chacha|getrandom|fastrand|oorandom'
 banned+='|chrono|time|jiff|quanta|coarsetime|tracing|log|once_cell|lazy_static'
-banned+='|millrace|millrace-(backend|session|config|admin|sandbox|tests|bench)'
+banned+='|millrace|millrace-(backend|session|config|admin|sandbox|lab|tests|bench)'
 
 say() { printf 'purity: %s\n' "$*"; }
 
@@ -141,7 +142,17 @@ prove() {
     return "$status"
 }
 
+# What ships starts and kills no servers, and has no client of theirs.
+check_program() {
+    local out
+    out=$(cargo tree --quiet -p millrace -e normal --target all --prefix none --format '{p}') || return 1
+    out=$(awk '{ print $1 }' <<<"$out" | sort -u | grep -xE 'millrace-(sandbox|lab)|mysql_async') || return 0
+    say "millrace must not depend on: ${out//$'\n'/ }"
+    return 1
+}
+
 status=0
+check_program || status=1
 for crate in "${pure[@]}"; do
     if check_crate "$crate"; then say "$crate is pure"; else status=1; fi
 done

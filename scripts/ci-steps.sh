@@ -71,8 +71,8 @@ run_deny() { scripts/check-deny.sh; }
 run_build() { cargo build --release --locked; }
 run_tests() { cargo test --package millrace-tests --locked --no-run; }
 run_instructions() { scripts/check-instructions.sh; }
-run_demo() { "$MILLRACE_BIN" demo --for 15 --json; }
-run_demo-failover() { "$MILLRACE_BIN" demo --failover --json; }
+run_demo() { "$(dirname "$MILLRACE_BIN")/millrace-lab" demo --for 15 --json; }
+run_demo-failover() { "$(dirname "$MILLRACE_BIN")/millrace-lab" demo --failover --json; }
 run_readme() { scripts/check-readme.sh; }
 run_clients() { tests/clients/run.sh; }
 run_foreign() { tests/foreign/run.sh --selection; }

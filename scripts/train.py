@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts a load on an instrumented Millrace, which then writes down how often each part of it ran.
 
-    scripts/train.py --millrace PROGRAM --client PROGRAM --out FOLDER FAMILY...
+    scripts/train.py --millrace PROGRAM --lab PROGRAM --client PROGRAM --out FOLDER FAMILY...
 
 For each family of servers (mysql, mariadb) it starts a private cluster and the program before it,
 runs the loads below, and ends and removes both, also on Ctrl-C and SIGTERM. The profiles are in
@@ -107,6 +107,7 @@ def main():
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--millrace", required=True, type=os.path.abspath, help="the instrumented program")
+    parser.add_argument("--lab", required=True, type=os.path.abspath, help="millrace-lab")
     parser.add_argument("--client", required=True, type=os.path.abspath, help="bench-client")
     parser.add_argument("--out", required=True, type=pathlib.Path, help="folder for the profiles")
     parser.add_argument("families", nargs="+", choices=("mysql", "mariadb"), metavar="FAMILY")
@@ -125,9 +126,7 @@ def interrupt(*_):
 def train(args, family):
     """Runs every load on servers of the family; says which they were, and how many statements ran."""
     say(f"starting 3 servers of {family}")
-    tools = {"millrace": args.millrace, "client": args.client}
-    # The same program starts the servers; what it did for that is no part of what it learns from.
-    write_profile_to(args.out / f"sandbox-{family}.profraw")
+    tools = {"millrace": args.millrace, "lab": args.lab, "client": args.client}
     with cluster.sandbox(cluster.Spec(tls=True), cgroups.Uncounted(), tools, family, 0) as servers:
         profile = args.out / f"proxy-{family}.profraw"
         write_profile_to(profile)

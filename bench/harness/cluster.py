@@ -1,4 +1,4 @@
-"""The servers to measure with: a private cluster from `millrace sandbox`, with tables.
+"""The servers to measure with: a private cluster from `millrace-lab sandbox`, with tables.
 
 Role names and accounts are the sandbox's; nothing else here knows them.
 """
@@ -150,7 +150,7 @@ def sandbox(spec, groups, tools, family, base_port):
     """A cluster of its own with tables, gone when the block ends, however it ends."""
     folder = tempfile.mkdtemp(prefix="bench-")
     command = [
-        tools["millrace"], "sandbox", "up", "--json",
+        tools["lab"], "sandbox", "up", "--json",
         "--dir", f"{folder}/c",
         "--family", spec.family or family,
         "--topology", spec.topology,

@@ -8,6 +8,18 @@ SUITE_PASSWORD='suite pass'
 
 cluster_dir= proxy_pid=
 
+# find_lab MILLRACE: the program that has the sandbox; beside Millrace, if nobody names it
+find_lab() {
+    local repository candidate target
+    repository=$(cd "$here/../.." && pwd)
+    target=${CARGO_TARGET_DIR:-$repository/target}
+    for candidate in "${MILLRACE_LAB_BIN:-}" "$(dirname "$1")/millrace-lab" "$target"/{release,debug}/millrace-lab; do
+        [ -n "$candidate" ] && [ -x "$candidate" ] && { printf '%s\n' "$candidate"; return 0; }
+    done
+    echo 'no millrace-lab to start servers with: build it (cargo build -p millrace-lab), or set MILLRACE_LAB_BIN' >&2
+    return 1
+}
+
 find_millrace() {
     local repository candidate
     repository=$(cd "$here/../.." && pwd)
@@ -27,7 +39,7 @@ take_down() {
         wait "$proxy_pid" 2>/dev/null
         proxy_pid=
     fi
-    [ -z "$cluster_dir" ] || "$millrace" sandbox down --dir "$cluster_dir/cluster" >/dev/null 2>&1
+    [ -z "$cluster_dir" ] || "$lab" sandbox down --dir "$cluster_dir/cluster" >/dev/null 2>&1
     [ -z "$cluster_dir" ] || rm -rf "$cluster_dir"
     cluster_dir=
 }
@@ -39,13 +51,13 @@ as_admin() { MYSQL_PWD=admin-secret mariadb --no-defaults --host=127.0.0.1 --por
 cluster_up() {
     local described
     cluster_dir=$(mktemp -d "${TMPDIR:-/tmp}/millrace-clients-cluster.XXXXXX") || return 1
-    described=$("$millrace" sandbox up --family "$1" --replicas 2 --dir "$cluster_dir/cluster" --base-port 0 --tls \
+    described=$("$lab" sandbox up --family "$1" --replicas 2 --dir "$cluster_dir/cluster" --base-port 0 --tls \
         --max-connections 500 --detach --json) || return 1
     mapfile -t ports < <(grep -o '"port":[0-9]*' <<<"$described" | cut -d: -f2)
     [ ${#ports[@]} = 3 ] || { echo "the sandbox described no three servers: $described" >&2; return 1; }
     as_admin "CREATE USER $SUITE_USER IDENTIFIED BY '$SUITE_PASSWORD'; GRANT ALL ON *.* TO $SUITE_USER WITH GRANT OPTION" || return 1
     [ "$1" = mysql ] || as_admin "REVOKE READ_ONLY ADMIN, SUPER ON *.* FROM $SUITE_USER" || return 1
-    "$millrace" sandbox delay-applier s3 1 --dir "$cluster_dir/cluster" >/dev/null
+    "$lab" sandbox delay-applier s3 1 --dir "$cluster_dir/cluster" >/dev/null
 }
 
 # A port that nobody answers on; where one is taken all the same, Millrace says so and the run fails.
@@ -84,6 +96,7 @@ proxy_up() {
 through_clusters() {
     local f status passed=0 failed=0 skipped=0 p x s options=() kept=$logs
     millrace=$(find_millrace) || exit 2
+    lab=$(find_lab "$millrace") || exit 2
     trap take_down EXIT
     trap 'exit 130' INT TERM
     logs=${logs:-$(mktemp -d "${TMPDIR:-/tmp}/millrace-clients.XXXXXX")}

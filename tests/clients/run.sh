@@ -21,7 +21,8 @@
 #   --logs DIR             default: a new folder, removed again when all went well
 #   --require-all          a client that could not be installed is a failure
 #
-# Millrace is taken from MILLRACE_BIN, else from this repository's target folder.
+# Millrace is taken from MILLRACE_BIN, else from this repository's target folder; the sandbox from
+# MILLRACE_LAB_BIN, else from beside it, else from the target folder.
 # Exit status: 0 if every suite that ran passed, 1 if one failed, 2 for bad usage, 3 if none ran.
 set -uo pipefail
 

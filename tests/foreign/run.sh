@@ -11,7 +11,8 @@
 # The suites are fetched by name from their registries into ${MILLRACE_CACHE}/foreign; nothing of
 # theirs is in this repository. A suite that cannot be had is SKIPPED, never passed. Each run has a
 # private cluster of its own (a primary and two replicas, one a second behind), because suites
-# change globals. Millrace is taken from MILLRACE_BIN, else from this repository's target folder.
+# change globals. Millrace is taken from MILLRACE_BIN, else from this repository's target folder; the
+# sandbox from MILLRACE_LAB_BIN, else from beside it, else from the target folder.
 #
 # SUITE/differs.txt lists what may differ, a line each: FAMILY TEST # why. FAMILY is mysql, mariadb
 # or both. A listed test that passes is told; where the reason begins with "sometimes", it is not.
@@ -52,6 +53,7 @@ keep_logs=$logs
 logs=${logs:-$(mktemp -d "${TMPDIR:-/tmp}/millrace-foreign.XXXXXX")}
 mkdir -p "$logs" "$cache" || exit 2
 millrace=$(find_millrace) || exit 2
+lab=$(find_lab "$millrace") || exit 2
 trap take_down EXIT
 trap 'exit 130' INT TERM
 passed=0 failed=0 skipped=0 ran=0

@@ -4,7 +4,6 @@ mod admin;
 mod check;
 mod coalesce;
 mod cpu;
-mod demo;
 mod drain;
 mod explain;
 mod listen;
@@ -15,6 +14,7 @@ mod tls;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 
 /// A proxy for MySQL and MariaDB: splits reads from writes without stale reads, pools
@@ -34,27 +34,30 @@ enum Command {
     Check(check::CheckArgs),
     /// Say where a statement would go, and why.
     Explain(explain::ExplainArgs),
-    /// Show it: a private cluster, Millrace before it, and a workload that checks every answer.
-    Demo(demo::DemoArgs),
-    /// Run private clusters of real servers, to try things out.
-    Sandbox(millrace_sandbox::cli::SandboxArgs),
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().command {
+    let cli = Cli::try_parse().unwrap_or_else(|error| tell_where_it_went(error).exit());
+    match cli.command {
         Command::Serve(args) => exit(serve::run(&args)),
         Command::Check(args) => exit(check::run(&args)),
         Command::Explain(args) => exit(explain::run(&args)),
-        Command::Demo(args) => exit(demo::run(&args)),
-        Command::Sandbox(args) => exit(sandbox(args)),
     }
 }
 
-fn sandbox(args: millrace_sandbox::cli::SandboxArgs) -> anyhow::Result<i32> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(millrace_sandbox::cli::run(args))
+/// What starts and kills servers is a program of its own, which is not shipped. It was part of this
+/// one: who asks for it here is told.
+fn tell_where_it_went(mut error: clap::Error) -> clap::Error {
+    let asked = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(name)) if name == "demo" || name == "sandbox" => name.clone(),
+        _ => return error,
+    };
+    let tip = format!("it is in another program: `millrace-lab {asked}`");
+    error.insert(
+        ContextKind::Suggested,
+        ContextValue::StyledStrs(vec![tip.into()]),
+    );
+    error
 }
 
 fn exit(ended: anyhow::Result<i32>) -> ExitCode {
@@ -64,5 +67,28 @@ fn exit(ended: anyhow::Result<i32>) -> ExitCode {
             eprintln!("millrace: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(args: &[&str]) -> String {
+        let error = Cli::try_parse_from(args).expect_err("no such subcommand");
+        tell_where_it_went(error).to_string()
+    }
+
+    #[test]
+    fn who_asks_for_the_demo_or_the_sandbox_is_told_where_they_went() {
+        for asked in ["demo", "sandbox"] {
+            let said = said(&["millrace", asked, "--for", "3"]);
+            assert!(
+                said.contains(&format!("unrecognized subcommand '{asked}'")),
+                "{said}"
+            );
+            assert!(said.contains(&format!("`millrace-lab {asked}`")), "{said}");
+        }
+        assert!(!said(&["millrace", "sreve"]).contains("millrace-lab"));
     }
 }

@@ -1,4 +1,4 @@
-//! `millrace sandbox …`: the command line over [`crate::Cluster`]. Parses, calls, prints; the
+//! `millrace-lab sandbox …`: the command line over [`crate::Cluster`]. Parses, calls, prints; the
 //! binary mounts it.
 
 use std::path::{Path, PathBuf};
@@ -276,7 +276,7 @@ async fn up(args: UpArgs) -> Result<i32> {
 }
 
 fn down_command(dir: &Path) -> String {
-    format!("millrace sandbox down --dir {}", dir.display())
+    format!("millrace-lab sandbox down --dir {}", dir.display())
 }
 
 /// What there is, in one line for scripts; for people also what comes next.

@@ -112,7 +112,7 @@ pub(crate) fn claim_dir(dir: &Path) -> Result<()> {
 fn claim_existing(dir: &Path) -> Result<()> {
     if State::file(dir).exists() {
         bail!(
-            "{0} holds a cluster already: `millrace sandbox down --dir {0}` removes it",
+            "{0} holds a cluster already: `millrace-lab sandbox down --dir {0}` removes it",
             dir.display()
         );
     }

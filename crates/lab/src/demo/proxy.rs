@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use millrace_sandbox::{Cluster, MONITOR, ServerInfo};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
@@ -119,7 +119,7 @@ impl Proxy {
 /// In a process group of its own: Ctrl-C is for the demo, which ends it once the workload has.
 fn spawn(config: &Path, log: &Path) -> Result<Child> {
     let log = std::fs::File::create(log)?;
-    Command::new(std::env::current_exe()?)
+    Command::new(program()?)
         .args(["serve", "--end-with-parent", "--config"])
         .arg(config)
         .env("MILLRACE_MONITOR_PASSWORD", MONITOR.password)
@@ -132,6 +132,20 @@ fn spawn(config: &Path, log: &Path) -> Result<Child> {
         .kill_on_drop(true)
         .spawn()
         .context("cannot start Millrace")
+}
+
+/// `MILLRACE_BIN`, or else the `millrace` beside this program.
+fn program() -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os("MILLRACE_BIN") {
+        return Ok(named.into());
+    }
+    let beside = std::env::current_exe()?.with_file_name("millrace");
+    ensure!(
+        beside.exists(),
+        "there is no {}: build it (cargo build -p millrace), or set MILLRACE_BIN",
+        beside.display()
+    );
+    Ok(beside)
 }
 
 fn configuration(servers: &[ServerInfo], ports: Ports, connections_max: u64) -> String {

@@ -1,4 +1,4 @@
-//! `millrace demo`: a private cluster, Millrace before it, a workload whose clients check every
+//! `millrace-lab demo`: a private cluster, Millrace before it, a workload whose clients check every
 //! answer, and a view of where statements run. Everything it starts ends with it.
 
 mod client;
@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep_until, timeout};
 
-use crate::drain::Signals;
+use crate::signals::Signals;
 use observer::{Look, Observer, ServerWork};
 use ports::Ports;
 use proxy::Proxy;

@@ -1,4 +1,4 @@
-//! `millrace demo --failover`: the primary is killed under load, a replica is promoted as an
+//! `millrace-lab demo --failover`: the primary is killed under load, a replica is promoted as an
 //! orchestrator would, and it is shown what Millrace saw, and what clients noticed. Tells; the
 //! clients are `steady`'s.
 
