@@ -16,7 +16,7 @@ scripts/changelog.py --check || status=1
 export MILLRACE_MONITOR_PASSWORD=none MILLRACE_ADMIN_PASSWORD=none
 
 documents=(README.md ARCHITECTURE.md CONTRIBUTING.md bench/README.md
-    bench/instructions/README.md changelog.d/README.md)
+    bench/instructions/README.md changelog.d/README.md tests/README.md tests/clients/README.md tests/foreign/README.md)
 while IFS= read -r document; do documents+=("$document"); done < <(find docs deploy -name '*.md' | sort)
 
 blocks_of() {
