@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Runs the checks and suites of this repository, one step after the other.
+# Runs the checks and suites of this repository, several side by side.
 #
 #   scripts/ci-steps.sh test       all of them: what CI runs
 #   scripts/ci-steps.sh check      the fast ones, for every day
 #   scripts/ci-steps.sh NAME...    these steps only
 #   scripts/ci-steps.sh list       the steps of `test`
 #
-# Each step says what it does and how long it took. The first that fails ends the
-# run; the summary at the end says what passed, failed, was skipped or not reached,
-# and its last line counts tests and steps: "N passed, N failed, N skipped".
+# Each step says what it does, how long it took and how much CPU. When one fails, those that run
+# are awaited and no further one begins; the summary at the end says what passed, failed, was
+# skipped or not reached, and its last line counts tests and steps: "N passed, N failed, N skipped".
+#
+# MILLRACE_TEST_LANES says how many steps run side by side (default 3; 1: one after the other).
 #
 # A step is skipped when it exits with status 3: something that it needs cannot be
 # had on this machine. A test that lacks a server or tool prints "SKIPPED: what and
@@ -21,33 +23,41 @@ target=${CARGO_TARGET_DIR:-target}
 logs=$target/steps
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 # The suites run cargo's release build; what is shipped is the same, profile-guided.
-export MILLRACE_BIN=${MILLRACE_BIN:-$(mkdir -p "$target" && cd "$target" && pwd)/release/millrace}
+root=$(mkdir -p "$target" && cd "$target" && pwd)
+export MILLRACE_BIN=${MILLRACE_BIN:-$root/release/millrace}
+export MILLRACE_LAB_BIN=${MILLRACE_LAB_BIN:-$root/debug/millrace-lab}
 
 # --- The steps ------------------------------------------------------------------
-# A step is a row here and a function run_NAME: name, limit in seconds, what it is.
+# A step is a row here and a function run_NAME: name, limit in seconds, how it runs, the steps
+# that it needs, what it is. How: `beside` others; `alone`, because it looks at times or keeps the
+# cores busy; `spare`, beside others and with what CPU they leave.
 
-steps_check=(
-    "format|120|the code is formatted as rustfmt formats it"
-    "clippy|1200|clippy finds nothing, in any target"
-    "purity|300|the pure crates do no I/O, read no clock and know no runtime"
-    "unit|1800|unit tests, properties and documentation examples"
+format="format|120|beside||the code is formatted as rustfmt formats it"
+clippy="clippy|1200|beside||clippy finds nothing, in any target"
+purity="purity|300|beside||the pure crates do no I/O, read no clock and know no runtime"
+unit="unit|1800|beside|tests|unit tests, properties and documentation examples"
+steps_check=("$format" "$clippy" "$purity" "$unit")
+# Two builds in one folder would wait for each other, so that the second needs the first.
+steps_build=(
+    "$format"
+    "build|1500|beside||the release binary, and what counts its instructions"
+    "$clippy"
+    "deps|1500|beside||real servers and clients to test with"
+    "tests|1500|beside|clippy|unit tests, suites and the lab are built"
+    "$purity"
+    "$unit"
 )
-steps_before=(
-    "deps|900|real servers and clients to test with"
+steps_beside=(
+    "clients|1800|beside|deps build tests|applications in several languages, through Millrace"
+    "foreign|1800|beside|deps build tests|test suites that others wrote for drivers, directly and through Millrace"
+    "readme|60|beside|build|the documents' configurations are valid and their links lead somewhere"
+    "deny|900|beside||licences, bans, sources and advisories of the dependencies"
+    "fuzz|2400|spare|tests build|every fuzz target, briefly"
 )
-steps_after=(
-    "deny|900|licences, bans, sources and advisories of the dependencies"
-    "build|1200|the release binary"
-    "tests|1200|the suites are built"
-    "instructions|600|no inner part takes over 5 % more instructions than is written down"
-    "readme|60|the documents' configurations are valid and their links lead somewhere"
-    "demo|180|the demo: a cluster, Millrace and a checked workload"
-    "demo-failover|180|the demo of a failover: the primary is killed under the workload"
-)
-steps_last=(
-    "clients|700|applications in several languages, through Millrace"
-    "foreign|900|test suites that others wrote for drivers, directly and through Millrace"
-    "fuzz|1000|every fuzz target, briefly"
+steps_alone=(
+    "instructions|600|alone|deps build|no inner part takes over 5 % more instructions than is written down"
+    "demo|180|alone|deps build tests|the demo: a cluster, Millrace and a checked workload"
+    "demo-failover|180|alone|deps build tests|the demo of a failover: the primary is killed under the workload"
 )
 
 # Without MySQL (status 3) MariaDB is still there to test on; the tests that need
@@ -66,67 +76,87 @@ run_clippy() {
         --bins -- -D warnings
 }
 run_purity() { scripts/check-purity.sh; }
+# With the features that the whole workspace has, as everything of the dev profile here: else the
+# dependencies are built once more.
 run_unit() { cargo test --workspace --exclude millrace-tests --locked; }
 run_deny() { scripts/check-deny.sh; }
-run_build() { cargo build --release --locked; }
-run_tests() { cargo test --package millrace-tests --locked --no-run; }
+# In one go, so that the two are linked side by side; of the same features as what is shipped.
+run_build() { cargo build --release --locked -p millrace -p millrace-instructions; }
+run_tests() {
+    cargo test --workspace --locked --no-run
+    cargo build --workspace --locked --bin millrace-lab
+}
 run_instructions() { scripts/check-instructions.sh; }
-run_demo() { "$(dirname "$MILLRACE_BIN")/millrace-lab" demo --for 15 --json; }
-run_demo-failover() { "$(dirname "$MILLRACE_BIN")/millrace-lab" demo --failover --json; }
+run_demo() { "$MILLRACE_LAB_BIN" demo --for 15 --json; }
+run_demo-failover() { "$MILLRACE_LAB_BIN" demo --failover --json; }
 run_readme() { scripts/check-readme.sh; }
-run_clients() { tests/clients/run.sh; }
+# Two at once: other suites wait beside them, and must not wait for the CPU.
+run_clients() { tests/clients/run.sh --jobs 2; }
 run_foreign() { tests/foreign/run.sh --selection; }
 run_fuzz() { scripts/check-fuzz.sh 20; }
 
 # Every file and folder in tests/tests is a suite on real servers and a step of its own, so
-# none can be forgotten. `suites alone`, `suites together`: those of that kind.
+# none can be forgotten. `suites alone`, `suites beside`: those of that kind.
 suites() {
-    local file name kind
+    local file name
     for file in tests/tests/*.rs tests/tests/*/main.rs; do
         [ -e "$file" ] || continue
         name=${file%/main.rs}
         name=${name##*/}
         name=${name%.rs}
-        kind=together
-        ! runs_alone "suite-$name" || kind=alone
-        [ "$kind" = "$1" ] || continue
-        printf 'suite-%s|1800|%s\n' "$name" \
+        [ "$(how_runs "$name")" = "$1" ] || continue
+        printf '%s|suite-%s|1800|%s|deps build tests|%s\n' "$(length_of "$name")" "$name" "$1" \
             "$(awk '/^\/\/! / { print substr($0, 5); exit }' "$file")"
-    done
+    done | sort -t '|' -k 1,1nr | cut -d '|' -f 2-
 }
 
-# Suites mostly wait for servers, so that several run side by side, but for those that keep the
-# cores busy or look at times.
-runs_alone() {
+# Suites mostly wait for servers, but for those that look at times or keep the cores busy.
+how_runs() {
     case $1 in
-        suite-differential | suite-torture | suite-serving | suite-watched | suite-needless) return 0 ;;
-        suite-*) return 1 ;;
-        *) return 0 ;;
+        torture | serving | watched | needless) echo alone ;;
+        *) echo beside ;;
     esac
 }
-lanes=${MILLRACE_TEST_LANES:-2}
+
+# Seconds, roughly: the longest begin first, so that none is left over at the end.
+length_of() {
+    case $1 in
+        differential) echo 600 ;;
+        failover | names) echo 250 ;;
+        bad_input | discovery | auth | vanishing | routing) echo 200 ;;
+        consistency | fresh_logins | faults | identity | liveness | admin) echo 150 ;;
+        *) echo 60 ;;
+    esac
+}
 
 run_suite() {
     local threads=1
-    # They mostly wait: two families or topologies at once.
-    case $1 in differential | discovery | failover | no_primary | vanishing) threads=2 ;; esac
-    cargo test --package millrace-tests --test "$1" --locked -- \
+    # They mostly wait: several families or topologies at once.
+    case $1 in
+        differential) threads=3 ;;
+        discovery | failover | names | no_primary | vanishing) threads=2 ;;
+    esac
+    cargo test --workspace --test "$1" --locked -- \
         --test-threads "${MILLRACE_TEST_THREADS:-$threads}"
 }
 
-# After so many seconds fuzzing is left out, so that the run ends in time.
-late=3600
-
 # --- Running them ---------------------------------------------------------------
+
+lanes=${MILLRACE_TEST_LANES:-3}
+declare -A planned=() name_of=() began_of=() how_of=()
+# Whether a step runs that must be alone, and one that takes what the others leave: 0 or 1.
+queue=() broken=no alone=0 spare=0
 
 plan_of() {
     case $1 in
         check) printf '%s\n' "${steps_check[@]}" ;;
         test)
-            printf '%s\n' "${steps_before[@]}" "${steps_check[@]}" "${steps_after[@]}"
-            suites together
+            printf '%s\n' "${steps_build[@]}"
+            suites beside | head -n 2
+            printf '%s\n' "${steps_beside[@]}"
+            suites beside | tail -n +3
+            printf '%s\n' "${steps_alone[@]}"
             suites alone
-            printf '%s\n' "${steps_last[@]}"
             ;;
     esac
 }
@@ -154,11 +184,11 @@ rows_named() {
 clock() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
 # The step runs in a process group of its own (timeout makes one), so that what a
-# hanging or failing suite leaves running is seen, and ended.
+# hanging or failing suite leaves running is seen, and ended. Runs in a subshell, whose
+# children's CPU time is the step's.
 with_limit() {
-    local limit=$1 child status
-    shift
-    timeout --kill-after=30 "$limit" bash "$0" --step "$@" </dev/null &
+    local name=$1 limit=$2 priority=$3 child status interrupted=no
+    nice -n "$priority" timeout --kill-after=30 "$limit" bash "$0" --step "$name" </dev/null &
     child=$!
     trap 'kill -TERM "$child" 2>/dev/null; interrupted=yes' INT TERM
     wait "$child"
@@ -166,6 +196,7 @@ with_limit() {
     if [ "$interrupted" = yes ]; then wait "$child"; status=130; fi
     trap - INT TERM
     end_leftovers "$child"
+    times >"$logs/$name.times"
     return "$status"
 }
 
@@ -197,7 +228,7 @@ count_tests() {
         }' "$1"
 }
 
-passed=0 failed=0 skipped=0 interrupted=no
+passed=0 failed=0 skipped=0
 summary=() skips='' failures=''
 
 # The lines that say what failed: of the client suites, of cargo's tests and compiler, of the
@@ -210,7 +241,7 @@ failures_in() {
 }
 
 finish_step() {
-    local name=$1 status=$2 seconds=$3 log=$4 p f s word
+    local name=$1 status=$2 seconds=$3 log=$logs/$1.log p f s word cpu
     read -r p f s < <(count_tests "$log")
     case $status in
         0) word=passed; [ $((p + s)) -gt 0 ] || p=1 ;;
@@ -223,63 +254,71 @@ finish_step() {
     skips+=$(sed -n "s/.*SKIPPED: /$name: /p" "$log")
     [ -z "$skips" ] || skips=${skips%$'\n'}$'\n'
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    summary+=("$(printf '%-24s %-20s %7s   %d passed, %d failed, %d skipped' \
-        "$name" "$word" "$(clock "$seconds")" "$p" "$f" "$s")")
-    printf -- '--- %s: %s after %s\n' "$name" "$word" "$(clock "$seconds")"
+    cpu=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); s += 60 * t[1] + t[2] } } END { printf "%d", s }' \
+        "$logs/$name.times")
+    summary+=("$(printf '%-24s %-20s %7s  CPU %6s   %d passed, %d failed, %d skipped' \
+        "$name" "$word" "$(clock "$seconds")" "$(clock "$cpu")" "$p" "$f" "$s")")
+    printf -- '--- %s: %s after %s, CPU %s\n' "$name" "$word" "$(clock "$seconds")" "$(clock "$cpu")"
 }
 
-run_row() {
-    local name limit what began status log
-    IFS='|' read -r name limit what <<<"$1"
-    log=$logs/$name.log
-    if [ $((SECONDS - run_began)) -gt "$late" ]; then
-        if [ "$name" = fuzz ]; then
-            printf '\n=== %s\nSKIPPED: %s, for lack of time\n' "$name" "$name" | tee "$log"
-            finish_step "$name" 3 0 "$log"
-            return 0
-        fi
-    fi
+# Whether a step may begin: its needs have passed, or are no part of this run; and nothing runs
+# beside one that must be alone.
+may_begin() {
+    local how=$1 needs=$2 need
+    for need in $needs; do [ -z "${planned[$need]:-}" ] || return 1; done
+    case $how in
+        alone) [ ${#name_of[@]} -eq 0 ] ;;
+        spare) [ $((spare + alone)) -eq 0 ] ;;
+        *) [ ${#name_of[@]} -lt $((lanes + spare)) ] && [ "$alone" -eq 0 ] ;;
+    esac
+}
+
+begin() {
+    local name=$1 limit=$2 how=$3 what=$4
     printf '\n=== %s: %s   [%s so far]\n' "$name" "$what" "$(clock $((SECONDS - run_began)))"
-    began=$SECONDS
-    with_limit "$limit" "$name" > >(tee "$log") 2>&1
-    status=$?
-    sleep 0.1 # tee's last lines
-    finish_step "$name" "$status" $((SECONDS - began)) "$log"
-    [ "$status" -eq 0 ] || [ "$status" -eq 3 ]
+    case $how in
+        alone) alone=1; with_limit "$name" "$limit" 0 > >(tee "$logs/$name.log") 2>&1 & ;;
+        spare) spare=1; with_limit "$name" "$limit" 10 >"$logs/$name.log" 2>&1 & ;;
+        beside) with_limit "$name" "$limit" 0 >"$logs/$name.log" 2>&1 & ;;
+    esac
+    name_of[$!]=$name began_of[$!]=$SECONDS how_of[$!]=$how
 }
 
-# Steps side by side, as many as there are lanes. Each one's output comes when it has ended.
-run_together() {
-    local queue=("$@") row name limit what pid status good=yes
-    local -A name_of=() began_of=()
-    trap 'good=no; kill -TERM "${!name_of[@]}" 2>/dev/null' INT TERM
-    while :; do
-        while [ "$good" = yes ] && [ ${#queue[@]} -gt 0 ] && [ ${#name_of[@]} -lt "$lanes" ]; do
-            IFS='|' read -r name limit what <<<"${queue[0]}"
-            queue=("${queue[@]:1}")
-            printf '\n=== %s: %s   [%s so far]\n' "$name" "$what" "$(clock $((SECONDS - run_began)))"
-            with_limit "$limit" "$name" >"$logs/$name.log" 2>&1 &
-            name_of[$!]=$name began_of[$!]=$SECONDS
-        done
-        [ ${#name_of[@]} -gt 0 ] || break
-        pid=
-        wait -n -p pid "${!name_of[@]}"
-        status=$?
-        [ -n "$pid" ] || continue
-        name=${name_of[$pid]}
+# Begins every step that may begin, in their order. One that must be alone waits for all before it.
+begin_more() {
+    local row name limit how needs what left=()
+    for row in "${queue[@]}"; do
+        IFS='|' read -r name limit how needs what <<<"$row"
+        if { [ "$how" != alone ] || [ ${#left[@]} -eq 0 ]; } && may_begin "$how" "$needs"; then
+            begin "$name" "$limit" "$how" "$what"
+        else
+            left+=("$row")
+        fi
+    done
+    queue=("${left[@]}")
+}
+
+# Waits for the next step that ends. The output of one that ran beside others comes then.
+end_one() {
+    local pid status name
+    wait -n -p pid "${!name_of[@]}"
+    status=$?
+    [ -n "${pid:-}" ] || return 0
+    name=${name_of[$pid]}
+    case ${how_of[$pid]} in
+        alone) alone=0; sleep 0.1 ;; # tee's last lines
+        spare) spare=0 ;;
+    esac
+    if [ "${how_of[$pid]}" != alone ]; then
         printf '\n=== %s said:\n' "$name"
         cat "$logs/$name.log"
-        finish_step "$name" "$status" $((SECONDS - began_of[$pid])) "$logs/$name.log"
-        unset "name_of[$pid]"
-        case $status in 0 | 3) ;; *) good=no ;; esac
-    done
-    trap - INT TERM
-    for row in "${queue[@]}"; do summary+=("$(printf '%-24s not reached' "${row%%|*}")"); done
-    [ "$good" = yes ]
+    fi
+    finish_step "$name" "$status" $((SECONDS - began_of[$pid]))
+    unset "name_of[$pid]" "planned[$name]"
+    case $status in 0 | 3) ;; *) broken=yes ;; esac
 }
 
 print_summary() {
-    local line
     printf '\n=== Summary   [%s in all]\n' "$(clock $((SECONDS - run_began)))"
     printf '%s\n' "${summary[@]}"
     if [ -n "$skips" ]; then
@@ -290,36 +329,27 @@ print_summary() {
 }
 
 run_all() {
-    local row together broken=no
+    local row
     mkdir -p "$logs"
     run_began=$SECONDS
-    while [ $# -gt 0 ]; do
-        together=()
-        while [ $# -gt 0 ] && [ "$lanes" -gt 1 ] && ! runs_alone "${1%%|*}"; do
-            together+=("$1")
-            shift
-        done
-        row=${1:-}
-        if [ "$broken" = yes ]; then
-            for row in "${together[@]}" ${1:+"$1"}; do
-                summary+=("$(printf '%-24s not reached' "${row%%|*}")")
-            done
-        elif [ ${#together[@]} -gt 0 ] && ! run_together "${together[@]}"; then
-            broken=yes
-            continue
-        elif [ -n "$row" ] && ! run_row "$row"; then
-            broken=yes
-        fi
-        [ $# -eq 0 ] || shift
+    queue=("$@")
+    for row in "$@"; do planned[${row%%|*}]=yes; done
+    trap 'broken=yes; [ ${#name_of[@]} -eq 0 ] || kill -TERM "${!name_of[@]}" 2>/dev/null' INT TERM
+    while :; do
+        [ "$broken" = yes ] || begin_more
+        [ ${#name_of[@]} -gt 0 ] || break
+        end_one
     done
+    trap - INT TERM
+    for row in "${queue[@]}"; do summary+=("$(printf '%-24s not reached' "${row%%|*}")"); done
     print_summary
-    [ "$broken" = no ]
+    [ "$broken" = no ] && [ ${#queue[@]} -eq 0 ]
 }
 
 case ${1:-} in
     '' | -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 2 ;;
     --step) set -e; run_step "$2"; exit ;;
-    list) plan_of test | awk -F'|' '{ printf "%-28s %s\n", $1, $3 }'; exit ;;
+    list) plan_of test | awk -F'|' '{ printf "%-24s %-8s %s\n", $1, $3, $5 }'; exit ;;
     test | check) mapfile -t rows < <(plan_of "$1") ;;
     *) rows_text=$(rows_named "$@") || exit; mapfile -t rows <<<"$rows_text" ;;
 esac
