@@ -401,30 +401,6 @@ async fn http_get(port: u16, path: &str) -> anyhow::Result<String> {
     tokio::time::timeout(Duration::from_secs(5), exchange).await?
 }
 
-impl From<Family> for Release {
-    fn from(family: Family) -> Self {
-        millrace_sandbox::Family::from(family).into()
-    }
-}
-
-impl From<millrace_sandbox::Family> for Family {
-    fn from(family: millrace_sandbox::Family) -> Self {
-        match family {
-            millrace_sandbox::Family::MySql => Family::MySql,
-            millrace_sandbox::Family::MariaDb => Family::MariaDb,
-        }
-    }
-}
-
-impl From<Family> for millrace_sandbox::Family {
-    fn from(family: Family) -> Self {
-        match family {
-            Family::MySql => millrace_sandbox::Family::MySql,
-            Family::MariaDb => millrace_sandbox::Family::MariaDb,
-        }
-    }
-}
-
 /// Starts a cluster with the limits that the cases need.
 pub async fn cluster(which: impl Into<Release>, replicas: usize) -> anyhow::Result<Cluster> {
     let mut spec = ClusterSpec::new(which);
@@ -463,7 +439,7 @@ impl Stage {
     ) -> anyhow::Result<Self> {
         let cluster = cluster(which, replicas).await?;
         let mut stage = Self {
-            family: cluster.family().into(),
+            family: cluster.family(),
             proxy: None,
             address: Target::Tcp(String::new()),
             cluster,

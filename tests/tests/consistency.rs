@@ -279,10 +279,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 async fn run(spec: ClusterSpec) -> anyhow::Result<()> {
-    let family = match spec.family() {
-        millrace_sandbox::Family::MySql => Family::MySql,
-        millrace_sandbox::Family::MariaDb => Family::MariaDb,
-    };
+    let family = spec.family();
     let seconds = number("MILLRACE_CONSISTENCY_SECONDS", 30);
     let seed = number("MILLRACE_CONSISTENCY_SEED", 0x5eed);
     let options = ProxyOptions {
@@ -393,7 +390,7 @@ async fn mariadb() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn galera() -> anyhow::Result<()> {
-    let family = millrace_sandbox::Family::MariaDb;
+    let family = Family::MariaDb;
     if harness::direct_only() || !skip_unless_topology(family, Topology::Galera, "consistency") {
         return Ok(());
     }
@@ -404,7 +401,7 @@ async fn galera() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn without_gtids() -> anyhow::Result<()> {
-    let family = millrace_sandbox::Family::MySql;
+    let family = Family::MySql;
     if harness::direct_only() || !skip_unless(family, "consistency without GTIDs") {
         return Ok(());
     }

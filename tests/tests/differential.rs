@@ -9,7 +9,7 @@ use millrace_sandbox::{Cluster, Release, skip_unless};
 use millrace_tests::checks;
 use millrace_tests::differential::known::Known;
 use millrace_tests::differential::player::Profile;
-use millrace_tests::differential::script::Family;
+use millrace_tests::differential::script::{self, Family};
 use millrace_tests::differential::suite::{self, Case, Sides};
 use millrace_tests::harness::{self, ProxyOptions, Stage};
 use millrace_tests::wire::{Target, cap};
@@ -20,7 +20,7 @@ fn profile(family: Family, capabilities: u64) -> Profile {
         password: "app-secret".to_owned(),
         capabilities,
         tls: false,
-        charset: family.client_charset(),
+        charset: script::client_charset(family),
         timeout: Duration::from_secs(20),
     }
 }
@@ -35,7 +35,7 @@ fn cases(family: Family) -> anyhow::Result<Vec<Case>> {
 
 /// Both clusters, set up alike; the second one's replicas are late from here on.
 async fn stages(release: Release, cases: &[Case]) -> anyhow::Result<(Cluster, Stage)> {
-    let family = release.family().into();
+    let family = release.family();
     let direct = harness::cluster(release, 0).await?;
     let options = ProxyOptions {
         // The replicas are a second late: a longer wait would be as vain.
@@ -86,7 +86,7 @@ async fn run(release: Release) -> anyhow::Result<()> {
     if !skip_unless(release, "the differential suite") {
         return Ok(());
     }
-    let family = release.family().into();
+    let family = release.family();
     let cases = cases(family)?;
     let (direct, stage) = stages(release, &cases)
         .await

@@ -90,7 +90,7 @@ async fn random(family: Family) -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn mariadb() -> anyhow::Result<()> {
-    match skip_unless(millrace_sandbox::Family::MariaDb, "random sessions") {
+    match skip_unless(Family::MariaDb, "random sessions") {
         true => random(Family::MariaDb).await.context("MariaDB"),
         false => Ok(()),
     }
@@ -98,7 +98,7 @@ async fn mariadb() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn mysql() -> anyhow::Result<()> {
-    match skip_unless(millrace_sandbox::Family::MySql, "random sessions") {
+    match skip_unless(Family::MySql, "random sessions") {
         true => random(Family::MySql).await.context("MySQL"),
         false => Ok(()),
     }

@@ -451,10 +451,7 @@ impl Monitor {
     }
 
     fn accept(&self, id: ServerId, probed: Probed) {
-        let family = match probed.report.family {
-            Family::MySql => millrace_sql::Family::MySql,
-            Family::MariaDb => millrace_sql::Family::MariaDb,
-        };
+        let family = probed.report.family;
         let (track, begins) = (probed.track, probed.begins);
         let tracked_by_default = probed.tracked_by_default;
         let in_cluster = probed.report.waits() == Waits::Cluster;
@@ -591,7 +588,7 @@ fn unknown_facts(id: ServerId, address: Address, login_age_max: Duration) -> Arc
     Arc::new(ServerFacts {
         id,
         address,
-        family: millrace_sql::Family::MySql,
+        family: Family::MySql,
         track: "*".into(),
         tracked_by_default: "".into(),
         begins: Arc::new(Begins::unknown()),
@@ -606,8 +603,8 @@ fn add_facts(facts: &mut Vec<Arc<ServerFacts>>, snapshot: &Snapshot, login_age_m
         let address = Address::parse(&view.address)
             .unwrap_or_else(|| Address::new(view.address.to_string(), 0));
         let mut found = unknown_facts(view.id, address, login_age_max);
-        if let (Some(Family::MariaDb), Some(found)) = (snapshot.family, Arc::get_mut(&mut found)) {
-            found.family = millrace_sql::Family::MariaDb;
+        if let (Some(family), Some(found)) = (snapshot.family, Arc::get_mut(&mut found)) {
+            found.family = family;
         }
         facts.push(found);
     }

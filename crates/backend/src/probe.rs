@@ -120,11 +120,7 @@ async fn connect(
             error => error,
         })?;
     let greeting = opened.greeting.clone();
-    let family = match greeting.family() {
-        millrace_protocol::handshake::Family::MySql => millrace_sql::Family::MySql,
-        millrace_protocol::handshake::Family::MariaDb => millrace_sql::Family::MariaDb,
-    };
-    let mut conn = Conn::new(opened, id, family, None);
+    let mut conn = Conn::new(opened, id, greeting.family(), None);
     conn.at = address.at;
     Ok((conn, greeting))
 }
@@ -143,8 +139,8 @@ pub(crate) async fn probe(
         followed.known = true;
     }
     let mut report = match followed.conn.family {
-        millrace_sql::Family::MySql => report_mysql(followed, options).await?,
-        millrace_sql::Family::MariaDb => report_mariadb(followed, options).await?,
+        Family::MySql => report_mysql(followed, options).await?,
+        Family::MariaDb => report_mariadb(followed, options).await?,
     };
     let rows = followed
         .conn
@@ -295,7 +291,7 @@ pub(crate) async fn look(followed: &mut Followed) -> Result<Look, BackendError> 
             "SELECT SHA2(CONCAT_WS('|',{}),256),@@GLOBAL.init_connect,@@GLOBAL.autocommit",
             columns.join(",")
         ));
-        if conn.family == millrace_sql::Family::MariaDb {
+        if conn.family == Family::MariaDb {
             followed.looking.push(ACCOUNTS.to_owned());
         }
     }
@@ -390,7 +386,7 @@ async fn unless_refused(conn: &mut Conn, question: &str) -> Result<Vec<Row>, Bac
 /// The node's name where the server is one of a Galera cluster. From then on it answers the monitor
 /// also while it has no majority, and at once.
 async fn galera_name(conn: &mut Conn) -> Result<Option<Box<str>>, BackendError> {
-    if conn.family == millrace_sql::Family::MySql {
+    if conn.family == Family::MySql {
         return Ok(None);
     }
     let rows = conn
@@ -410,7 +406,7 @@ async fn galera_name(conn: &mut Conn) -> Result<Option<Box<str>>, BackendError> 
 
 /// Aurora has a variable that no other server has.
 async fn shares_storage(conn: &mut Conn) -> Result<bool, BackendError> {
-    if conn.family == millrace_sql::Family::MariaDb {
+    if conn.family == Family::MariaDb {
         return Ok(false);
     }
     let rows = conn
@@ -426,7 +422,7 @@ pub(crate) async fn stuck_commits(
     followed: &mut Followed,
     stall: Duration,
 ) -> Result<u32, BackendError> {
-    if followed.conn.family != millrace_sql::Family::MySql {
+    if followed.conn.family != Family::MySql {
         return Ok(0);
     }
     let question = format!(
@@ -453,15 +449,11 @@ pub(crate) async fn greet(
 ) -> Result<Probed, BackendError> {
     let (mut stream, greeting, mut buffer) =
         dial(address, network, options.connect_timeout).await?;
-    let family = match greeting.family() {
-        millrace_protocol::handshake::Family::MySql => Family::MySql,
-        millrace_protocol::handshake::Family::MariaDb => Family::MariaDb,
-    };
     let version = greeting
         .server_version
         .trim_start_matches("5.5.5-")
         .to_owned();
-    let mut report = ProbeReport::new(family);
+    let mut report = ProbeReport::new(greeting.family());
     report.version_number = version_number(&version);
     report.version = version.into();
     report.gtid = false;
@@ -536,7 +528,7 @@ async fn tracked_by_default(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
 /// The value for `session_track_system_variables`. MySQL's `*` would add its `statement_id` to
 /// every answer, so all other names are listed there (observed on 9.7).
 async fn trackable(conn: &mut Conn) -> Result<Arc<str>, BackendError> {
-    if conn.family == millrace_sql::Family::MariaDb {
+    if conn.family == Family::MariaDb {
         return Ok(match tells_by_first_name(conn).await? {
             true => TRACKED_BY_FIRST_NAME.into(),
             false => "*".into(),
@@ -921,7 +913,7 @@ async fn hosts(
     let columns = Columns(replicas);
     let host = columns.find(["Host", "Host"]);
     let nameless = |row: &Row| text(host.and_then(|at| row.get(at))).is_empty();
-    let mysql = followed.conn.family == millrace_sql::Family::MySql;
+    let mysql = followed.conn.family == Family::MySql;
     if !mysql || !replicas.rows.iter().any(nameless) {
         return Ok(Vec::new());
     }
@@ -1031,8 +1023,8 @@ pub(crate) async fn ask_position(
     let told = match (asked, conn.family) {
         (Asked::OwnLog(version), _) => own_log(&mut conn, version).await?,
         (Asked::SourcesLog(version), _) => sources_log(&mut conn, version).await?,
-        (Asked::Gtids, millrace_sql::Family::MySql) => position_mysql(&mut conn).await?,
-        (Asked::Gtids, millrace_sql::Family::MariaDb) => position_mariadb(&mut conn).await?,
+        (Asked::Gtids, Family::MySql) => position_mysql(&mut conn).await?,
+        (Asked::Gtids, Family::MariaDb) => position_mariadb(&mut conn).await?,
     };
     *slot = Some(conn);
     Ok(told)
@@ -1184,11 +1176,8 @@ pub(crate) async fn read_catalogue(
         Some(conn) if conn.server == facts.id && conn.at == facts.address.at => conn,
         _ => connect(facts.id, &facts.address, options, network).await?.0,
     };
-    let family = match conn.family {
-        millrace_sql::Family::MySql => Family::MySql,
-        millrace_sql::Family::MariaDb => Family::MariaDb,
-    };
     let mut rows = [const { Vec::new() }; 3];
+    let family = conn.family;
     for (query, rows) in (options.catalogue_queries)(family).iter().zip(&mut rows) {
         *rows = conn.query(query).await?;
     }

@@ -11,10 +11,9 @@ use millrace_config::Config;
 use millrace_routing::explain::{Question, explain};
 use millrace_routing::rules::{Rules, Sent, Who, idle_item};
 use millrace_routing::{Consistency, Load, SessionView, Transaction};
-use millrace_sql::{Family, Hint, LexMode, Statement, classify};
+use millrace_sql::{Hint, LexMode, Statement, classify};
 use millrace_topology::{
-    Cause, Family as Positions, GtidSet, Health, NoPrimary, Role, ServerId, ServerView, Snapshot,
-    Unfit, Waits,
+    Cause, Family, GtidSet, Health, NoPrimary, Role, ServerId, ServerView, Snapshot, Unfit, Waits,
 };
 use serde::Deserialize;
 
@@ -112,15 +111,16 @@ fn explained(
     world: &World,
 ) -> anyhow::Result<Vec<(String, String)>> {
     let family = match world.family.as_deref() {
-        None | Some("mysql") => Positions::MySql,
-        Some("mariadb") => Positions::MariaDb,
+        None | Some("mysql") => Family::MySql,
+        Some("mariadb") => Family::MariaDb,
         Some(other) => bail!("the family is mysql or mariadb, not `{other}`"),
     };
     let snapshot = snapshot(config, world, family)?;
-    let mode = match family {
-        Positions::MySql => LexMode::new(Family::MySql, 90_700),
-        Positions::MariaDb => LexMode::new(Family::MariaDb, 101_100),
+    let version = match family {
+        Family::MySql => 90_700,
+        Family::MariaDb => 101_100,
     };
+    let mode = LexMode::new(family, version);
     let text = args.sql.as_bytes();
     let mut class = Statement::default();
     classify(text, &mode, &mut class);
@@ -232,11 +232,11 @@ fn explained(
     }))
 }
 
-fn position(family: Positions, text: &str) -> anyhow::Result<GtidSet> {
+fn position(family: Family, text: &str) -> anyhow::Result<GtidSet> {
     GtidSet::parse(family, text.as_bytes()).with_context(|| format!("`{text}`"))
 }
 
-fn snapshot(config: &Config, world: &World, family: Positions) -> anyhow::Result<Snapshot> {
+fn snapshot(config: &Config, world: &World, family: Family) -> anyhow::Result<Snapshot> {
     let described = |address: &str| world.server.iter().find(|one| one.address == address);
     for one in &world.server {
         let known = config

@@ -4,16 +4,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+pub use millrace_base::Family;
+
 use crate::ok::{EOF, ERR, ErrPacket, OK};
 use crate::packet::{Malformed, Reader, Writer, put_lenenc_bytes};
 use crate::{Capabilities, Status};
-
-/// Whose server it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Family {
-    MySql,
-    MariaDb,
-}
 
 /// The server's first packet (MySQL manual, "HandshakeV10"; MariaDB manual,
 /// "Connection").

@@ -54,24 +54,16 @@ const STATEMENTS: &[(&str, Access)] = &[
     ("SELECT * FROM v_lock", Access::Write),
 ];
 
-fn families(family: Family) -> (millrace_topology::Family, millrace_sql::Family, u32) {
+fn versioned(family: Family) -> (millrace_sql::Family, u32) {
     match family {
-        Family::MySql => (
-            millrace_topology::Family::MySql,
-            millrace_sql::Family::MySql,
-            90700,
-        ),
-        Family::MariaDb => (
-            millrace_topology::Family::MariaDb,
-            millrace_sql::Family::MariaDb,
-            101100,
-        ),
+        Family::MySql => (millrace_sql::Family::MySql, 90700),
+        Family::MariaDb => (millrace_sql::Family::MariaDb, 101100),
     }
 }
 
 /// What the account `user` sees of the catalogue.
 async fn read(cluster: &Cluster, family: Family, user: &str, password: &str) -> Catalogue {
-    let (family, _, version) = families(family);
+    let (family, version) = versioned(family);
     let options = OptsBuilder::default()
         .socket(cluster.primary().socket.to_str())
         .user(Some(user))
@@ -95,7 +87,7 @@ fn cell(value: Value) -> Option<Vec<u8>> {
 }
 
 fn access(catalogue: &Catalogue, family: Family, text: &str) -> Access {
-    let (_, family, version) = families(family);
+    let (family, version) = versioned(family);
     let mut statement = Statement::default();
     let mode = LexMode::new(family, version);
     classify(text.as_bytes(), &mode, &mut statement);

@@ -165,10 +165,7 @@ impl Session {
         database: Vec<u8>,
     ) -> Session {
         let (family, version, by_default) = worker.cluster.with_world(|world| {
-            let family = match world.snapshot.family {
-                Some(millrace_topology::Family::MariaDb) => Family::MariaDb,
-                _ => Family::MySql,
-            };
+            let family = world.snapshot.family.unwrap_or(Family::MySql);
             let version = world.snapshot.version_number;
             (family, version, world.tracked_by_default())
         });

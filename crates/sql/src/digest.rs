@@ -228,7 +228,7 @@ impl<'t> Writer<'t, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mode::Family;
+    use crate::Family;
 
     fn text(statement: &str) -> String {
         let mut out = Vec::new();

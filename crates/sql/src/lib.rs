@@ -38,7 +38,8 @@ pub use digest::digest;
 pub use hint::{Hint, tags};
 pub use ident::ident_eq;
 pub use locks::lock_names;
-pub use mode::{Charset, Family, LexMode};
+pub use millrace_base::Family;
+pub use mode::{Charset, LexMode};
 pub use parts::{Parts, parts};
 pub use shapes::Shapes;
 pub use statement::{

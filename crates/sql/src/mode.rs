@@ -1,13 +1,6 @@
 //! What a session's settings change in how its statements are read. Knows no statement.
 
-/// The server's family, by whose grammar a statement is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// Oracle's MySQL.
-    MySql,
-    /// MariaDB.
-    MariaDb,
-}
+use millrace_base::Family;
 
 /// How a client character set's multi-byte characters can hide bytes that look like quotes,
 /// backslashes or letters.

@@ -2,24 +2,6 @@
 
 use std::fmt;
 
-/// The servers' family: whose SQL, GTIDs and replication status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// Oracle's MySQL (and Percona Server).
-    MySql,
-    /// MariaDB.
-    MariaDb,
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::MySql => "mysql",
-            Family::MariaDb => "mariadb",
-        })
-    }
-}
-
 /// So many servers a process knows in its life, those that are gone included: an index is never used
 /// again. A limit, so that a list of servers that changes all the time cannot grow without one.
 pub const SERVERS_EVER: usize = 1024;

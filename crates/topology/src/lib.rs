@@ -19,9 +19,10 @@ mod state;
 
 pub use discover::DiscoveryOptions;
 pub use event::ChangeEvent;
-pub use family::{Family, Millis, SERVERS_EVER, ServerId};
+pub use family::{Millis, SERVERS_EVER, ServerId};
 pub use fold::{Evidence, Options, ServerSpec, Topology};
 pub use gtid::{GtidError, GtidSet, LogPosition, MariaDbSet, MySqlSet};
+pub use millrace_base::Family;
 pub use observation::{
     Cause, GaleraNode, GaleraState, GroupView, Member, MemberState, Observation, ObservationKind,
     Peer, ProbeReport, Receiver, Relation, ReplicationStatus,

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Parser;
 use millrace_tests::differential::known::Known;
 use millrace_tests::differential::player::Profile;
-use millrace_tests::differential::script::Family;
+use millrace_tests::differential::script::{self, Family};
 use millrace_tests::differential::suite::{self, Sides};
 use millrace_tests::wire::{Login, Target, cap};
 
@@ -91,7 +91,7 @@ impl Args {
             password: "app-secret".to_owned(),
             capabilities,
             tls: self.tls,
-            charset: self.charset.unwrap_or(self.family.client_charset()),
+            charset: self.charset.unwrap_or(script::client_charset(self.family)),
             timeout: Duration::from_secs_f64(self.timeout),
         })
     }

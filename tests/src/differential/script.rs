@@ -16,45 +16,23 @@
 
 use std::fmt;
 
+pub use millrace_sandbox::Family;
 use regex::Regex;
 
-/// Which servers a case is for, and which servers are under test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    MySql,
-    MariaDb,
-}
-
-impl Family {
-    /// The collation that a current client library of this family asks for: utf8mb4_0900_ai_ci or
-    /// utf8mb4_general_ci.
-    pub fn client_charset(self) -> u8 {
-        match self {
-            Family::MySql => 255,
-            Family::MariaDb => 45,
-        }
+/// The collation that a current client library of this family asks for: utf8mb4_0900_ai_ci or
+/// utf8mb4_general_ci.
+pub fn client_charset(family: Family) -> u8 {
+    match family {
+        Family::MySql => 255,
+        Family::MariaDb => 45,
     }
 }
 
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::MySql => "mysql",
-            Family::MariaDb => "mariadb",
-        })
-    }
-}
-
-impl std::str::FromStr for Family {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "mysql" => Ok(Family::MySql),
-            "mariadb" => Ok(Family::MariaDb),
-            _ => Err(format!("unknown family {s}: mysql or mariadb")),
-        }
-    }
+fn named(family: &str) -> Result<Family, String> {
+    let mut known = Family::ALL.into_iter();
+    known
+        .find(|known| known.as_str() == family)
+        .ok_or_else(|| format!("unknown family {family}: mysql or mariadb"))
 }
 
 /// How much of a step's reply is compared.
@@ -182,7 +160,7 @@ fn parse_head(file: &str, head: &str) -> Result<Case, String> {
             "case name {name:?}: lower case, digits and _ only, at most 50"
         ));
     }
-    let family = words.next().map(str::parse).transpose()?;
+    let family = words.next().map(named).transpose()?;
     Ok(Case {
         name: name.to_owned(),
         file: file.to_owned(),

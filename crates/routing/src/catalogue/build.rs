@@ -83,10 +83,6 @@ pub(super) fn build(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Catal
 }
 
 fn lex_mode(family: Family, version: u32) -> LexMode {
-    let family = match family {
-        Family::MySql => millrace_sql::Family::MySql,
-        Family::MariaDb => millrace_sql::Family::MariaDb,
-    };
     LexMode::new(family, version)
 }
 

@@ -1,4 +1,4 @@
-use millrace_sql::{Family as SqlFamily, LexMode, classify};
+use millrace_sql::{LexMode, classify};
 use millrace_topology::{Family, Health, Role, ServerId, Unfit, Waits};
 
 use super::*;
@@ -48,7 +48,7 @@ fn world() -> Snapshot {
 }
 
 fn explained(text: &str) -> String {
-    let mode = LexMode::new(SqlFamily::MariaDb, 101_100);
+    let mode = LexMode::new(Family::MariaDb, 101_100);
     let mut class = Statement::default();
     classify(text.as_bytes(), &mode, &mut class);
     let required = GtidSet::parse_mariadb(b"0-1-9").unwrap();

@@ -8,7 +8,7 @@ use millrace_backend::state::SessionState;
 use millrace_metrics::PinReason;
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::command::{COM_STMT_PREPARE, StmtExecute};
-use millrace_protocol::handshake::{self, ChangeUser, HandshakeResponse};
+use millrace_protocol::handshake::{ChangeUser, HandshakeResponse};
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::packet;
 use millrace_protocol::{Capabilities, Status};
@@ -566,11 +566,7 @@ impl Session {
 
     /// COM_CHANGE_USER: a login on the same connection.
     pub(crate) async fn change_user(&mut self, body: &[u8]) -> Result<(), Abort> {
-        let family = match self.image.family {
-            Family::MySql => handshake::Family::MySql,
-            Family::MariaDb => handshake::Family::MariaDb,
-        };
-        let parsed = ChangeUser::parse(body, self.client.capabilities, family);
+        let parsed = ChangeUser::parse(body, self.client.capabilities, self.image.family);
         let old_database = self.image.vars.state.database.clone();
         self.read_found_rows().await;
         self.release_everything();

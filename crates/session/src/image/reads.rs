@@ -37,10 +37,6 @@ pub(crate) struct Reads {
 impl Reads {
     /// Of a session that has seen nothing.
     pub(crate) fn new(family: Family, level: Consistency) -> Reads {
-        let family = match family {
-            Family::MySql => millrace_topology::Family::MySql,
-            Family::MariaDb => millrace_topology::Family::MariaDb,
-        };
         Reads {
             level: Consistency::default(),
             level_given: level,

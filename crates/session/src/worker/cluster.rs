@@ -465,10 +465,7 @@ impl ClusterView {
 
     /// The servers' family.
     pub(crate) fn family(&self) -> Family {
-        self.with_world(|world| match world.snapshot.family {
-            Some(millrace_topology::Family::MariaDb) => Family::MariaDb,
-            _ => Family::MySql,
-        })
+        self.with_world(|world| world.snapshot.family.unwrap_or(Family::MySql))
     }
 }
 

@@ -9,8 +9,9 @@ mod set;
 mod show;
 mod system;
 
+use crate::Family;
 use crate::lexer::{Lexer, Tok, Token};
-use crate::mode::{Family, LexMode};
+use crate::mode::LexMode;
 use crate::statement::{Access, Flags, Kind, NameRef, Span, Statement, TableRef, TableUse};
 use crate::words::Kw;
 

@@ -3,8 +3,8 @@
 //! says of a statement that no server accepts does not matter.
 
 use super::{Parser, push};
+use crate::Family;
 use crate::lexer::{Tok, Token};
-use crate::mode::Family;
 use crate::statement::{Flags, NameRef, Scope, Span, SysVarRef, TableUse};
 use crate::words::{Callee, Kw, WordId};
 use smallvec::SmallVec;

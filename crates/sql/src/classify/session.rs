@@ -2,8 +2,8 @@
 
 use super::Parser;
 use super::scan::Place;
+use crate::Family;
 use crate::lexer::Tok;
-use crate::mode::Family;
 use crate::statement::{
     Access, Flags, HandlerOp, Kill, KillTarget, Kind, NameRef, Span, TableUse, TextSource, XaOp,
 };

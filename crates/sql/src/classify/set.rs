@@ -2,9 +2,9 @@
 
 use super::scan::Place;
 use super::{Parser, push};
+use crate::Family;
 use crate::ident::ident_eq;
 use crate::lexer::Tok;
-use crate::mode::Family;
 use crate::statement::{
     Access, Assignment, ExprFlags, Flags, Isolation, Kind, Scope, Span, Target, ValueKind,
 };

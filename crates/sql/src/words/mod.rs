@@ -3,7 +3,8 @@
 
 mod lists;
 
-use crate::mode::{Family, LexMode};
+use crate::Family;
+use crate::mode::LexMode;
 use crate::statement::Flags;
 
 /// What a word followed by `(` is.
