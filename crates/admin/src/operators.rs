@@ -7,57 +7,37 @@
 
 mod acts;
 mod answer;
+mod cell;
 mod chatter;
 mod conversation;
 mod filter;
+mod listing;
 mod login;
+mod parser;
+mod shared;
 mod sources;
 mod statement;
 mod tables;
 mod token;
+mod variables;
 
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use millrace_backend::account::Account;
 use millrace_backend::stream::{Plain, Stream};
-use millrace_session::{Accounts, ListenerTls, Options as SlowingOptions};
+use millrace_session::Accounts;
 use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
 use tracing::warn;
 
 use crate::Listener;
-use answer::Refusal;
+use cell::Refusal;
 use conversation::Conversation;
+use shared::Operators;
+pub use shared::OperatorsOptions;
 pub use sources::{RuleText, Setting, Sources};
-
-/// Who may come in, and how.
-pub struct OperatorsOptions {
-    /// The one account.
-    pub account: Account,
-    /// Whether TLS is offered or demanded; a Unix socket counts as secure.
-    pub tls: ListenerTls,
-    /// What accepts TLS.
-    pub acceptor: Option<TlsAcceptor>,
-    /// Clients at once, those that are logging in included.
-    pub connections_max: usize,
-    /// From connect to the end of the login.
-    pub login_timeout: Duration,
-    /// How failed logins are slowed down: as for clients.
-    pub slowing: Arc<SlowingOptions>,
-}
-
-/// What all operators' connections share.
-pub(crate) struct Operators {
-    pub(crate) options: OperatorsOptions,
-    pub(crate) failures: Accounts,
-    sources: Sources,
-    next_id: AtomicU32,
-}
 
 /// Serves until the runtime ends. To be called on a current-thread runtime of its own that allows
 /// local tasks.
@@ -110,9 +90,4 @@ fn turn_away(plain: Plain, limit: usize) {
     tokio::task::spawn_local(async move {
         let _ = tokio::time::timeout(Duration::from_secs(1), stream.send(&out)).await;
     });
-}
-
-/// An address for the log; a client on a Unix socket has none.
-pub(crate) fn shown<T: Display>(address: Option<T>) -> String {
-    address.map_or_else(|| "localhost".to_owned(), |address| address.to_string())
 }

@@ -7,7 +7,8 @@ use millrace_session::{Killed, Message};
 use millrace_topology::{ServerId, Snapshot, Unfit};
 use tracing::info;
 
-use crate::operators::answer::{Answer, Kind, Refusal, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::{Kind, Refusal, Trouble};
 use crate::operators::filter::Filter;
 use crate::operators::sources::Sources;
 

@@ -11,12 +11,15 @@ use millrace_protocol::resultset::TextResult;
 use tracing::debug;
 
 use crate::operators::acts;
-use crate::operators::answer::{Answer, Kind, Refusal, Trouble, definition, fields};
-use crate::operators::chatter::{IDLE_MAX_S, Item, Own, PACKET_MAX};
+use crate::operators::answer::{Answer, definition, fields};
+use crate::operators::cell::{Kind, Refusal, Trouble};
+use crate::operators::chatter::{Item, Own};
 use crate::operators::filter::Filter;
 use crate::operators::login::Entered;
 use crate::operators::sources::Sources;
 use crate::operators::statement::{Statement, has_parameters, parse};
+use crate::operators::tables::{self, listing};
+use crate::operators::variables::{IDLE_MAX_S, PACKET_MAX};
 
 /// Prepared statements open at once.
 const PREPARED_MAX: usize = 64;
@@ -163,8 +166,8 @@ impl<'a> Conversation<'a> {
         match statement {
             Statement::Show { show, filter } => {
                 let mut answer = self.answer(sequence, binary);
-                answer.begin_listing(show.listing(), filter);
-                match show.rows(sources, &mut answer).await {
+                answer.begin_listing(listing(show).columns, filter);
+                match tables::rows(show, sources, &mut answer).await {
                     Ok(()) => answer.end().await,
                     // Rows may have been sent: the error takes the place of the next.
                     Err(Trouble::Error(refusal)) => answer.refuse(&refusal).await,
@@ -246,8 +249,7 @@ fn columns_of(statement: &Statement) -> Vec<millrace_protocol::resultset::Column
             .collect()
     };
     match statement {
-        Statement::Show { show, .. } => show
-            .listing()
+        Statement::Show { show, .. } => listing(*show)
             .columns
             .iter()
             .map(|column| definition(column.name, column.kind))

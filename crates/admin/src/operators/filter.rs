@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::operators::answer::{Cell, Column};
+use crate::operators::cell::{Cell, Column};
 
 /// What is asked of a row. The default wants them all.
 #[derive(Debug, Clone, PartialEq, Default)]

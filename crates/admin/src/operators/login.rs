@@ -16,9 +16,11 @@ use millrace_protocol::{Capabilities, Status};
 use millrace_session::{ListenerTls, random_nonce};
 use tracing::{debug, warn};
 
-use crate::operators::answer::{Refusal, fields};
-use crate::operators::chatter::{Own, VERSION};
-use crate::operators::{Operators, shown};
+use crate::operators::answer::fields;
+use crate::operators::cell::Refusal;
+use crate::operators::chatter::Own;
+use crate::operators::shared::{Operators, shown};
+use crate::operators::variables::VERSION;
 
 /// Before the login no packet may be longer; bytes.
 const HELLO_MAX: usize = 16 * 1024;

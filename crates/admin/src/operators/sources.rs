@@ -11,7 +11,7 @@ use millrace_topology::ServerId;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use crate::operators::answer::{Cell, Refusal};
+use crate::operators::cell::{Cell, Refusal};
 
 /// How long a worker may take for its part of an answer, or a server to be told of a KILL.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,11 +1,14 @@
 //! Reads what an operator wants: a listing, an act, or what a client library says by itself. Does
 //! nothing of it.
 
-use crate::operators::answer::{Kind, Refusal};
+use crate::operators::cell::{Kind, Refusal};
 use crate::operators::chatter::{self, Item};
 use crate::operators::filter::{Condition, Filter, Test, place};
-use crate::operators::tables::{LISTINGS, Listing, Show};
+use crate::operators::listing::{Listing, Show};
+use crate::operators::parser::Parser;
+use crate::operators::tables::{LISTINGS, listing};
 use crate::operators::token::{Token, tokens};
+use crate::operators::variables::sections;
 
 /// A statement.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,62 +54,7 @@ pub(crate) fn has_parameters(text: &str) -> bool {
     tokens(text).is_ok_and(|tokens| tokens.contains(&Token::Symbol("?")))
 }
 
-/// Steps through a statement's pieces.
-pub(crate) struct Parser {
-    tokens: Vec<Token>,
-    at: usize,
-}
-
 impl Parser {
-    pub(crate) fn peek(&self) -> Option<&Token> {
-        self.tokens.get(self.at)
-    }
-
-    pub(crate) fn next(&mut self) -> Option<Token> {
-        let token = self.tokens.get(self.at).cloned();
-        self.at += usize::from(token.is_some());
-        token
-    }
-
-    /// Takes a word, if it is the next.
-    pub(crate) fn take(&mut self, word: &str) -> bool {
-        let is_next = self.peek().is_some_and(|token| token.is(word));
-        self.at += usize::from(is_next);
-        is_next
-    }
-
-    pub(crate) fn take_symbol(&mut self, symbol: &str) -> bool {
-        let is_next = matches!(self.peek(), Some(Token::Symbol(next)) if *next == symbol);
-        self.at += usize::from(is_next);
-        is_next
-    }
-
-    /// What cannot be read, and what could be.
-    pub(crate) fn unexpected(&self) -> Refusal {
-        let near = match self.peek() {
-            None => "its end".to_owned(),
-            Some(Token::Symbol(symbol)) => format!("'{symbol}'"),
-            Some(Token::Other(other)) => format!("'{other}'"),
-            Some(
-                Token::Word(text) | Token::Name(text) | Token::Text(text) | Token::Number(text),
-            ) => {
-                format!("'{}'", text.chars().take(40).collect::<String>())
-            }
-        };
-        let known: Vec<&str> = LISTINGS
-            .iter()
-            .filter(|listing| !listing.help.is_empty())
-            .map(|listing| listing.statement)
-            .collect();
-        let message = format!(
-            "Millrace's admin listener cannot read this statement near {near}; there are: {}, DRAIN \
-             SERVER 'address' [WAIT seconds], RESUME SERVER 'address', KILL [CONNECTION | QUERY] id; \
-             a SHOW takes LIKE 'pattern', WHERE column = value and LIMIT n",
-            known.join(", ")
-        );
-        Refusal::new(1064, b"42000", message)
-    }
-
     fn statement(&mut self) -> Result<Statement, Refusal> {
         if self.tokens.iter().all(|token| *token == Token::Symbol(";")) {
             return Err(Refusal::new(1065, b"42000", "Query was empty"));
@@ -116,7 +64,7 @@ impl Parser {
         }
         if self.take("HELP") {
             let show = Show::Help;
-            let filter = self.filter(show.listing())?;
+            let filter = self.filter(listing(show))?;
             return Ok(Statement::Show { show, filter });
         }
         if self.take("DRAIN") {
@@ -160,12 +108,6 @@ impl Parser {
         Err(self.unexpected())
     }
 
-    /// Where the statement ends: before a closing semicolon.
-    fn end(&self) -> usize {
-        let closed = matches!(self.tokens.last(), Some(Token::Symbol(";")));
-        self.tokens.len() - usize::from(closed)
-    }
-
     /// What clients set for their connection is taken as set; settings for all are not: they would
     /// seem to change what they do not.
     fn set(&mut self) -> Result<Statement, Refusal> {
@@ -185,7 +127,7 @@ impl Parser {
             let Token::Word(word) = token else {
                 return false;
             };
-            chatter::sections().any(|section| {
+            sections().any(|section| {
                 let name = word.get(..section.len());
                 name.is_some_and(|name| name.eq_ignore_ascii_case(section))
                     && word[section.len()..].starts_with('.')
@@ -258,29 +200,6 @@ impl Parser {
             server.push_str(&self.name()?);
         }
         Ok(server)
-    }
-
-    fn name(&mut self) -> Result<String, Refusal> {
-        match self.peek() {
-            Some(
-                Token::Word(text) | Token::Name(text) | Token::Text(text) | Token::Number(text),
-            ) => {
-                let text = text.clone();
-                self.at += 1;
-                Ok(text)
-            }
-            _ => Err(self.unexpected()),
-        }
-    }
-
-    fn number(&mut self) -> Result<u64, Refusal> {
-        let number = match self.peek() {
-            Some(Token::Number(digits)) => digits.parse().ok(),
-            _ => None,
-        };
-        let number = number.ok_or_else(|| self.unexpected())?;
-        self.at += 1;
-        Ok(number)
     }
 
     fn filter(&mut self, listing: &Listing) -> Result<Filter, Refusal> {
@@ -363,20 +282,6 @@ impl Parser {
         }
         Err(self.unexpected())
     }
-
-    fn list(&mut self) -> Result<Vec<String>, Refusal> {
-        if !self.take_symbol("(") {
-            return Err(self.unexpected());
-        }
-        let mut list = vec![self.name()?];
-        while self.take_symbol(",") {
-            list.push(self.name()?);
-        }
-        match self.take_symbol(")") {
-            true => Ok(list),
-            false => Err(self.unexpected()),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -384,6 +289,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::operators::cell::Cell;
+    use crate::operators::chatter::Own;
+    use crate::operators::variables::COMMENT;
 
     fn show(text: &str) -> (Show, Filter) {
         match parse(text) {
@@ -549,5 +457,48 @@ mod tests {
         ) {
             let _ = parse(&words.join(" "));
         }
+    }
+
+    fn cells(text: &str) -> Vec<(String, Cell)> {
+        let own = Own {
+            user: "admin@127.0.0.1".into(),
+            id: 7,
+            database: None,
+        };
+        match parse(text) {
+            Ok(Statement::Select(items)) => items
+                .iter()
+                .map(|item| (item.name.clone(), item.cell(&own)))
+                .collect(),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn first_questions_of_clients_are_answered() {
+        let one = |name: &str, cell: Cell| vec![(name.to_owned(), cell)];
+        assert_eq!(
+            cells("select @@version_comment limit 1"),
+            one("@@version_comment", COMMENT.into())
+        );
+        assert_eq!(cells("SELECT 1"), one("1", Cell::Int(1)));
+        assert_eq!(cells("SELECT 'x' AS y;"), one("y", "x".into()));
+        assert_eq!(cells("SELECT DATABASE()"), one("DATABASE()", Cell::Null));
+        assert_eq!(
+            cells("SELECT CONNECTION_ID()"),
+            one("CONNECTION_ID()", Cell::Int(7))
+        );
+        let of_a_driver = cells(
+            "/* driver-j */SELECT  @@session.auto_increment_increment AS auto_increment_increment, \
+             @@character_set_client AS character_set_client, @@session.transaction_isolation AS \
+             transaction_isolation, @@wait_timeout AS wait_timeout",
+        );
+        assert_eq!(of_a_driver.len(), 4);
+        assert_eq!(of_a_driver[3], ("wait_timeout".into(), Cell::Int(28_800)));
+        let refused = |text| parse(text).unwrap_err().code;
+        assert_eq!(refused("SELECT @@nothing"), 1193);
+        assert_eq!(refused("SELECT * FROM t"), 1064);
+        assert_eq!(refused("SELECT 1 FROM t"), 1064);
+        assert_eq!(refused("SELECT SLEEP(1)"), 1064);
     }
 }

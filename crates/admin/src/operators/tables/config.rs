@@ -1,10 +1,11 @@
 //! SHOW CONFIG, SHOW VARIABLES and SHOW STATUS: the configuration in force, with what clients ask
 //! of a server beside it.
 
-use super::{Listing, Show, text};
-use crate::operators::answer::{Answer, Cell, Trouble};
-use crate::operators::chatter;
+use crate::operators::answer::Answer;
+use crate::operators::cell::{Cell, Trouble};
+use crate::operators::listing::{Listing, Show, text};
 use crate::operators::sources::Sources;
+use crate::operators::variables::variables as of_a_server;
 
 pub(crate) const LISTING: Listing = Listing {
     show: Show::Config,
@@ -65,7 +66,7 @@ pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(
 }
 
 pub(crate) async fn variables(sources: &Sources, answer: &mut Answer<'_>) -> Result<(), Trouble> {
-    for (name, value) in chatter::variables() {
+    for (name, value) in of_a_server() {
         let value = value.text().map(std::borrow::Cow::into_owned);
         answer.row(&[name.into(), value.into()]).await?;
     }

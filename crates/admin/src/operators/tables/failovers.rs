@@ -4,8 +4,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use millrace_backend::failovers::{FailoverCount, Moment, Timeline};
 
-use super::{Listing, Show, int, text};
-use crate::operators::answer::{Answer, Cell, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::{Cell, Trouble};
+use crate::operators::listing::{Listing, Show, int, text};
 use crate::operators::sources::Sources;
 
 pub(crate) const LISTING: Listing = Listing {

@@ -1,7 +1,8 @@
 //! SHOW HELD STATEMENTS: what waits for a server that can run it.
 
-use super::{Listing, Show, int, text};
-use crate::operators::answer::{Answer, Cell, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::{Cell, Trouble};
+use crate::operators::listing::{Listing, Show, int, text};
 use crate::operators::sources::Sources;
 
 pub(crate) const LISTING: Listing = Listing {

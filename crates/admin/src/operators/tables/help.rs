@@ -1,7 +1,8 @@
 //! SHOW HELP: what there is.
 
-use super::{LISTINGS, Listing, Show, text};
-use crate::operators::answer::{Answer, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::Trouble;
+use crate::operators::listing::{Listing, Show, text};
 
 pub(crate) const LISTING: Listing = Listing {
     show: Show::Help,
@@ -33,8 +34,12 @@ pub(crate) const ACTS: [[&str; 2]; 4] = [
     ["KILL QUERY id", "ends a session's statement"],
 ];
 
-pub(crate) async fn rows(answer: &mut Answer<'_>) -> Result<(), Trouble> {
-    let listings = LISTINGS.iter().filter(|listing| !listing.help.is_empty());
+/// `listings`: all there are.
+pub(crate) async fn rows(
+    listings: &'static [Listing],
+    answer: &mut Answer<'_>,
+) -> Result<(), Trouble> {
+    let listings = listings.iter().filter(|listing| !listing.help.is_empty());
     let listings = listings.map(|listing| [listing.statement, listing.help]);
     for [statement, help] in listings.chain(ACTS) {
         answer.row(&[statement.into(), help.into()]).await?;

@@ -7,8 +7,9 @@ use millrace_metrics::{
     BUCKETS, Definition, HistogramSum, Kind, Metrics, Sample, Value, Visitor, bucket_bound_seconds,
 };
 
-use super::{Listing, Show, real, text};
-use crate::operators::answer::{Answer, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::Trouble;
+use crate::operators::listing::{Listing, Show, real, text};
 use crate::operators::sources::Sources;
 use crate::process;
 

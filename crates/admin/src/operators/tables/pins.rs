@@ -1,7 +1,8 @@
 //! SHOW PINS: the sessions that keep a server connection, and why.
 
-use super::{Listing, Show, int, text};
-use crate::operators::answer::{Answer, Cell, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::{Cell, Trouble};
+use crate::operators::listing::{Listing, Show, int, text};
 use crate::operators::sources::{SESSIONS_AT_ONCE, Sources};
 
 pub(crate) const LISTING: Listing = Listing {

@@ -1,7 +1,8 @@
 //! SHOW RULES: the rules for query routing, and how often each matched.
 
-use super::{Listing, Show, int, text};
-use crate::operators::answer::{Answer, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::Trouble;
+use crate::operators::listing::{Listing, Show, int, text};
 use crate::operators::sources::Sources;
 use crate::operators::tables::metrics::Collected;
 

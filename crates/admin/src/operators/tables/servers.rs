@@ -2,8 +2,9 @@
 
 use millrace_topology::{Health, ServerView, Snapshot};
 
-use super::{Listing, Show, int, real, text};
-use crate::operators::answer::{Answer, Cell, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::{Cell, Trouble};
+use crate::operators::listing::{Listing, Show, int, real, text};
 use crate::operators::sources::{ServerSum, Sources};
 use crate::operators::tables::metrics::Collected;
 

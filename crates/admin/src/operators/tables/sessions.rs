@@ -7,8 +7,9 @@ use millrace_backend::monitor::World;
 use millrace_metrics::PinReason;
 use millrace_session::{Client, SessionLine};
 
-use super::{Listing, Show, int, text};
-use crate::operators::answer::{Answer, Cell, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::{Cell, Trouble};
+use crate::operators::listing::{Listing, Show, int, text};
 use crate::operators::sources::{SESSIONS_AT_ONCE, Sources};
 
 pub(crate) const LISTING: Listing = Listing {

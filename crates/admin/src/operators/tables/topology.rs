@@ -5,8 +5,9 @@ use millrace_topology::{
 };
 
 use super::servers::state;
-use super::{Listing, Show, int, text};
-use crate::operators::answer::{Answer, Cell, Trouble};
+use crate::operators::answer::Answer;
+use crate::operators::cell::{Cell, Trouble};
+use crate::operators::listing::{Listing, Show, int, text};
 use crate::operators::sources::Sources;
 
 pub(crate) const LISTING: Listing = Listing {
