@@ -12,4 +12,4 @@ pub use exposition::{CONTENT_TYPE, exposition};
 pub use http::{Readiness, serve};
 pub use listener::Listener;
 pub use millrace_metrics::{Metrics, WorkerMetrics};
-pub use operators::{OperatorsOptions, RuleText, Setting, Sources, serve_operators};
+pub use operators::{OperatorsOptions, Sources, serve_operators};

@@ -37,7 +37,7 @@ use cell::Refusal;
 use conversation::Conversation;
 use shared::Operators;
 pub use shared::OperatorsOptions;
-pub use sources::{RuleText, Setting, Sources};
+pub use sources::Sources;
 
 /// Serves until the runtime ends. To be called on a current-thread runtime of its own that allows
 /// local tasks.

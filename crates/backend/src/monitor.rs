@@ -64,6 +64,25 @@ pub struct MonitorOptions {
 }
 
 impl MonitorOptions {
+    /// The defaults, with no account. `catalogue_queries` read the stored routines and views.
+    pub fn new(catalogue_queries: CatalogueQueries) -> Self {
+        MonitorOptions {
+            user: String::new(),
+            password: Secret::new(Vec::new()),
+            interval: Duration::from_millis(500),
+            urgent_interval: Duration::from_millis(100),
+            timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(1),
+            position_interval: Duration::from_millis(50),
+            catalogue_interval: Duration::from_secs(5),
+            catalogue_queries,
+            topology: Options::default(),
+            commit_stall: Duration::from_secs(2),
+            login_age_max: Duration::from_secs(1),
+            traffic: None,
+        }
+    }
+
     /// Servers are asked which others there are.
     pub(crate) fn discovers(&self) -> bool {
         self.topology.discovery.is_some()

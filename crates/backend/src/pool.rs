@@ -68,10 +68,10 @@ impl Default for PoolOptions {
             idle_timeout: Duration::from_secs(300),
             check_after: Duration::from_secs(10),
             max_lifetime: Duration::from_secs(3600),
-            connect_timeout: Duration::from_secs(10),
-            wait_timeout: Duration::from_secs(30),
-            max_waiting: 100_000,
-            max_prepared_statements: 200,
+            connect_timeout: Duration::from_secs(3),
+            wait_timeout: Duration::from_secs(10),
+            max_waiting: 10_000,
+            max_prepared_statements: 256,
         }
     }
 }

@@ -23,6 +23,22 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
+    /// The defaults towards clients.
+    pub const CLIENTS: TcpOptions = TcpOptions {
+        keepalive_idle: Duration::from_secs(30),
+        keepalive_interval: Duration::from_secs(10),
+        keepalive_count: 3,
+        // A server's own net_write_timeout.
+        user_timeout: Duration::from_secs(60),
+    };
+    /// The defaults towards servers.
+    pub const SERVERS: TcpOptions = TcpOptions {
+        keepalive_idle: Duration::from_secs(10),
+        keepalive_interval: Duration::from_secs(5),
+        keepalive_count: 3,
+        user_timeout: Duration::from_secs(20),
+    };
+
     /// Sets them on a socket. What a listening socket has, the sockets that it accepts inherit.
     ///
     /// # Errors

@@ -32,6 +32,11 @@ impl Address {
         }
     }
 
+    /// Stands where the address is not read yet.
+    pub(crate) fn none() -> Self {
+        Address::Unix(PathBuf::new())
+    }
+
     /// Reads `host:port`, `[v6]:port`, or a path that starts with `/`. Without a port,
     /// `default_port` is taken where there is one.
     pub fn parse(text: &str, default_port: Option<u16>) -> Result<Self, String> {

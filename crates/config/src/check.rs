@@ -4,10 +4,13 @@ use std::collections::HashSet;
 
 use millrace_topology::ConfiguredRole;
 
-use crate::{Address, Config, ConfigError, DiscoveryMode, ListenerTls, Place, ServerTlsMode};
+use millrace_backend::tls::ServerTlsMode;
+use millrace_session::ListenerTls;
+
+use crate::{Address, Config, ConfigError, DiscoveryMode, Place};
 
 /// What a rule is about.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Item {
     Whole,
     Listener(usize),
@@ -154,7 +157,7 @@ impl Check<'_> {
     }
 
     fn monitor(&mut self) {
-        if self.config.monitor.user.is_none() && self.config.servers.len() > 1 {
+        if self.config.monitor.user.is_empty() && self.config.servers.len() > 1 {
             let hint = self.hint(
                 "add [monitor] with user and password_file or password_env",
                 "give --monitor-user NAME, and its password in MILLRACE_MONITOR_PASSWORD or with \
@@ -170,11 +173,11 @@ impl Check<'_> {
         if config.discovery.mode == DiscoveryMode::Off {
             return;
         }
-        if config.monitor.user.is_none() && config.discovery.mode == DiscoveryMode::Auto {
+        if config.monitor.user.is_empty() && config.discovery.mode == DiscoveryMode::Auto {
             let what = "discovery.mode is \"auto\", but there is no account to ask the servers";
             self.error(Item::Discovery, what, Some("add [monitor] with user"));
         }
-        if config.servers.len() > config.discovery.max_servers as usize {
+        if config.servers.len() > config.discovery.options.servers_max {
             let what = "more servers are listed than discovery.max_servers";
             self.error(Item::Discovery, what, None);
         }
@@ -248,12 +251,15 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push("every server's weight is 0: all reads go to the primary".into());
     }
     let most = config.pool.max_connections;
-    if let Some(workers) = config.workers.filter(|workers| *workers > most as usize) {
+    if let Some(workers) = config.workers.filter(|workers| *workers > most) {
         warnings.push(format!(
             "workers = {workers}, with no more than max_connections = {most} in [pool]: connections go round \
              among the workers, and are opened anew for nearly every statement; have no more workers than connections"
         ));
     }
-    warnings.extend(crate::discovery::warnings(config));
+    let discovery = &config.discovery;
+    if discovery.mode == DiscoveryMode::Off && !discovery.options.translate.is_empty() {
+        warnings.push("[discovery.translate] is there, but discovery.mode is \"off\"".into());
+    }
     warnings
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reads a file.
 type Read = dyn Fn(&Path) -> io::Result<Vec<u8>>;
@@ -30,5 +30,22 @@ impl Environment {
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Environment")
+    }
+}
+
+/// What values of one file refer to.
+pub(crate) struct Context<'a> {
+    /// The file's own name.
+    pub(crate) file: &'a str,
+    pub(crate) environment: &'a Environment,
+}
+
+impl Context<'_> {
+    /// A path in the file is relative to the file's folder.
+    pub(crate) fn resolve(&self, path: &str) -> PathBuf {
+        match Path::new(self.file).parent() {
+            Some(folder) => folder.join(path),
+            None => path.into(),
+        }
     }
 }

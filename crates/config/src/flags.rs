@@ -2,14 +2,9 @@
 
 use std::path::PathBuf;
 
-use millrace_routing::Target;
-use millrace_topology::ConfiguredRole;
-
 use crate::check::{self, Item};
 use crate::section::read_secret;
-use crate::{
-    Address, Admin, Config, ConfigError, Environment, Listener, ListenerTls, Place, Secret, Server,
-};
+use crate::{Address, Admin, Config, ConfigError, Environment, Listener, Place, Secret, Server};
 
 /// The flags that stand in for a file.
 #[derive(Debug, Clone, Default)]
@@ -46,32 +41,21 @@ impl Config {
         let mut config = Config::default();
         for text in &flags.listen {
             if let Some(address) = parse(text, None, "--listen", &mut errors) {
-                config.listeners.push(Listener {
-                    address,
-                    target: Target::Auto,
-                    tls: ListenerTls::default(),
-                    consistency: None,
-                });
+                config.listeners.push(Listener::at(address));
             }
         }
         for text in &flags.server {
             if let Some(address) = parse(text, Some(3306), "--server", &mut errors) {
-                config.servers.push(Server {
-                    address,
-                    role: ConfiguredRole::Auto,
-                    weight: 1,
-                    zone: String::new(),
-                    tags: Vec::new(),
-                    draining: false,
-                });
+                config.servers.push(Server::at(address));
             }
         }
         if let Some(text) = &flags.http {
             config.http = parse(text, None, "--http", &mut errors);
         }
         config.admin = flags.admin(environment, &mut errors);
-        config.monitor.user = flags.monitor_user.clone();
+        config.monitor.user = flags.monitor_user.clone().unwrap_or_default();
         config.monitor.password = flags.password(environment, &mut errors);
+        config.derive();
         let places = flags.places();
         check::check(&mut config, &places, &mut |error| errors.push(error));
         if errors.is_empty() {
@@ -128,7 +112,7 @@ impl Flags {
                 place: Place::Flag("--monitor-password-file"),
                 hint: None,
             });
-            Secret::default()
+            Secret::new(Vec::new())
         })
     }
 

@@ -10,24 +10,27 @@ mod discovery;
 mod environment;
 mod error;
 mod flags;
+mod key;
+mod keys;
+mod kind;
 mod load;
 mod model;
 mod nearest;
+mod page;
 mod rules;
-mod secret;
 mod section;
 mod show;
 mod value;
+mod words;
 
 pub use address::Address;
 pub use discovery::{Discovery, DiscoveryMode};
 pub use environment::Environment;
 pub use error::{ConfigError, Place};
 pub use flags::Flags;
+pub use millrace_backend::secret::Secret;
 pub use model::{
-    Account, Admin, Auth, ClientCertificates, ClientTls, Concurrency, Config, Failover, Hosts,
-    Limits, Listener, ListenerTls, Log, LogFormat, LogLevel, Monitor, Pool, Routing, Server,
-    ServerTls, ServerTlsMode, Tcp,
+    Account, Admin, ClientCertificates, ClientTls, Config, Listener, Log, LogFormat, LogLevel,
+    Server, ServerTls,
 };
-pub use secret::Secret;
-pub use show::{RuleText, Setting};
+pub use show::{RuleText, Setting, sections};

@@ -2,30 +2,30 @@
 //! reports the keys that nobody asked for. Knows no key itself.
 
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::environment::Context;
 use crate::error::{ConfigError, Place};
+use crate::kind::Kind;
 use crate::nearest::nearest;
 use crate::value::{self, Wrong};
 use crate::{Environment, Secret};
 
 /// The file being read, and what was found wrong in it so far.
 pub(crate) struct Source<'a> {
-    pub(crate) file: &'a str,
-    pub(crate) text: &'a str,
-    pub(crate) environment: &'a Environment,
+    pub(crate) context: Context<'a>,
+    text: &'a str,
     errors: RefCell<Vec<ConfigError>>,
 }
 
 impl<'a> Source<'a> {
     pub(crate) fn new(file: &'a str, text: &'a str, environment: &'a Environment) -> Self {
         Source {
-            file,
+            context: Context { file, environment },
             text,
-            environment,
             errors: RefCell::default(),
         }
     }
@@ -34,7 +34,7 @@ impl<'a> Source<'a> {
     pub(crate) fn place(&self, offset: usize) -> Place {
         let before = self.text.as_bytes().get(..offset).unwrap_or_default();
         Place::Line {
-            file: self.file.into(),
+            file: self.context.file.into(),
             line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
         }
     }
@@ -59,14 +59,6 @@ impl<'a> Source<'a> {
             Place::File(_) | Place::Flag(_) => usize::MAX,
         });
         errors
-    }
-
-    /// A path in the file is relative to the file's folder.
-    fn resolve(&self, path: &str) -> PathBuf {
-        match Path::new(self.file).parent() {
-            Some(folder) => folder.join(path),
-            None => path.into(),
-        }
     }
 }
 
@@ -124,42 +116,34 @@ impl<'a> Section<'a> {
         self.read(key, target, |value| parse(value).map(Some));
     }
 
-    /// As [`Section::read`], for what must be there. Its absence is an error.
-    pub(crate) fn read_required<T>(
-        &self,
-        key: &'static str,
-        target: &mut Option<T>,
-        parse: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
-    ) {
-        self.read_some(key, target, parse);
-        if self.table.get(key).is_none() {
-            self.missing(&format!("`{key}` is missing"));
-        }
-    }
-
     /// Reports something that the table as a whole lacks.
     pub(crate) fn missing(&self, what: &str) {
         self.source.error(self.start, what.into(), None);
     }
 
-    /// A path to a file that may not be there yet.
-    pub(crate) fn file(&self, key: &'static str, target: &mut Option<PathBuf>) {
-        self.read_some(key, target, |value| {
-            Ok(self.source.resolve(&value::text(value)?))
-        });
+    /// As [`Section::read`], by the kind of the value. False where it is wrong.
+    pub(crate) fn read_as<V>(
+        &self,
+        key: &'static str,
+        target: &mut V,
+        kind: &impl Kind<V>,
+    ) -> bool {
+        let Some(value) = self.value(key) else {
+            return true;
+        };
+        match kind.parse(&self.source.context, value.get_ref()) {
+            Ok(parsed) => *target = parsed,
+            Err(wrong) => {
+                self.wrong(value, key, wrong);
+                return false;
+            }
+        }
+        true
     }
 
-    /// A path to a file that can be read.
-    pub(crate) fn readable(&self, key: &'static str, target: &mut Option<PathBuf>) {
-        self.read_some(key, target, |value| {
-            let path = self.source.resolve(&value::text(value)?);
-            match (self.source.environment.read)(&path) {
-                Ok(_) => Ok(path),
-                Err(error) => Err(Wrong::new(format!(
-                    "names a file that cannot be read: {error}"
-                ))),
-            }
-        });
+    /// Whether the key is there, right or wrong.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.table.get(key).is_some()
     }
 
     /// The secret that `password_file` or `password_env` names; none where neither does, or where
@@ -168,12 +152,12 @@ impl<'a> Section<'a> {
         self.refuse_plain_password();
         let (mut file, mut variable) = (None, None);
         self.read_some("password_file", &mut file, |value| {
-            let path = self.source.resolve(&value::text(value)?);
-            read_secret(self.source.environment, &path).map_err(Wrong::new)
+            let path = self.source.context.resolve(&value::text(value)?);
+            read_secret(self.source.context.environment, &path).map_err(Wrong::new)
         });
         self.read_some("password_env", &mut variable, |value| {
             let name = value::text(value)?;
-            (self.source.environment.variable)(&name)
+            (self.source.context.environment.variable)(&name)
                 .map(|secret| Secret::new(secret.into_bytes()))
                 .ok_or_else(|| {
                     Wrong::new(format!("names `{name}`, which is not in the environment"))
@@ -193,7 +177,7 @@ impl<'a> Section<'a> {
     pub(crate) fn names_secret(&self) -> bool {
         ["password", "password_file", "password_env"]
             .iter()
-            .any(|key| self.table.get(*key).is_some())
+            .any(|key| self.has(key))
     }
 
     fn refuse_plain_password(&self) {

@@ -122,6 +122,26 @@ fn parse_duration(text: &str) -> Option<Duration> {
     number.checked_mul(us).map(Duration::from_micros)
 }
 
+/// In the largest unit that needs no fraction.
+pub(crate) fn show_duration(time: Duration) -> String {
+    let us = time.as_micros();
+    let units = [
+        (86_400_000_000, "d"),
+        (3_600_000_000, "h"),
+        (60_000_000, "m"),
+        (1_000_000, "s"),
+        (1_000, "ms"),
+    ];
+    match units
+        .iter()
+        .find(|(unit, _)| us >= *unit && us.is_multiple_of(*unit))
+    {
+        _ if us == 0 => "0s".to_owned(),
+        Some((unit, name)) => format!("{}{name}", us / unit),
+        None => format!("{us}us"),
+    }
+}
+
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
 
 /// A duration of at least `min` and at most a year.
@@ -164,6 +184,11 @@ fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(bytes)
 }
 
+/// A string as it stands in a file.
+pub(crate) fn show_text(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
 /// A number of bytes within bounds, both included: `"64MiB"`, or a plain number.
 pub(crate) fn size(min: u64, max: u64) -> impl Fn(&DeValue<'_>) -> Parsed<u64> {
     move |value| {
@@ -184,7 +209,8 @@ pub(crate) fn size(min: u64, max: u64) -> impl Fn(&DeValue<'_>) -> Parsed<u64> {
     }
 }
 
-fn show_size(bytes: u64) -> String {
+/// In the largest unit that needs no fraction.
+pub(crate) fn show_size(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     units
         .iter()

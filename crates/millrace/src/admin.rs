@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
-use millrace_admin::{Listener, OperatorsOptions, RuleText, Setting, Sources, serve_operators};
+use millrace_admin::{Listener, OperatorsOptions, Sources, serve_operators};
 use millrace_backend::account::Account;
-use millrace_backend::secret::Secret;
-use millrace_config::{Address, Admin, Config, ListenerTls};
-use millrace_session::Shared;
+use millrace_config::{Address, Admin, Config};
+use millrace_session::{ListenerTls, Shared};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
 use tracing::info;
@@ -51,14 +50,12 @@ pub(crate) async fn start(config: &Config, shared: &Shared) -> anyhow::Result<()
 }
 
 fn options(admin: &Admin, shared: &Shared) -> OperatorsOptions {
-    let password = Secret::new(admin.password.expose().to_vec());
-    let tls = match (&admin.address, admin.tls) {
-        (Address::Unix(_), _) | (_, ListenerTls::Off) => millrace_session::ListenerTls::Off,
-        (_, ListenerTls::Optional) => millrace_session::ListenerTls::Optional,
-        (_, ListenerTls::Required) => millrace_session::ListenerTls::Required,
+    let tls = match admin.address {
+        Address::Unix(_) => ListenerTls::Off,
+        Address::Tcp { .. } => admin.tls,
     };
     OperatorsOptions {
-        account: Account::new(0, admin.user.as_bytes(), password),
+        account: Account::new(0, admin.user.as_bytes(), admin.password.clone()),
         tls,
         acceptor: shared.tls.clone(),
         connections_max: admin.max_connections as usize,
@@ -68,16 +65,6 @@ fn options(admin: &Admin, shared: &Shared) -> OperatorsOptions {
 }
 
 fn sources(config: &Config, shared: &Shared) -> Sources {
-    let settings = config.settings().into_iter().map(|setting| Setting {
-        name: setting.name,
-        value: setting.value,
-        is_default: setting.is_default,
-    });
-    let rules = config.rule_texts().into_iter().map(|rule| RuleText {
-        name: rule.name,
-        when: rule.when,
-        then: rule.then,
-    });
     Sources {
         monitor: shared.monitor.clone(),
         mailboxes: shared.mailboxes.clone(),
@@ -86,8 +73,8 @@ fn sources(config: &Config, shared: &Shared) -> Sources {
         metrics: shared.metrics.clone(),
         connections_max: shared.pool.max_connections,
         waiting_max: shared.pool.max_waiting,
-        settings: settings.collect(),
-        rules: rules.collect(),
+        settings: config.settings(),
+        rules: config.rule_texts(),
         started: Instant::now(),
     }
 }

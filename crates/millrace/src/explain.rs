@@ -170,7 +170,7 @@ fn explained(
         .or(said)
         .or(of_account)
         .or(of_listener)
-        .unwrap_or(config.routing.consistency);
+        .unwrap_or(config.sessions.consistency);
     let at = |address: &String| {
         let found = snapshot
             .servers
@@ -221,7 +221,7 @@ fn explained(
         pins: &[],
         session,
         world: &snapshot,
-        options: &config.routing.options,
+        options: &config.sessions.routing,
         load: Load {
             outstanding: &outstanding,
             response_us: &response_us,
@@ -264,7 +264,7 @@ fn snapshot(config: &Config, world: &World, family: Family) -> anyhow::Result<Sn
     let of_primary = primary
         .and_then(|at| described(&names[at]))
         .map_or("", |one| &one.position);
-    let max_lag = config.routing.max_lag.as_secs();
+    let max_lag = config.monitor.topology.lag_seconds_max;
     let mut servers = Vec::new();
     for (index, (server, name)) in config.servers.iter().zip(&names).enumerate() {
         let one = described(name);

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace_backend::tcp::TcpOptions;
-use millrace_config::{Address, Listener, ListenerTls};
+use millrace_config::{Address, Listener};
 use millrace_metrics::Metrics;
-use millrace_session::{ListenerContext, Message};
+use millrace_session::{ListenerContext, ListenerTls, Message};
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
@@ -59,11 +59,9 @@ pub(crate) async fn bind(
     };
     info!(address = %listener.address, "listening");
     let tls = match (&listener.address, listener.tls) {
-        (_, ListenerTls::Off) => millrace_session::ListenerTls::Off,
         // A socket is as private as TLS; who wants both may have both.
-        (Address::Unix(_), _) => millrace_session::ListenerTls::Optional,
-        (_, ListenerTls::Optional) => millrace_session::ListenerTls::Optional,
-        (_, ListenerTls::Required) => millrace_session::ListenerTls::Required,
+        (Address::Unix(_), ListenerTls::Required) => ListenerTls::Optional,
+        (_, tls) => tls,
     };
     Ok(Bound {
         socket,

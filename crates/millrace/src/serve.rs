@@ -9,21 +9,14 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use millrace_admin::{Listener, Readiness};
-use millrace_backend::concurrency::Limit;
 use millrace_backend::connect::{Address, Network, SharedNetwork};
 use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
 use millrace_backend::monitor::{Counts, Monitor, MonitorOptions, Traffic, World};
 use millrace_backend::names::Resolver;
-use millrace_backend::pool::PoolOptions;
-use millrace_backend::secret::Secret;
-use millrace_backend::tcp::TcpOptions;
-use millrace_config::{Concurrency, Config, Environment, Failover, Flags};
+use millrace_config::{Config, Environment, Flags};
 use millrace_metrics::{Metrics, PerServer, PrimaryState, ServerState, StatementKind};
-use millrace_routing::Catalogue;
 use millrace_routing::rules::Rules;
-use millrace_session::{
-    Accounts, FailoverOptions, Held, Message, Options, Registry, Shared, Worker, Written,
-};
+use millrace_session::{Accounts, Held, Message, Registry, Shared, Worker, Written};
 use millrace_topology::{Health, NoPrimary, ServerId};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -147,7 +140,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     let hangups = hangups()?;
     let workers = config.workers.unwrap_or_else(|| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        cpus.min(config.pool.max_connections as usize)
+        cpus.min(config.pool.max_connections)
     });
     let addresses: Vec<Address> = config
         .servers
@@ -159,25 +152,14 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::with_rules(workers, names, rules.collect()));
     let network: SharedNetwork = Arc::new(Network {
         tls: tls::towards_servers(&config.server_tls)?,
-        tcp: tcp_options(&config.server_tcp),
+        tcp: config.server_tcp,
         resolver: Resolver::default(),
     });
-    let (topology, specs) = config.topology();
     let monitor_options = Arc::new(MonitorOptions {
-        user: config.monitor.user.clone().unwrap_or_default(),
-        password: Secret::new(config.monitor.password.expose().to_vec()),
-        interval: config.monitor.interval,
-        urgent_interval: config.monitor.urgent_interval,
-        timeout: config.monitor.timeout,
-        connect_timeout: config.monitor.connect_timeout,
-        catalogue_interval: Duration::from_secs(5),
-        position_interval: config.monitor.position_interval,
-        catalogue_queries: Catalogue::queries,
-        topology,
-        commit_stall: config.monitor.commit_stall,
-        login_age_max: config.monitor.max_login_age,
         traffic: Some(traffic(&metrics)),
+        ..config.monitor.clone()
     });
+    let specs = config.server_specs();
     let monitor = Monitor::new(&monitor_options, specs, &addresses);
     let mut drained = Drained::default();
     drained.follow(&config, &monitor);
@@ -188,16 +170,15 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     let accounts = Arc::new(Accounts::default());
     for account in &config.accounts {
         if let Some(password) = &account.password {
-            let password = Secret::new(password.expose().to_vec());
-            accounts.learn(account.name.as_bytes(), password);
+            accounts.learn(account.name.as_bytes(), password.clone());
         }
     }
-    let options = Arc::new(options(&config));
+    let options = Arc::new(config.sessions.clone());
     let (acceptor, fingerprint) = tls::acceptor(&config.tls)?;
     let shared = Shared {
         held: Arc::new(Held::new(&options.failover)),
         options,
-        pool: Arc::new(pool_options(&config)),
+        pool: Arc::new(config.pool.clone()),
         counts: Arc::new(PerServer::new(addresses.len())),
         accounts,
         registry: registry.clone(),
@@ -221,7 +202,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     };
     let mut listeners = Vec::new();
     for (number, listener) in (0..).zip(&config.listeners) {
-        let bound = listen::bind(number, listener, &tcp_options(&config.tcp)).await?;
+        let bound = listen::bind(number, listener, &config.tcp).await?;
         listeners.push(bound);
     }
     admin::start(&config, &shared).await?;
@@ -290,81 +271,6 @@ fn address(address: &millrace_config::Address) -> Address {
     match address {
         millrace_config::Address::Tcp { host, port } => Address::new(host.clone(), *port),
         millrace_config::Address::Unix(path) => Address::new(path.display().to_string(), 0),
-    }
-}
-
-fn options(config: &Config) -> Options {
-    let limits = &config.limits;
-    Options {
-        clients_max: limits.max_clients as usize,
-        clients_per_address: limits.clients_per_address as usize,
-        packet_max: usize::try_from(limits.max_packet).unwrap_or(usize::MAX),
-        login_timeout: limits.login_timeout,
-        long_data_max: usize::try_from(limits.max_long_data).unwrap_or(usize::MAX),
-        statements_max: limits.max_prepared_statements as usize,
-        consistency: config.routing.consistency,
-        levels: config
-            .accounts
-            .iter()
-            .filter_map(|account| Some((account.name.as_bytes().into(), account.consistency?)))
-            .collect(),
-        routing: config.routing.options.clone(),
-        failure_delay: config.auth.failure_delay,
-        failure_delay_max: config.auth.failure_delay_max,
-        failures_free: config.auth.failures_free,
-        failure_memory: config.auth.failure_memory,
-        hosts: match config.auth.hosts {
-            millrace_config::Hosts::Check => millrace_session::Hosts::Check,
-            millrace_config::Hosts::Ignore => millrace_session::Hosts::Ignore,
-        },
-        failover: failover_options(&config.failover),
-    }
-}
-
-fn failover_options(failover: &Failover) -> FailoverOptions {
-    FailoverOptions {
-        hold_time_max: failover.hold_time,
-        held_statements_max: failover.max_held as usize,
-        held_bytes_max: usize::try_from(failover.max_held_bytes).unwrap_or(usize::MAX),
-        retries_max: failover.retries,
-        replay_statements_max: failover.max_replay_statements as usize,
-        replay_bytes_max: usize::try_from(failover.max_replay_bytes).unwrap_or(usize::MAX),
-        replay_total_bytes_max: usize::try_from(failover.max_replay_total_bytes)
-            .unwrap_or(usize::MAX),
-        replay_time_max: failover.max_replay_time,
-        drain_time_max: failover.drain_time,
-    }
-}
-
-fn tcp_options(tcp: &millrace_config::Tcp) -> TcpOptions {
-    TcpOptions {
-        keepalive_idle: tcp.keepalive_idle,
-        keepalive_interval: tcp.keepalive_interval,
-        keepalive_count: tcp.keepalive_count,
-        user_timeout: tcp.user_timeout,
-    }
-}
-
-fn pool_options(config: &Config) -> PoolOptions {
-    let pool = &config.pool;
-    PoolOptions {
-        max_connections: pool.max_connections as usize,
-        concurrency: match pool.concurrency {
-            Concurrency::Auto => Limit::Auto,
-            Concurrency::At(limit) => Limit::At(limit),
-            Concurrency::Off => Limit::Off,
-        },
-        idle_timeout: pool.idle_timeout,
-        check_after: pool.check_after,
-        max_lifetime: if pool.max_lifetime.is_zero() {
-            Duration::MAX
-        } else {
-            pool.max_lifetime
-        },
-        connect_timeout: pool.connect_timeout,
-        wait_timeout: pool.wait_timeout,
-        max_waiting: pool.max_waiting as usize,
-        max_prepared_statements: pool.max_prepared_statements as usize,
     }
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode, certificates, private_key};
-use millrace_config::{ClientCertificates, ClientTls, ServerTlsMode as Mode};
+use millrace_backend::tls::{ServerTls, ServerTlsFiles, certificates, private_key};
+use millrace_config::{ClientCertificates, ClientTls};
 use millrace_session::ServerKey;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
@@ -143,15 +143,7 @@ pub(crate) fn towards_servers(tls: &millrace_config::ServerTls) -> anyhow::Resul
         cert: file(&tls.cert)?,
         key: file(&tls.key)?,
     };
-    let mode = match tls.mode {
-        Mode::Disabled => ServerTlsMode::Disabled,
-        Mode::AsClient => ServerTlsMode::AsClient,
-        Mode::Preferred => ServerTlsMode::Preferred,
-        Mode::Required => ServerTlsMode::Required,
-        Mode::VerifyCa => ServerTlsMode::VerifyCa,
-        Mode::VerifyIdentity => ServerTlsMode::VerifyIdentity,
-    };
-    ServerTls::new(mode, &files).context("[server_tls]")
+    ServerTls::new(tls.mode, &files).context("[server_tls]")
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_backend::monitor::{Monitor, World};
+use millrace_config::{RuleText, Setting};
 use millrace_metrics::Metrics;
 use millrace_session::{Client, Held, Message, Registry, ServerLine, SessionLine};
 use millrace_topology::ServerId;
@@ -42,28 +43,6 @@ pub struct Sources {
     pub rules: Vec<RuleText>,
     /// When the process started.
     pub started: Instant,
-}
-
-/// One key of the configuration.
-#[derive(Debug, Clone)]
-pub struct Setting {
-    /// `section.key`.
-    pub name: String,
-    /// Its value; of a secret only whether there is one.
-    pub value: String,
-    /// It is the default.
-    pub is_default: bool,
-}
-
-/// One rule in words.
-#[derive(Debug, Clone)]
-pub struct RuleText {
-    /// Its name.
-    pub name: String,
-    /// What it looks at.
-    pub when: String,
-    /// What it does.
-    pub then: String,
 }
 
 impl Sources {

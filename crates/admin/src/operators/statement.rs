@@ -8,7 +8,6 @@ use crate::operators::listing::{Listing, Show};
 use crate::operators::parser::Parser;
 use crate::operators::tables::{LISTINGS, listing};
 use crate::operators::token::{Token, tokens};
-use crate::operators::variables::sections;
 
 /// A statement.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,7 +126,7 @@ impl Parser {
             let Token::Word(word) = token else {
                 return false;
             };
-            sections().any(|section| {
+            millrace_config::sections().any(|section| {
                 let name = word.get(..section.len());
                 name.is_some_and(|name| name.eq_ignore_ascii_case(section))
                     && word[section.len()..].starts_with('.')

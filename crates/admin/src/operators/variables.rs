@@ -64,28 +64,3 @@ pub(crate) fn variables() -> impl Iterator<Item = (&'static str, Cell)> {
         .map(|(name, number)| (*name, Cell::Int(*number)));
     texts.chain(numbers)
 }
-
-/// The configuration's sections, by which its keys are told from a server's variables.
-pub(crate) fn sections() -> impl Iterator<Item = &'static str> {
-    [
-        "listen",
-        "server",
-        "account",
-        "monitor",
-        "discovery",
-        "tls",
-        "server_tls",
-        "tcp",
-        "server_tcp",
-        "pool",
-        "limits",
-        "routing",
-        "failover",
-        "auth",
-        "http",
-        "admin",
-        "log",
-        "drain",
-    ]
-    .into_iter()
-}

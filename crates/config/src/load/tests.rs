@@ -1,11 +1,22 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use millrace_routing::ServerSet;
+use millrace_backend::concurrency::Limit;
+use millrace_backend::monitor::MonitorOptions;
+use millrace_backend::pool::PoolOptions;
+use millrace_backend::tcp::TcpOptions;
+use millrace_backend::tls::ServerTlsMode;
+use millrace_routing::{AllLag, Balance, Catalogue, Consistency, Reads, ServerSet, Target};
+use millrace_session::{FailoverOptions, Hosts, ListenerTls, Options};
+use millrace_topology::{ConfiguredRole, DiscoveryOptions};
 
 use super::*;
-use crate::{Discovery, DiscoveryMode, Flags, Secret};
+use crate::{
+    ClientCertificates, ClientTls, Discovery, DiscoveryMode, Flags, Log, LogFormat, LogLevel,
+    ServerTls,
+};
 
 /// Knows the files under `/etc/m` that are used below, and one variable.
 fn environment() -> Environment {
@@ -407,6 +418,12 @@ timeout = "17s"
         port,
     };
     let pem = |name: &str| Some(PathBuf::from(format!("/etc/m/{name}.pem")));
+    let found = DiscoveryOptions {
+        servers_max: 9,
+        forget_after_ms: 20_000,
+        translate: [("10.0.0.1:3306".into(), "localhost:13306".into())].into(),
+    };
+    // Taken apart in full: a field that no key fills does not pass.
     let expected = Config {
         listeners: vec![
             Listener {
@@ -440,23 +457,30 @@ timeout = "17s"
                 draining: true,
             },
         ],
-        monitor: Monitor {
-            user: Some("m".into()),
+        monitor: MonitorOptions {
+            user: "m".into(),
             password: Secret::new(b"hush".to_vec()),
             interval: s(2),
             urgent_interval: ms(40),
             timeout: ms(500),
             connect_timeout: ms(700),
             position_interval: ms(5),
+            catalogue_interval: s(5),
+            catalogue_queries: Catalogue::queries,
+            topology: millrace_topology::Options {
+                lag_seconds_max: 12,
+                running_max: 40,
+                slow_start_ms: 17_000,
+                fail_after: 3,
+                discovery: Some(found.clone()),
+            },
             commit_stall: s(9),
-            max_login_age: s(3),
-            fail_after: 3,
+            login_age_max: s(3),
+            traffic: None,
         },
         discovery: Discovery {
             mode: DiscoveryMode::Auto,
-            max_servers: 9,
-            forget_after: s(20),
-            translate: [("10.0.0.1:3306".into(), "localhost:13306".into())].into(),
+            options: found,
         },
         tls: ClientTls {
             cert: pem("c"),
@@ -473,39 +497,39 @@ timeout = "17s"
             cert: pem("sc"),
             key: pem("sk"),
         },
-        tcp: Tcp {
+        tcp: TcpOptions {
             keepalive_idle: Duration::ZERO,
             keepalive_interval: s(31),
             keepalive_count: 32,
             user_timeout: ms(1500),
         },
-        server_tcp: Tcp {
+        server_tcp: TcpOptions {
             keepalive_idle: s(33),
             keepalive_interval: s(34),
             keepalive_count: 35,
             user_timeout: Duration::ZERO,
         },
-        pool: Pool {
+        pool: PoolOptions {
             max_connections: 5,
             idle_timeout: s(60),
             check_after: s(36),
             connect_timeout: s(1),
             wait_timeout: s(2),
             max_waiting: 6,
-            concurrency: Concurrency::At(12),
+            concurrency: Limit::At(12),
             max_prepared_statements: 7,
-            max_lifetime: Duration::ZERO,
+            max_lifetime: Duration::MAX,
         },
-        limits: Limits {
-            max_clients: 8,
-            max_packet: 1 << 20,
-            login_timeout: s(3),
-            max_long_data: 9,
-            max_prepared_statements: 10,
+        sessions: Options {
+            clients_max: 8,
             clients_per_address: 11,
-        },
-        routing: Routing {
-            options: millrace_routing::Options {
+            packet_max: 1 << 20,
+            login_timeout: s(3),
+            long_data_max: 9,
+            statements_max: 10,
+            consistency: Consistency::Eventual,
+            levels: [(b"app"[..].into(), Consistency::Instance)].into(),
+            routing: millrace_routing::Options {
                 reads: Reads::All,
                 balance: Balance::Latency,
                 zone: "a".into(),
@@ -514,28 +538,22 @@ timeout = "17s"
                 wait_limit_ms: 0,
                 waits_max: 2,
             },
-            consistency: Consistency::Eventual,
-            max_lag: s(12),
-            max_running: 40,
-            slow_start: s(17),
-        },
-        failover: Failover {
-            hold_time: s(21),
-            max_held: 22,
-            max_held_bytes: 23 << 10,
-            retries: 24,
-            max_replay_statements: 25,
-            max_replay_bytes: 26 << 10,
-            max_replay_total_bytes: 29 << 10,
-            max_replay_time: s(27),
-            drain_time: s(28),
-        },
-        auth: Auth {
             failure_delay: ms(13),
             failure_delay_max: s(14),
-            hosts: Hosts::Ignore,
             failures_free: 15,
             failure_memory: s(16),
+            hosts: Hosts::Ignore,
+            failover: FailoverOptions {
+                hold_time_max: s(21),
+                held_statements_max: 22,
+                held_bytes_max: 23 << 10,
+                retries_max: 24,
+                replay_statements_max: 25,
+                replay_bytes_max: 26 << 10,
+                replay_total_bytes_max: 29 << 10,
+                replay_time_max: s(27),
+                drain_time_max: s(28),
+            },
         },
         accounts: vec![Account {
             name: "app".into(),
@@ -561,9 +579,17 @@ timeout = "17s"
         coalesce_limit: Duration::from_micros(70),
         warnings: Vec::new(),
     };
-    assert_eq!(config, expected);
-    let (options, specs) = config.topology();
-    assert_eq!((options.lag_seconds_max, options.fail_after), (12, 3));
+    assert_eq!(format!("{config:#?}"), format!("{expected:#?}"));
+    assert_eq!(config.monitor.password.password(), Some(&b"hush"[..]));
+    let shown = config.settings();
+    let by_default = shown.iter().filter(|setting| setting.is_default);
+    let by_default: Vec<&str> = by_default.map(|setting| &*setting.name).collect();
+    assert_eq!(
+        by_default,
+        ["discovery.mode", "tls.keep"],
+        "shown as what they are"
+    );
+    let specs = config.server_specs();
     assert_eq!(&*specs[0].address, "db1:3306");
     assert_eq!(&*specs[1].address, "/run/db2.sock");
 }
@@ -575,7 +601,7 @@ fn no_secret_is_ever_shown() {
          \"a\"\npassword_env = \"MILLRACE_MONITOR_PASSWORD\"\n"
     );
     let config = load(&text).unwrap();
-    assert_eq!(config.monitor.password.expose(), b"hush");
+    assert_eq!(config.monitor.password.password(), Some(&b"hush"[..]));
     let shown = format!("{config:?}{config:#?}");
     assert!(!shown.contains("hush") && !shown.contains("pst"), "{shown}");
     assert!(!shown.contains(&format!("{:?}", b"hush")), "{shown}");
@@ -608,7 +634,7 @@ fn servers_are_found_where_there_is_an_account_to_ask_with() {
     let base = "[[listen]]\naddress = \"*:1\"\n[[server]]\naddress = \"a:1\"\n";
     let finds = |more: &str| {
         let config = load(&format!("{base}{more}")).unwrap();
-        config.topology().0.discovery.is_some()
+        config.monitor.topology.discovery.is_some()
     };
     let monitor = "[monitor]\nuser = \"m\"\npassword_file = \"secret\"\n";
     assert!(!finds(""), "nobody can be asked");
@@ -616,7 +642,7 @@ fn servers_are_found_where_there_is_an_account_to_ask_with() {
     assert!(!finds(&format!("{monitor}[discovery]\nmode = \"off\"\n")));
 }
 
-/// Every default that the example shows in a comment is the default.
+/// What the example shows in comments is read, and as the default.
 #[test]
 fn the_example_shows_the_defaults() {
     // The keys of a section that is commented out belong to no other.
@@ -624,7 +650,7 @@ fn the_example_shows_the_defaults() {
     let shown: String = EXAMPLE
         .lines()
         .map(|line| {
-            if line.starts_with('[') || line.is_empty() {
+            if line.starts_with('[') {
                 section_is_there = true;
             } else if line.starts_with("#[") {
                 section_is_there = false;
@@ -636,48 +662,69 @@ fn the_example_shows_the_defaults() {
         })
         .collect();
     let (with, without) = (load(&shown).unwrap(), load(EXAMPLE).unwrap());
-    let mut with = with;
-    // Shown as an example: it has no default.
-    with.servers[0].zone = String::new();
-    // Said aloud, it asks for an account of the monitor.
-    assert_eq!(with.discovery.mode, DiscoveryMode::Auto);
-    with.discovery.mode = DiscoveryMode::Default;
-    assert_eq!(with, without);
+    assert_eq!(with.settings(), without.settings());
     assert!(
-        shown.matches(" = ").count() > 40,
+        shown
+            .lines()
+            .filter(|line| line.contains(" = ") && !line.starts_with('#'))
+            .count()
+            > 75,
         "the defaults were uncommented"
     );
 }
 
+/// With everything uncommented, examples included, it is right as well.
 #[test]
-fn the_example_shows_the_operators_defaults() {
-    let (_, behind) = EXAMPLE.split_once("#[admin]\n").unwrap();
-    let (section, _) = behind.split_once("\n\n").unwrap();
-    let lines = section.lines().map(|line| line.trim_start_matches('#'));
-    let section: String = lines.map(|line| format!("{line}\n")).collect();
-    let section = section.replace("MILLRACE_ADMIN_PASSWORD", "MILLRACE_MONITOR_PASSWORD");
-    let config = load(&format!("{EXAMPLE}\n[admin]\n{section}")).unwrap();
-    let expected = Admin::new(Secret::new(b"pst".to_vec()));
-    assert_eq!(config.admin, Some(expected));
-    assert!(section.matches(" = ").count() >= 5);
+fn the_example_can_be_uncommented() {
+    let is_code = |line: &str| {
+        line.starts_with('[')
+            || line.starts_with('"')
+            || line
+                .split_once(" = ")
+                .is_some_and(|(key, _)| !key.contains(' '))
+    };
+    let lines = EXAMPLE.lines().map(|line| match line.strip_prefix('#') {
+        Some(rest) if is_code(rest) => format!("{rest}\n"),
+        _ => format!("{line}\n"),
+    });
+    let text: String = lines.collect();
+    // What excludes each other, and what is only in an example's own environment.
+    let text = text
+        .replace("password_file = \"password\"\n", "")
+        .replace("keep = \"made.pem\"\n", "")
+        .replace("to = \"replicas\"\n", "")
+        .replace("APP_PASSWORD", "MILLRACE_MONITOR_PASSWORD")
+        .replace("MILLRACE_ADMIN_PASSWORD", "MILLRACE_MONITOR_PASSWORD")
+        .replace(".key\"", ".pem\"");
+    assert_eq!(errors(&text), "");
+    let config = load(&text).unwrap();
+    assert_eq!(
+        (config.rules.len(), config.sets.len(), config.accounts.len()),
+        (1, 1, 1)
+    );
+    let when = config.rule_texts().remove(0).when;
+    assert_eq!(when.matches(" = ").count(), 9, "{when}");
 }
 
-/// `key = value` that is no file name, address or further table.
+/// `key = value` that is the default: the default file has examples where there is none.
 fn is_default_shown(line: &str) -> bool {
-    let is_key = line.starts_with(|c: char| c.is_ascii_lowercase()) && line.contains(" = ");
-    let example = [
-        "address",
-        "target = \"primary\"",
+    let examples = [
         "password_",
-        "cert",
-        "key",
-        "ca ",
-        "keep",
-        "rsa_key",
-        "name",
-        "listen",
+        "cert =",
+        "key =",
+        "ca =",
+        "keep =",
+        "rsa_key =",
+        "zone =",
+        "tags =",
+        "listen =",
+        "consistency = \"session\"",
     ];
-    is_key && !example.iter().any(|start| line.starts_with(start))
+    let is_key = line.starts_with(|c: char| c.is_ascii_lowercase())
+        && line
+            .split_once(" = ")
+            .is_some_and(|(key, _)| !key.contains(' '));
+    is_key && !examples.iter().any(|start| line.starts_with(start))
 }
 
 #[test]
@@ -694,13 +741,13 @@ fn flags_alone_make_a_configuration() {
     let config = Config::from_flags(&flags, &environment()).unwrap();
     assert_eq!(config.listeners.len(), 2);
     assert_eq!(config.servers[1].address.to_string(), "b:3307");
-    assert_eq!(config.monitor.password.expose(), b"pst");
+    assert_eq!(config.monitor.password.password(), Some(&b"pst"[..]));
     let file = Flags {
         monitor_password_file: Some("/etc/m/secret".into()),
         ..flags
     };
     let config = Config::from_flags(&file, &environment()).unwrap();
-    assert_eq!(config.monitor.password.expose(), b"hush");
+    assert_eq!(config.monitor.password.password(), Some(&b"hush"[..]));
 }
 
 #[test]
@@ -914,31 +961,6 @@ fn the_settings_tell_all_but_the_secrets() {
             .iter()
             .all(|setting| !setting.value.contains("hush"))
     );
-    // What the example names, the list names.
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/millrace.toml");
-    let example = std::fs::read_to_string(example).unwrap();
-    let mut section = String::new();
-    for line in example.lines() {
-        let line = line.trim_start_matches('#');
-        if let Some(name) = line.strip_prefix('[') {
-            section = name.trim_matches(['[', ']']).to_owned();
-        } else if let Some((key, _)) = line.split_once(" = ")
-            && !key.contains(' ')
-            && [
-                "discovery",
-                "pool",
-                "limits",
-                "routing",
-                "failover",
-                "auth",
-                "log",
-                "drain",
-            ]
-            .contains(&&*section)
-        {
-            find(&format!("{section}.{key}"));
-        }
-    }
 }
 
 #[test]
