@@ -327,7 +327,7 @@ fn tls() -> Vec<Key<'static, Config>> {
              is made at start.")
             .example("private_key.pem"),
         key!(Config: "required", tls.required, Flag,
-            "TLS is required on every listener that does not say otherwise."),
+            "TLS is required on every `[[listen]]` that does not say otherwise."),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! Reads a file: its tables and keys are `keys`', rules across them are `check`'s.
 
+use millrace_session::ListenerTls;
 use toml::de::DeTable;
 
 use crate::check::{self, Item};
@@ -44,8 +45,6 @@ impl Config {
 
     fn read(&mut self, root: &Section<'_>, origins: &mut Origins) {
         read_all(&keys::root(), root, self);
-        self.read_lists(root, origins);
-        self.read_rules(root);
         for table in keys::tables() {
             let Some(section) = root.table(table.name) else {
                 continue;
@@ -64,13 +63,18 @@ impl Config {
             origins.tables.push((Item::Admin, section.start));
             section.finish();
         }
+        self.read_lists(root, origins);
+        self.read_rules(root);
     }
 
     fn read_lists(&mut self, root: &Section<'_>, origins: &mut Origins) {
         let listeners = root.tables("listen");
         origins.listeners_named = !listeners.is_empty();
         for section in listeners {
-            let listener = Listener::at(Address::none());
+            let mut listener = Listener::at(Address::none());
+            if self.tls.required {
+                listener.tls = ListenerTls::Required;
+            }
             if let Some(listener) = read_one(&keys::listen(), &section, listener) {
                 origins.listeners.push(section.start);
                 self.listeners.push(listener);

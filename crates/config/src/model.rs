@@ -195,7 +195,7 @@ pub struct ClientTls {
     /// `rsa_key`: the servers' private RSA key (`private_key.pem`), PEM, for clients that were given the
     /// public one. None: a key is made at start.
     pub rsa_key: Option<PathBuf>,
-    /// `required`: on every listener that does not say otherwise. Default false.
+    /// `required`: the `tls` of every `[[listen]]` that does not say otherwise. It is in [`Listener::tls`] already. Default false.
     pub required: bool,
 }
 

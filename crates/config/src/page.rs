@@ -121,6 +121,7 @@ impl Config {
                 header => write!(out, "\n## `{header}`\n\n{}", paragraphs(part.doc)),
             };
             if part.rows.is_empty() {
+                out.pop();
                 continue;
             }
             out.push_str("| key | takes | default | meaning |\n|---|---|---|---|\n");

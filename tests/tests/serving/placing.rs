@@ -124,6 +124,24 @@ pub(crate) async fn listener_tls(cluster: &Cluster) -> anyhow::Result<()> {
         connection.greeting.capabilities & cap::SSL == 0,
         "TLS is offered"
     );
+    // What [tls] requires, a listener may waive.
+    let (plain, required) = (Launch::new()?.port, Launch::new()?.port);
+    let more = format!(
+        "[tls]\nrequired = true\n\
+         [[listen]]\naddress = \"127.0.0.1:{plain}\"\ntls = \"optional\"\n\
+         [[listen]]\naddress = \"127.0.0.1:{required}\"\n"
+    );
+    let _proxy = self::proxy(cluster, &more).await?;
+    for (port, tls, good) in [
+        (plain, false, true),
+        (required, false, false),
+        (required, true, true),
+    ] {
+        let mut login = app(tcp(port));
+        login.tls = tls;
+        let (connection, _) = Connection::try_open(&login).await?;
+        ensure!(connection.is_some() == good, "[tls] required: {port} {tls}");
+    }
     Ok(())
 }
 

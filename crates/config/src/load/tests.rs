@@ -9,7 +9,7 @@ use millrace_backend::pool::PoolOptions;
 use millrace_backend::tcp::TcpOptions;
 use millrace_backend::tls::ServerTlsMode;
 use millrace_routing::{AllLag, Balance, Catalogue, Consistency, Reads, ServerSet, Target};
-use millrace_session::{FailoverOptions, Hosts, ListenerTls, Options};
+use millrace_session::{FailoverOptions, Hosts, Options};
 use millrace_topology::{ConfiguredRole, DiscoveryOptions};
 
 use super::*;
@@ -435,7 +435,7 @@ timeout = "17s"
             Listener {
                 address: Address::Unix("/run/millrace.sock".into()),
                 target: Target::Auto,
-                tls: ListenerTls::Optional,
+                tls: ListenerTls::Required,
                 consistency: None,
             },
         ],
@@ -725,6 +725,18 @@ fn is_default_shown(line: &str) -> bool {
             .split_once(" = ")
             .is_some_and(|(key, _)| !key.contains(' '));
     is_key && !examples.iter().any(|start| line.starts_with(start))
+}
+
+#[test]
+fn tls_is_required_on_listeners_that_do_not_say_otherwise() {
+    let more = "[[listen]]\naddress = \"*:2\"\ntls = \"optional\"\n";
+    let tls = |required: bool| -> Vec<ListenerTls> {
+        let text = format!("{SMALL}{more}[tls]\nrequired = {required}\n");
+        let listeners = load(&text).unwrap().listeners;
+        listeners.iter().map(|listener| listener.tls).collect()
+    };
+    assert_eq!(tls(true), [ListenerTls::Required, ListenerTls::Optional]);
+    assert_eq!(tls(false), [ListenerTls::Optional, ListenerTls::Optional]);
 }
 
 #[test]
