@@ -6,6 +6,8 @@ mod exposition;
 mod http;
 mod listener;
 mod operators;
+#[cfg(test)]
+mod page;
 mod process;
 
 pub use exposition::{CONTENT_TYPE, exposition};

@@ -4,11 +4,11 @@ use millrace_topology::{
     MemberState, ProbeReport, Receiver, ReplicationStatus, ServerView, Snapshot,
 };
 
-use super::servers::state;
 use crate::operators::answer::Answer;
 use crate::operators::cell::{Cell, Trouble};
 use crate::operators::listing::{Listing, Show, int, text};
 use crate::operators::sources::Sources;
+use crate::operators::tables::servers::state;
 
 pub(crate) const LISTING: Listing = Listing {
     show: Show::Topology,
