@@ -2,6 +2,8 @@
 //! admin listener in the MySQL protocol. Counts nothing itself, and changes nothing but what an
 //! operator tells it to: draining and resuming a server, ending a session.
 
+#[cfg(test)]
+mod errors_page;
 mod exposition;
 mod http;
 mod listener;
