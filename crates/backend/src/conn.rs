@@ -1,6 +1,8 @@
 //! One server connection: its stream, the state that is set on it, and small control queries.
 //! Does not decide who may use it.
 
+mod set_up;
+
 use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
@@ -11,9 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use millrace_protocol::auth::Plugin;
-use millrace_protocol::command::{COM_SET_OPTION, COM_STMT_CLOSE};
-use millrace_protocol::handshake::ChangeUser;
+use millrace_protocol::command::COM_STMT_CLOSE;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::resultset::{Reply, Rows, parse_text_rows};
@@ -23,14 +23,12 @@ use millrace_topology::ServerId;
 
 use crate::books::Books;
 use crate::buffers::{BufferPool, READ_BUFFER};
-use crate::connect::{Opened, attributes, finish, scramble_sha2, server_error};
+use crate::connect::{Opened, server_error};
 use crate::error::{BackendError, ServerError};
 use crate::exchange::Exchange;
 use crate::fresh::Version;
-use crate::pool::ServerFacts;
 use crate::prepared::Prepared;
-use crate::secret::Secret;
-use crate::state::{self, SessionState, Value, frame_query};
+use crate::state::{SessionState, frame_query};
 use crate::stream::Stream;
 
 /// Counts a connection against its server's limit for as long as it lives.
@@ -504,98 +502,6 @@ impl Conn {
         tokio::time::timeout(LIMIT, reading).await.ok()?
     }
 
-    /// The SET that makes the server report what Millrace follows.
-    pub fn tracking_statement(family: Family, variables: &str) -> String {
-        match family {
-            Family::MySql => format!(
-                "SET SESSION session_track_gtids=OWN_GTID,session_track_schema=ON,\
-                 session_track_state_change=ON,session_track_system_variables=_utf8mb4'{variables}'"
-            ),
-            Family::MariaDb => format!(
-                "SET SESSION session_track_schema=ON,session_track_state_change=ON,\
-                 session_track_system_variables=_utf8mb4'{variables}'"
-            ),
-        }
-    }
-
-    /// Asks for tracking and learns what the session begins with, in one round trip. Also what
-    /// must follow a COM_RESET_CONNECTION.
-    pub async fn set_up(&mut self, facts: &ServerFacts) -> Result<SessionState, BackendError> {
-        let mut out = Vec::new();
-        self.frame_set_up(&mut out, facts);
-        self.send(&out, SET_UP).await?;
-        self.finish_set_up(facts).await
-    }
-
-    fn frame_set_up(&self, out: &mut Vec<u8>, facts: &ServerFacts) {
-        let tracking = Self::tracking_statement(self.family, &facts.track);
-        self.frame_query(out, tracking.as_bytes());
-        self.frame_query(out, facts.begins.question.as_bytes());
-    }
-
-    async fn finish_set_up(&mut self, facts: &ServerFacts) -> Result<SessionState, BackendError> {
-        self.read_answer(Expect::Query).await?;
-        let bytes = self.read_answer(Expect::Query).await?;
-        let (mut row, mut number) = (Row::new(), 0);
-        if let Reply::Rows(rows) = parse_text_rows(&bytes, self.capabilities)?.0 {
-            number = rows.columns.first().map_or(0, |column| column.collation);
-            row = rows.rows.into_iter().next().unwrap_or_default();
-        }
-        self.results_number = number;
-        for cell in row.iter_mut().flatten() {
-            // All are in ASCII; utf16 and its like put zeros between.
-            cell.retain(|byte| *byte != 0);
-        }
-        let names = state::CHARSETS;
-        self.wait_timeout = row.pop().flatten().as_deref().and_then(decimal);
-        let mut row = row.into_iter();
-        let charsets: Vec<_> = row.by_ref().take(names.len()).collect();
-        let mut state = SessionState {
-            database: self.state.database.clone(),
-            basis: Rc::new(facts.begins.basis(row)),
-            variables: Vec::new(),
-            multi_statements: self.state.multi_statements,
-        };
-        for (name, value) in names.into_iter().zip(charsets) {
-            state.set(
-                name,
-                match value {
-                    Some(value) => Value::Reported(value.into()),
-                    None => Value::Null,
-                },
-            );
-        }
-        if let (Some(client), Some(results), Some(collation)) = (
-            state.reported(names[0]),
-            state.reported(names[1]),
-            state.reported(names[2]),
-        ) && client == results
-            && collation.starts_with(client)
-        {
-            let set = [client, b" COLLATE ", collation].concat();
-            state.set(state::NAMES, Value::Literal(set.into()));
-        }
-        self.tracking_foreign = false;
-        Ok(state)
-    }
-
-    /// COM_RESET_CONNECTION: everything but the account and the database goes. Answers the
-    /// state that the server then has.
-    pub async fn reset(&mut self, facts: &ServerFacts) -> Result<SessionState, BackendError> {
-        let mut out = vec![1, 0, 0, 0, 0x1f];
-        self.frame_set_up(&mut out, facts);
-        self.send(&out, 1 + SET_UP).await?;
-        self.deaf = true;
-        self.read_answer(Expect::Simple).await?;
-        self.books.reset();
-        self.prepared.clear();
-        let mut state = self.finish_set_up(facts).await?;
-        // The database stays, but `character_set_database` is no longer its own (observed on both
-        // families): it has to be chosen again.
-        state.database = Box::default();
-        Ok(state)
-    }
-
     /// Asks what the last user might still want to know and keeps it for that session. For a
     /// connection that is about to be closed.
     pub async fn save_unread(&mut self) -> Result<(), BackendError> {
@@ -644,74 +550,6 @@ impl Conn {
         }
     }
 
-    /// Nothing of what sessions did is left on the server.
-    fn be_new(&mut self) {
-        self.deaf = true;
-        self.books.login();
-        self.prepared.clear();
-        self.one_shot = false;
-        self.state = Rc::default();
-    }
-
-    /// Logs in anew on the same connection (COM_CHANGE_USER): asks the server whether the
-    /// account may log in now. The session state is gone afterwards.
-    pub async fn change_user(
-        &mut self,
-        user: &[u8],
-        password: &Secret,
-        database: &[u8],
-        collation: u8,
-    ) -> Result<(), BackendError> {
-        let plugin = Plugin::from_name(&self.plugin);
-        let mut nonce = [0; 20];
-        let length = self.nonce.len().min(20);
-        nonce[..length].copy_from_slice(&self.nonce[..length]);
-        let auth_response = match plugin {
-            Plugin::NativePassword => password.scramble_native(&nonce),
-            Plugin::CachingSha2 => scramble_sha2(password, &nonce),
-            _ => Vec::new(),
-        };
-        let command = ChangeUser {
-            user: user.to_vec(),
-            auth_response,
-            database: database.to_vec(),
-            collation: Some(u16::from(collation)),
-            plugin: Some(self.plugin.clone().into_bytes()),
-            attributes: attributes(),
-        };
-        let mut out = Vec::new();
-        command.encode(&mut out, self.capabilities);
-        self.send(&out, 1).await?;
-        let nonce = self.nonce.clone();
-        let status = finish(
-            &mut self.stream,
-            &mut self.buffer,
-            password,
-            plugin,
-            nonce,
-            self.capabilities,
-        )
-        .await;
-        match status {
-            Ok((status, _)) => {
-                self.status = status;
-                self.answered();
-                let several = self.state.multi_statements;
-                self.be_new();
-                if several {
-                    // The option outlives the login (observed on MySQL).
-                    self.send(&[3, 0, 0, 0, COM_SET_OPTION, 1, 0], 1).await?;
-                    self.read_answer(Expect::SetOption).await?;
-                }
-                Ok(())
-            }
-            Err(error) => {
-                self.broken = true;
-                Err(error)
-            }
-        }
-    }
-
     /// Whether an open transaction or the like stands in the way of lending it to another.
     pub fn in_transaction(&self) -> bool {
         self.status.contains(Status::IN_TRANS)
@@ -748,9 +586,6 @@ pub const BLANK_ID: u64 = u64::MAX;
 /// would keep the server from working out anything (observed).
 pub const SAVE_NUMBERS: &str = "SELECT CAST(LAST_INSERT_ID() AS UNSIGNED),FOUND_ROWS(),\
     LAST_INSERT_ID(18446744073709551615) LIMIT 1";
-
-/// The answers of what `frame_set_up` frames.
-const SET_UP: usize = 2;
 
 /// The length of [`frame_close`]'s packet; bytes.
 const CLOSE: usize = packet::HEADER + 5;

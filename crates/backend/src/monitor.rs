@@ -24,7 +24,9 @@ use crate::failovers::Failovers;
 use crate::fresh::Fresh;
 use crate::pool::ServerFacts;
 use crate::positions::{Position, Positions};
-use crate::probe::{self, Asked, Probed};
+use crate::probe::accounts::user_rows;
+use crate::probe::positions::{Asked, ask_position};
+use crate::probe::{self, Probed};
 use crate::secret::Secret;
 use crate::state::Begins;
 use crate::tls::For;
@@ -319,7 +321,7 @@ impl Monitor {
             tls: false,
             whose: For::Own,
         };
-        let rows = probe::user_rows(server, &login, network, self.reader.timeout, name).await?;
+        let rows = user_rows(server, &login, network, self.reader.timeout, name).await?;
         network.tls.know_accounts(rows.is_some());
         Ok(rows)
     }
@@ -433,7 +435,7 @@ impl Monitor {
             };
             if let Some((asked, incarnation)) = asked {
                 let number = self.positions.begin(id);
-                let asking = probe::ask_position(&mut conn, &facts, asked, &options, &network);
+                let asking = ask_position(&mut conn, &facts, asked, &options, &network);
                 match tokio::time::timeout(options.timeout, asking).await {
                     Ok(Ok(told)) => {
                         let visible = Arc::new(told.visible);

@@ -14,7 +14,7 @@ use crate::connect::{Login, Opened, SharedNetwork, open};
 use crate::error::BackendError;
 use crate::fresh::Fresh;
 use crate::pool::{PoolKey, ServerFacts};
-use crate::probe::ask_drops;
+use crate::probe::accounts::ask_drops;
 use crate::state::States;
 use crate::tls::For;
 use crate::user_rows::{WHO, Who};

@@ -15,6 +15,7 @@ use crate::connect::{Address, SharedNetwork};
 use crate::error::BackendError;
 use crate::fresh::Look;
 use crate::names::{self, Name};
+use crate::probe::accounts;
 use crate::probe::{self, Followed, Probed};
 use crate::topology_log;
 
@@ -475,7 +476,7 @@ impl ServerWatcher {
         if last.as_ref().is_some_and(|(_, at)| began - *at < due) {
             return Ok(());
         }
-        let look = probe::look(followed).await?;
+        let look = accounts::look(followed).await?;
         let fresh = self.monitor.world.borrow().facts[self.id.index()]
             .fresh
             .clone();

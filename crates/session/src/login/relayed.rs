@@ -23,9 +23,10 @@ use millrace_protocol::ok::{OkFields, OkPacket, encode_ok};
 
 use crate::error::{ClientError, observed};
 use crate::login::caller::LetIn;
+use crate::login::exchange::LoginExchange;
 use crate::login::verify::{learn_accounts, let_in};
 use crate::login::watched_commands::Commands;
-use crate::login::{Credentials, LoginExchange, compressed, error_packet};
+use crate::login::{Credentials, compressed, error_packet};
 use crate::worker::written::UntrackedWrite;
 use crate::worker::{Handle, Worker};
 

@@ -1,0 +1,188 @@
+//! How far a server is: asked so that nothing visible is missing from the answer.
+
+use crate::conn::{Conn, Row};
+use crate::connect::SharedNetwork;
+use crate::error::BackendError;
+use crate::monitor::MonitorOptions;
+use crate::pool::ServerFacts;
+use crate::probe::connect;
+use crate::probe::is_on;
+use crate::probe::replication::Columns;
+use crate::probe::text;
+use millrace_topology::{Family, GtidSet};
+
+/// What a server says of its position.
+pub(crate) struct Told {
+    pub(crate) executed: GtidSet,
+    /// What may be visible there.
+    pub(crate) visible: GtidSet,
+    pub(crate) read_only: bool,
+}
+
+/// How a server is asked how far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// By GTIDs.
+    Gtids,
+    /// By the coordinates of its own binary log: it is the primary. With the server's version.
+    OwnLog(u32),
+    /// By those of the log that it replicates.
+    SourcesLog(u32),
+}
+
+/// Asks a server how far it is.
+pub(crate) async fn ask_position(
+    slot: &mut Option<Conn>,
+    facts: &ServerFacts,
+    asked: Asked,
+    options: &MonitorOptions,
+    network: &SharedNetwork,
+) -> Result<Told, BackendError> {
+    let mut conn = match slot.take() {
+        Some(conn) if conn.at == facts.address.at => conn,
+        _ => connect(facts.id, &facts.address, options, network).await?.0,
+    };
+    let told = match (asked, conn.family) {
+        (Asked::OwnLog(version), _) => own_log(&mut conn, version).await?,
+        (Asked::SourcesLog(version), _) => sources_log(&mut conn, version).await?,
+        (Asked::Gtids, Family::MySql) => position_mysql(&mut conn).await?,
+        (Asked::Gtids, Family::MariaDb) => position_mariadb(&mut conn).await?,
+    };
+    *slot = Some(conn);
+    Ok(told)
+}
+
+pub(super) fn parsed(family: Family, answer: &str) -> Result<GtidSet, BackendError> {
+    GtidSet::parse(family, answer.as_bytes())
+        .map_err(|_| BackendError::Protocol("a server's position is not understood"))
+}
+
+/// A transaction owns its GTID until that is counted as executed, and is visible before: so who owns
+/// one is asked first, lest it be counted between the two questions. Whether it takes writes comes
+/// after both: as long as it does nobody else does.
+async fn position_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
+    let [owners, rows] = conn
+        .query_each([
+            "SELECT @@GLOBAL.gtid_owned",
+            "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.read_only",
+        ])
+        .await?;
+    let owned = text(owners.first().and_then(|row| row.first()));
+    let at = |index: usize| text(rows.first().and_then(|row| row.get(index)));
+    let executed = parsed(Family::MySql, &at(0))?;
+    let mut visible = executed.clone();
+    visible.union(&parsed(Family::MySql, &without_owners(&owned))?);
+    Ok(Told {
+        executed,
+        visible,
+        read_only: is_on(&at(1)),
+    })
+}
+
+/// A transaction is in the binary log before it is visible. Whether the server takes writes comes after, as
+/// for GTIDs.
+async fn own_log(conn: &mut Conn, version: u32) -> Result<Told, BackendError> {
+    // 8.2 renamed the statement; 8.4 dropped the old one.
+    let statement = match version >= 80_200 {
+        true => "SHOW BINARY LOG STATUS",
+        false => "SHOW MASTER STATUS",
+    };
+    let [log, rows] = conn
+        .query_each([statement, "SELECT @@server_uuid, @@GLOBAL.read_only"])
+        .await?;
+    let of = |rows: &[Row], index: usize| text(rows.first().and_then(|row| row.get(index)));
+    let position = coordinates(&of(&rows, 0), &of(&log, 0), &of(&log, 1))?;
+    Ok(Told {
+        executed: position.clone(),
+        visible: position,
+        read_only: is_on(&of(&rows, 1)),
+    })
+}
+
+/// What a replica has applied, and what it has received: what lies between may be visible. With several
+/// channels nobody can tell which of them a wait is about.
+async fn sources_log(conn: &mut Conn, version: u32) -> Result<Told, BackendError> {
+    let statement = match version >= 80_022 {
+        true => "SHOW REPLICA STATUS",
+        false => "SHOW SLAVE STATUS",
+    };
+    let status = conn.query_named(statement).await?;
+    let rows = conn.query("SELECT @@GLOBAL.read_only").await?;
+    let read_only = is_on(&text(rows.first().and_then(|row| row.first())));
+    let mut channels = status.iter().flat_map(|rows| &rows.rows);
+    let (Some(status), Some(row), None) = (&status, channels.next(), channels.next()) else {
+        return Err(BackendError::Protocol("a replica without one source"));
+    };
+    let columns = Columns(status);
+    let at = |names: [&str; 2]| text(columns.find(names).and_then(|at| row.get(at)));
+    let source = at(["Source_UUID", "Master_UUID"]);
+    let executed = coordinates(
+        &source,
+        &at(["Relay_Source_Log_File", "Relay_Master_Log_File"]),
+        &at(["Exec_Source_Log_Pos", "Exec_Master_Log_Pos"]),
+    )?;
+    let mut visible = coordinates(
+        &source,
+        &at(["Source_Log_File", "Master_Log_File"]),
+        &at(["Read_Source_Log_Pos", "Read_Master_Log_Pos"]),
+    )?;
+    visible.union(&executed);
+    Ok(Told {
+        executed,
+        visible,
+        read_only,
+    })
+}
+
+fn coordinates(server: &str, file: &str, offset: &str) -> Result<GtidSet, BackendError> {
+    let position = offset.parse().ok();
+    let position = position.and_then(|offset| GtidSet::log(server, file, offset));
+    position.ok_or(BackendError::Protocol(
+        "a server's binary-log coordinates are not understood",
+    ))
+}
+
+/// `gtid_owned` names the thread that owns each: `uuid:7#23:8#24`.
+pub(super) fn without_owners(owned: &str) -> String {
+    let mut owner = false;
+    owned
+        .chars()
+        .filter(|letter| {
+            owner = *letter == '#' || (owner && letter.is_ascii_digit());
+            !owner
+        })
+        .collect()
+}
+
+/// A transaction is in the binary log before it is visible; a replica that keeps none has received it
+/// before.
+async fn position_mariadb(conn: &mut Conn) -> Result<Told, BackendError> {
+    let rows = conn
+        .query(
+            "SELECT @@GLOBAL.gtid_current_pos, @@GLOBAL.gtid_binlog_pos, @@GLOBAL.read_only, \
+             @@GLOBAL.log_bin AND @@GLOBAL.log_slave_updates",
+        )
+        .await?;
+    let row = rows.first();
+    let at = |index: usize| text(row.and_then(|row| row.get(index)));
+    let executed = parsed(Family::MariaDb, &at(0))?;
+    let mut visible = executed.clone();
+    visible.union(&parsed(Family::MariaDb, &at(1))?);
+    if at(3) != "1"
+        && let Some(channels) = conn.query_named("SHOW ALL SLAVES STATUS").await?
+    {
+        let received = channels
+            .columns
+            .iter()
+            .position(|column| column.name.eq_ignore_ascii_case(b"Gtid_IO_Pos"));
+        for channel in &channels.rows {
+            let answer = text(received.and_then(|index| channel.get(index)));
+            visible.union(&parsed(Family::MariaDb, &answer)?);
+        }
+    }
+    Ok(Told {
+        executed,
+        visible,
+        read_only: is_on(&at(2)),
+    })
+}
