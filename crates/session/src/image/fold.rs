@@ -333,3 +333,194 @@ fn opens_unseen(text: &[u8]) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use millrace_backend::error::ServerError;
+    use millrace_sql::{LexMode, classify};
+    use millrace_topology::ServerId;
+
+    use super::*;
+
+    const ME: u64 = 7;
+    const OTHER: u64 = 8;
+
+    /// One session, and the connections that it is lent.
+    struct Stage {
+        family: Family,
+        last: LastStatement,
+    }
+
+    /// An OK without rows.
+    fn ok() -> Outcome {
+        Outcome {
+            ended_ok: true,
+            ..Outcome::default()
+        }
+    }
+
+    fn rows(rows: u64) -> Outcome {
+        Outcome {
+            result_sets: 1,
+            rows,
+            ..Outcome::default()
+        }
+    }
+
+    fn error(code: u16) -> Outcome {
+        Outcome {
+            error: Some(Box::new(ServerError::new(code, b"42000", "no"))),
+            ..Outcome::default()
+        }
+    }
+
+    impl Stage {
+        fn new(family: Family) -> Stage {
+            Stage {
+                family,
+                last: LastStatement::new(family, ME, Rc::default()),
+            }
+        }
+
+        /// A statement of the session runs on a connection.
+        fn run(&mut self, books: &mut Books, text: &str, outcome: &Outcome) {
+            let mode = LexMode::new(self.family, 101_100);
+            let mut class = Statement::default();
+            classify(text.as_bytes(), &mode, &mut class);
+            let ran = Ran {
+                family: self.family,
+                task: Task::Query,
+                class: &class,
+                counted: &class,
+                text: text.as_bytes(),
+            };
+            self.last.fold(books, outcome, &ran);
+        }
+    }
+
+    fn connection(server: u16) -> Books {
+        Books::new(ServerId(server))
+    }
+
+    #[test]
+    fn an_insert_leaves_its_number_where_it_ran() {
+        let (mut stage, mut here, mut there) =
+            (Stage::new(Family::MySql), connection(0), connection(1));
+        let inserted = Outcome {
+            insert_id: 12,
+            affected_rows: 1,
+            ..ok()
+        };
+        stage.run(&mut here, "INSERT INTO t VALUES (NULL)", &inserted);
+        assert_eq!(stage.last.row_count, 1);
+        assert!(here.holds(ME, stage.last.insert_id.at));
+        assert!(here.is_missed_by_other(OTHER), "another session has to save it");
+        stage.run(&mut there, "SELECT * FROM t", &rows(3));
+        assert!(here.holds(ME, stage.last.insert_id.at), "it is still there");
+        assert!(!there.is_missed_by_other(OTHER));
+        assert_eq!((stage.last.found_rows.count, stage.last.row_count), (3, -1));
+        // A statement on the connection that has it takes it along.
+        stage.run(&mut here, "SELECT 1", &rows(1));
+        assert!(here.holds(ME, stage.last.insert_id.at));
+    }
+
+    #[test]
+    fn an_insert_that_failed_may_have_set_its_number() {
+        let (mut stage, mut here) = (Stage::new(Family::MySql), connection(0));
+        stage.last.insert_id.value = 5;
+        stage.run(&mut here, "INSERT INTO t VALUES (NULL),(1)", &error(1062));
+        assert!(here.holds(ME, stage.last.insert_id.at));
+        assert_eq!(stage.last.insert_id.seen, 5, "until it is read, it is what it was");
+        assert_eq!(stage.last.messages.last_error, Some((1062, *b"42000")));
+        assert!(here.unread().diagnostics);
+    }
+
+    #[test]
+    fn messages_last_until_a_statement_clears_them() {
+        for (family, text, stay) in [
+            (Family::MySql, "SELECT 1", false),
+            (Family::MySql, "SET @a=1", false),
+            (Family::MariaDb, "SELECT 1", true),
+            (Family::MariaDb, "SET @a=1", true),
+            (Family::MariaDb, "SELECT a FROM t", false),
+            (Family::MariaDb, "SAVEPOINT a", true),
+            (Family::MariaDb, "DROP VIEW v", false),
+        ] {
+            let (mut stage, mut here) = (Stage::new(family), connection(0));
+            stage.run(&mut here, "SELECT 1/0", &Outcome { warnings: 1, ..rows(1) });
+            assert!(here.holds(ME, stage.last.messages.at));
+            let answer = if text.starts_with("SELECT") { rows(1) } else { ok() };
+            stage.run(&mut here, text, &answer);
+            assert_eq!(stage.last.messages.at.is_some(), stay, "{family:?} {text}");
+            assert_eq!(here.unread().diagnostics, stay, "{family:?} {text}");
+        }
+    }
+
+    #[test]
+    fn asking_for_messages_leaves_them() {
+        let (mut stage, mut here) = (Stage::new(Family::MySql), connection(0));
+        stage.run(&mut here, "SELEC 1", &error(1064));
+        let at = stage.last.messages.at;
+        stage.run(&mut here, "SHOW WARNINGS", &rows(1));
+        assert_eq!(stage.last.messages.at, at);
+        assert!(here.holds(ME, at));
+        assert_eq!(stage.last.row_count, -1);
+        // On another connection it is nobody's afterwards.
+        let mut there = connection(1);
+        stage.run(&mut there, "SHOW WARNINGS", &rows(1));
+        assert!(!there.is_of(ME));
+    }
+
+    #[test]
+    fn a_number_of_rows_that_only_the_server_knows_stays_to_be_read() {
+        let (mut stage, mut here) = (Stage::new(Family::MySql), connection(0));
+        stage.run(
+            &mut here,
+            "SELECT SQL_CALC_FOUND_ROWS a FROM t LIMIT 1",
+            &rows(1),
+        );
+        assert!(!stage.last.found_rows.known && here.unread().found_rows);
+        // INSERT leaves the number, wherever it runs.
+        stage.run(&mut here, "INSERT INTO t VALUES (1)", &ok());
+        assert!(!stage.last.found_rows.known && here.unread().found_rows);
+        assert!(here.holds(ME, stage.last.found_rows.at));
+        stage.run(&mut here, "SELECT a FROM t", &rows(4));
+        assert!(stage.last.found_rows.known && !here.unread().found_rows);
+        assert_eq!(stage.last.found_rows.count, 4);
+    }
+
+    #[test]
+    fn a_sign_of_life_asks_nothing() {
+        let (mut stage, mut here) = (Stage::new(Family::MySql), connection(0));
+        stage.run(&mut here, "SELEC 1", &error(1064));
+        let before = (stage.last.seq, stage.last.messages.at);
+        let class = Statement {
+            kind: Kind::Command,
+            ..Statement::default()
+        };
+        let ran = Ran {
+            family: Family::MySql,
+            task: Task::Ping,
+            class: &class,
+            counted: &class,
+            text: b"",
+        };
+        stage.last.fold(&mut here, &ok(), &ran);
+        assert_eq!((stage.last.seq, stage.last.messages.at), before);
+        assert_eq!(stage.last.row_count, 0);
+    }
+
+    #[test]
+    fn mariadb_writes_may_draw_from_sequences() {
+        let (mut stage, mut here) = (Stage::new(Family::MariaDb), connection(0));
+        stage.run(&mut here, "INSERT INTO t VALUES (1)", &ok());
+        assert!(here.holds(ME, stage.last.drew_at) && here.drew_for_other(OTHER));
+        stage.run(&mut here, "SELECT 1", &rows(1));
+        assert!(here.holds(ME, stage.last.drew_at), "it went along");
+        let (mut stage, mut here) = (Stage::new(Family::MySql), connection(0));
+        stage.run(&mut here, "INSERT INTO t VALUES (1)", &ok());
+        assert_eq!(stage.last.drew_at, None);
+    }
+}
