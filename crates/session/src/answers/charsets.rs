@@ -40,10 +40,10 @@ const CHARSETS: [(&str, u16, u32); 30] = [
 ];
 
 /// Where results are not converted (`character_set_results` is NULL): the messages' own, utf8mb3.
-pub(crate) const UNCONVERTED: (u16, u32) = (33, 3);
+pub(super) const UNCONVERTED: (u16, u32) = (33, 3);
 
 /// The collation and the bytes for each character; none where it is not known.
-pub(crate) fn of_results(charset: &[u8], family: Family) -> Option<(u16, u32)> {
+pub(super) fn of_results(charset: &[u8], family: Family) -> Option<(u16, u32)> {
     let known = CHARSETS
         .iter()
         .find(|(name, ..)| name.as_bytes() == charset)?;

@@ -311,7 +311,7 @@ impl Session {
     }
 
     /// One more message beside those that were saved of the last statement.
-    pub(crate) fn add_message(&mut self, message: [&str; 3]) {
+    pub(super) fn add_message(&mut self, message: [&str; 3]) {
         let Some((_, seq)) = self.image.last.messages.at else {
             return self.note_message(message);
         };

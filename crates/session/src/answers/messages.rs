@@ -52,7 +52,7 @@ impl Session {
     }
 
     /// A connection is kept, and what the session may ask about messages is known here alone.
-    pub(crate) fn kept_without_messages(&self) -> bool {
+    pub(super) fn kept_without_messages(&self) -> bool {
         self.lease.is_some() && self.image.last.has_saved_messages()
     }
 

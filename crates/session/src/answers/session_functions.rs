@@ -150,7 +150,7 @@ impl Session {
     }
 
     /// FOUND_ROWS(), or an error where it went with its connection.
-    pub(crate) fn known_found_rows(&self) -> Result<i64, ClientError> {
+    pub(super) fn known_found_rows(&self) -> Result<i64, ClientError> {
         if !self.image.last.found_rows.known {
             let text = "Millrace: the connection that FOUND_ROWS() asks about was lost";
             return Err(ClientError::client(1105, b"HY000", text));
@@ -198,7 +198,7 @@ impl Session {
     }
 
     /// The connection of a statement of this session is free and unused since.
-    pub(crate) fn is_idle_at(&mut self, at: Option<(ServerId, u64)>) -> bool {
+    pub(super) fn is_idle_at(&mut self, at: Option<(ServerId, u64)>) -> bool {
         let Some((server, seq)) = at else {
             return false;
         };

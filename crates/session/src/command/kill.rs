@@ -32,7 +32,7 @@ fn own_number(expression: &[u8]) -> Option<u64> {
 
 /// The number in a prepared statement's first parameter; none where it is sent as anything but
 /// an integer.
-pub(crate) fn number_in(params: &ExecuteParams<'_>) -> Option<u64> {
+pub(super) fn number_in(params: &ExecuteParams<'_>) -> Option<u64> {
     use millrace_protocol::types::column_type as kind;
     let width = match *params.types.first()? {
         kind::TINY => 1,
@@ -119,7 +119,7 @@ impl Worker {
 impl Session {
     /// A prepared KILL of a client, by its number or by `parameter`; none where the server is to
     /// answer.
-    pub(crate) async fn kill_prepared(
+    pub(super) async fn kill_prepared(
         &mut self,
         class: &Statement,
         text: &[u8],
@@ -189,7 +189,7 @@ impl Session {
     }
 
     /// COM_PROCESS_KILL.
-    pub(crate) async fn kill_connection(&mut self, packet: &[u8], id: u64) -> Result<(), Abort> {
+    pub(super) async fn kill_connection(&mut self, packet: &[u8], id: u64) -> Result<(), Abort> {
         if let Some(entry) = self.find(id) {
             return self
                 .kill_client(u32::try_from(id).unwrap_or(0), &entry, false)

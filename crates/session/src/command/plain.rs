@@ -28,7 +28,7 @@ impl Session {
     }
 
     /// Such a command, as MySQL answers it: it counts the messages of the statement before.
-    pub(crate) async fn answer_ok(&mut self) -> Result<(), Abort> {
+    pub(super) async fn answer_ok(&mut self) -> Result<(), Abort> {
         let warnings = self.count_messages().await;
         self.answered_ok();
         self.ok(OkFields {

@@ -332,7 +332,7 @@ impl Session {
     }
 
     /// COM_STMT_BULK_EXECUTE of MariaDB.
-    pub(crate) async fn bulk_execute(
+    pub(super) async fn bulk_execute(
         &mut self,
         packet: &[u8],
         id: u32,
@@ -355,7 +355,7 @@ impl Session {
     }
 
     /// COM_STMT_SEND_LONG_DATA: kept until the execution; there is no answer.
-    pub(crate) fn keep_long_data(&mut self, id: u32, param: u16, data: &[u8]) -> Result<(), Abort> {
+    pub(super) fn keep_long_data(&mut self, id: u32, param: u16, data: &[u8]) -> Result<(), Abort> {
         let limit = self.worker.options().long_data_max;
         if self.image.statements.long_data + data.len() > limit {
             let text = format!(
@@ -407,7 +407,7 @@ impl Session {
     }
 
     /// COM_STMT_RESET: forgets long data and closes the cursor.
-    pub(crate) async fn reset_statement(&mut self, packet: &[u8], id: u32) -> Result<(), Abort> {
+    pub(super) async fn reset_statement(&mut self, packet: &[u8], id: u32) -> Result<(), Abort> {
         let id = self.image.statements.real(id);
         self.image.statements.clear_long_data(id);
         let Some(statement) = self.image.statements.get_mut(id) else {
@@ -472,7 +472,7 @@ impl Session {
 
     /// COM_RESET_CONNECTION: the session is as after the login, but for the character set, which
     /// becomes the server's default (observed on both families), and the database, which stays.
-    pub(crate) async fn reset_connection(&mut self, packet: &[u8]) -> Result<(), Abort> {
+    pub(super) async fn reset_connection(&mut self, packet: &[u8]) -> Result<(), Abort> {
         let _ = packet;
         self.read_found_rows().await;
         self.release_everything();

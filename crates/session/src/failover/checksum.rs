@@ -50,7 +50,7 @@ impl Sum {
     }
 
     /// Adds a number, apart from all bytes.
-    pub(crate) fn add_number(&mut self, number: u64) {
+    pub(super) fn add_number(&mut self, number: u64) {
         self.add(&[1]);
         self.add(&number.to_le_bytes());
     }

@@ -69,7 +69,7 @@ impl Unreplayable {
 
 /// A prepared statement as it was when it was executed.
 #[derive(Debug, Clone)]
-pub(crate) struct Executed {
+pub(super) struct Executed {
     /// The client's number.
     pub(crate) id: u32,
     pub(crate) text: Rc<[u8]>,
@@ -93,11 +93,11 @@ pub(crate) struct Entry {
 
 /// What a statement had from those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct StatementContext {
+pub(super) struct StatementContext {
     /// LAST_INSERT_ID() before it, where that is known and the statement may look at it.
     pub(crate) last_insert_id: Option<u64>,
     /// LAST_INSERT_ID() may be part of what it does.
-    pub(crate) uses_insert_id: bool,
+    pub(super) uses_insert_id: bool,
     /// It asks about the statement before it: nothing may come between the two.
     pub(crate) last: bool,
 }
@@ -130,7 +130,7 @@ impl Answered {
     }
 
     /// Whether nothing differs but the number that an INSERT generated.
-    pub(crate) fn differs_in_number_only(self, other: Answered) -> bool {
+    pub(super) fn differs_in_number_only(self, other: Answered) -> bool {
         self.insert_id != 0
             && other.insert_id != 0
             && self.insert_id != other.insert_id
@@ -154,9 +154,9 @@ pub(crate) struct TransactionStart {
     pub(crate) last_insert_id: Option<u64>,
     /// Otherwise what the last OK packet with a number said: an explicit value is reported as well,
     /// and does not count.
-    pub(crate) insert_id_seen: u64,
+    pub(super) insert_id_seen: u64,
     /// The version of the session's user variables.
-    pub(crate) private_version: u64,
+    pub(super) private_version: u64,
 }
 
 /// The bytes that a journal keeps room for between two transactions.
@@ -168,12 +168,12 @@ pub(crate) struct Journal {
     pub(crate) begun: TransactionStart,
     pub(crate) since: Instant,
     bytes: Vec<u8>,
-    pub(crate) entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     spoilt: Option<Unreplayable>,
     /// It may have written something.
     pub(crate) wrote: bool,
     /// An error may have ended it.
-    pub(crate) uncertain: bool,
+    pub(super) uncertain: bool,
     /// A statement that failed may have committed what was before it.
     pub(crate) committed: bool,
     room: Room,
@@ -254,7 +254,7 @@ impl Journal {
     }
 
     /// It cannot be run again: what was kept for that goes.
-    pub(crate) fn spoil(&mut self, why: Unreplayable) {
+    pub(super) fn spoil(&mut self, why: Unreplayable) {
         self.spoilt.get_or_insert(why);
         self.bytes = Vec::new();
         self.entries = Vec::new();
@@ -263,7 +263,7 @@ impl Journal {
 
     /// Looks whether another statement with a command of `bytes` is to be written down, and gives up
     /// where it is not. `all_max`: the most that all journals of the worker keep.
-    pub(crate) fn has_room(
+    pub(super) fn has_room(
         &mut self,
         bytes: usize,
         now: Instant,
@@ -283,12 +283,12 @@ impl Journal {
     }
 
     /// Whether a COMMIT would do nothing.
-    pub(crate) fn has_nothing_to_commit(&self) -> bool {
+    pub(super) fn has_nothing_to_commit(&self) -> bool {
         !self.wrote && !self.uncertain && !self.committed
     }
 
     /// The last statement that something may be done ahead of: those after it only ask about it.
-    pub(crate) fn last_change(&self) -> Option<usize> {
+    pub(super) fn last_change(&self) -> Option<usize> {
         self.entries.iter().rposition(|entry| !entry.about.last)
     }
 
@@ -374,7 +374,7 @@ pub(crate) fn is_replayable(class: &Statement) -> bool {
 /// Whether a statement in a transaction may end it with a commit, so that nobody can tell what was
 /// done where its answer is lost. `text`: its own, or the command that has it; none where the command
 /// has not.
-pub(crate) fn may_commit(class: &Statement, text: Option<&[u8]>) -> bool {
+pub(super) fn may_commit(class: &Statement, text: Option<&[u8]>) -> bool {
     if class.flags.contains(Flags::IMPLICIT_COMMIT) {
         return true;
     }

@@ -134,7 +134,7 @@ impl Session {
     }
 
     /// The journal of the transaction that is open, or opened by `request`.
-    pub(crate) fn begin_journal(
+    pub(super) fn begin_journal(
         &self,
         lease: &Lease,
         request: Option<&Request<'_>>,

@@ -416,7 +416,10 @@ mod tests {
         stage.run(&mut here, "INSERT INTO t VALUES (NULL)", &inserted);
         assert_eq!(stage.last.row_count, 1);
         assert!(here.holds(ME, stage.last.insert_id.at));
-        assert!(here.is_missed_by_other(OTHER), "another session has to save it");
+        assert!(
+            here.is_missed_by_other(OTHER),
+            "another session has to save it"
+        );
         stage.run(&mut there, "SELECT * FROM t", &rows(3));
         assert!(here.holds(ME, stage.last.insert_id.at), "it is still there");
         assert!(!there.is_missed_by_other(OTHER));
@@ -432,7 +435,10 @@ mod tests {
         stage.last.insert_id.value = 5;
         stage.run(&mut here, "INSERT INTO t VALUES (NULL),(1)", &error(1062));
         assert!(here.holds(ME, stage.last.insert_id.at));
-        assert_eq!(stage.last.insert_id.seen, 5, "until it is read, it is what it was");
+        assert_eq!(
+            stage.last.insert_id.seen, 5,
+            "until it is read, it is what it was"
+        );
         assert_eq!(stage.last.messages.last_error, Some((1062, *b"42000")));
         assert!(here.unread().diagnostics);
     }
@@ -449,9 +455,20 @@ mod tests {
             (Family::MariaDb, "DROP VIEW v", false),
         ] {
             let (mut stage, mut here) = (Stage::new(family), connection(0));
-            stage.run(&mut here, "SELECT 1/0", &Outcome { warnings: 1, ..rows(1) });
+            stage.run(
+                &mut here,
+                "SELECT 1/0",
+                &Outcome {
+                    warnings: 1,
+                    ..rows(1)
+                },
+            );
             assert!(here.holds(ME, stage.last.messages.at));
-            let answer = if text.starts_with("SELECT") { rows(1) } else { ok() };
+            let answer = if text.starts_with("SELECT") {
+                rows(1)
+            } else {
+                ok()
+            };
             stage.run(&mut here, text, &answer);
             assert_eq!(stage.last.messages.at.is_some(), stay, "{family:?} {text}");
             assert_eq!(here.unread().diagnostics, stay, "{family:?} {text}");

@@ -13,7 +13,7 @@ use crate::image::found_rows::first_found_rows;
 
 /// What a session may ask about its last statements.
 #[derive(Debug)]
-pub(crate) struct LastStatement {
+pub(super) struct LastStatement {
     /// The session, as connections know it.
     pub(crate) uid: SessionUid,
     /// What other sessions saved of its statements, before they used its connections.
@@ -28,12 +28,12 @@ pub(crate) struct LastStatement {
     pub(crate) found_rows: FoundRows,
     pub(crate) messages: Messages,
     /// The statement that may have drawn from a sequence last.
-    pub(crate) drew_at: Option<StatementAt>,
+    pub(super) drew_at: Option<StatementAt>,
 }
 
 /// LAST_INSERT_ID().
 #[derive(Debug)]
-pub(crate) struct InsertId {
+pub(super) struct InsertId {
     /// The connection that holds it: its server, and the last statement that the session ran on it.
     pub(crate) at: Option<StatementAt>,
     /// What that statement's OK said; LAST_INSERT_ID() is this or what it was before, because an

@@ -19,7 +19,7 @@ pub(crate) struct Pinned {
     /// Some lock's name is not known.
     pub(crate) locks_unknown: bool,
     /// What its connection measures.
-    pub(crate) measuring: Measuring,
+    pub(super) measuring: Measuring,
 }
 
 impl Pinned {

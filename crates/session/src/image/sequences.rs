@@ -15,7 +15,7 @@ pub(crate) fn asks_drawn(request: &Request<'_>) -> bool {
 }
 
 /// Whether a statement may draw from a sequence.
-pub(crate) fn may_draw(class: &Statement) -> bool {
+pub(super) fn may_draw(class: &Statement) -> bool {
     class.flags.contains(Flags::SEQUENCE) || class.is(Traits::MAY_DRAW)
 }
 

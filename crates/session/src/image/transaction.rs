@@ -7,7 +7,7 @@ use crate::failover::replay::Replay;
 
 /// A session's transaction, and what SET TRANSACTION said of the next.
 #[derive(Default)]
-pub(crate) struct TransactionImage {
+pub(super) struct TransactionImage {
     pub(crate) state: Transaction,
     /// What the open transaction has done so far.
     pub(crate) journal: Option<Box<Journal>>,
@@ -45,7 +45,7 @@ impl TransactionImage {
     }
 
     /// What SET TRANSACTION said for the next transaction is used up, or of no more use.
-    pub(crate) fn forget_next(&mut self) {
+    pub(super) fn forget_next(&mut self) {
         self.next.clear();
         (self.next_waits, self.next_read_only) = (false, None);
     }

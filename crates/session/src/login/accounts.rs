@@ -37,7 +37,7 @@ pub(crate) struct Asked {
     pub(crate) user: Box<[u8]>,
     pub(crate) address: Option<IpAddr>,
     /// Tells programs apart: what they can and what they call themselves, hashed.
-    pub(crate) program: u64,
+    pub(super) program: u64,
 }
 
 /// For how long clients count as such that show their password, or do not.
@@ -122,7 +122,7 @@ impl Accounts {
     }
 
     /// A server refused the password: it is not offered again.
-    pub(crate) fn forget(&self, account: &Account) {
+    pub(super) fn forget(&self, account: &Account) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(name) = known.get_mut(&account.user) {
             name.accounts.retain(|other| other.id != account.id);
@@ -133,7 +133,7 @@ impl Accounts {
     }
 
     /// Whether a client like this refused to show its password lately.
-    pub(crate) fn is_mute(&self, asked: &Asked) -> bool {
+    pub(super) fn is_mute(&self, asked: &Asked) -> bool {
         let shows = self.shows.lock().unwrap_or_else(PoisonError::into_inner);
         let known = shows.get(asked);
         known.is_some_and(|(shows, since)| !shows && since.elapsed() < ASKED_MEMORY)
@@ -141,7 +141,7 @@ impl Accounts {
 
     /// A client was asked to show its password. One that broke off may have been cut off: where others like
     /// it have shown theirs, it tells nothing.
-    pub(crate) fn was_asked(&self, asked: &Asked, shown: bool) {
+    pub(super) fn was_asked(&self, asked: &Asked, shown: bool) {
         let mut shows = self.shows.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = |(shows, since): &(bool, Instant)| *shows && since.elapsed() < ASKED_MEMORY;
         if !shown && shows.get(asked).is_some_and(is_known) {

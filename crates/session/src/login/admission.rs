@@ -41,7 +41,7 @@ impl Admission {
     }
 
     /// Its address has as many clients as it may have.
-    pub(crate) fn is_refused(&self) -> bool {
+    pub(super) fn is_refused(&self) -> bool {
         self.refused
     }
 

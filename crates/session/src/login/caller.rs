@@ -50,7 +50,7 @@ struct Names {
 
 /// What a server says of a login that it lets in.
 #[derive(Debug)]
-pub(crate) struct LetIn {
+pub(super) struct LetIn {
     /// Where it listens.
     pub(crate) server: Address,
     /// The row by which it let Millrace in, `user@host`. Empty where that cannot be asked.
@@ -174,7 +174,7 @@ impl Caller {
 
     /// Whether some row may let the client in at all. Servers look at hosts, TLS and certificates before they say
     /// that an account is locked, that its password has expired, or that a database is not for it.
-    pub(crate) async fn may_enter(&self, rows: &UserRows, worker: &Worker) -> bool {
+    pub(super) async fn may_enter(&self, rows: &UserRows, worker: &Worker) -> bool {
         let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
         match self.address.filter(|_| hosts == Hosts::Check) {
             Some(address) => {

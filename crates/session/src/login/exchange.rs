@@ -374,7 +374,7 @@ impl LoginExchange<'_> {
     }
 
     /// Whether a server would tell this client so much of the account, rather than that it is not let in.
-    pub(crate) async fn may_know(&self, answer: &ClientError, credentials: &Credentials) -> bool {
+    pub(super) async fn may_know(&self, answer: &ClientError, credentials: &Credentials) -> bool {
         if answer.side != Side::Server || answer.passing || answer.error.code == 1045 {
             return true;
         }
@@ -385,7 +385,7 @@ impl LoginExchange<'_> {
     }
 
     /// A server's error packet, as this client is to have it.
-    pub(crate) async fn as_told(&self, credentials: &Credentials, payload: Vec<u8>) -> Vec<u8> {
+    pub(super) async fn as_told(&self, credentials: &Credentials, payload: Vec<u8>) -> Vec<u8> {
         let Ok(error) = ErrPacket::parse(&payload) else {
             return payload;
         };

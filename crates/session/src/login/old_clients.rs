@@ -72,7 +72,7 @@ pub(crate) fn hello(family: Family, payload: &[u8]) -> Result<HandshakeResponse,
 const DEFAULT_COLLATION: u8 = 8;
 
 /// Tells the client whether it is let in, and serves it until it says more than that.
-pub(crate) async fn serve(mut exchange: LoginExchange<'_>) -> std::io::Result<()> {
+pub(super) async fn serve(mut exchange: LoginExchange<'_>) -> std::io::Result<()> {
     let worker = exchange.worker;
     let hello = exchange.hello.clone();
     let credentials = Credentials {

@@ -46,7 +46,7 @@ pub(crate) struct Relayed {
 }
 
 /// Relays the login. None where it failed; the client has then been told.
-pub(crate) async fn log_in(
+pub(super) async fn log_in(
     mut exchange: LoginExchange<'_>,
     credentials: &Credentials,
 ) -> Option<Relayed> {
@@ -94,7 +94,7 @@ pub(crate) async fn log_in(
 }
 
 /// Logs in with a password that has expired and gives the client the connection.
-pub(crate) async fn log_in_with(
+pub(super) async fn log_in_with(
     mut exchange: LoginExchange<'_>,
     credentials: &Credentials,
     password: &Secret,

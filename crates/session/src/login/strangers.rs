@@ -70,7 +70,7 @@ impl Strangers {
 
 /// What a client speaks whose first bytes are no packet of the MySQL protocol that could answer a
 /// greeting; none where they are, or where there are not enough.
-pub(crate) fn spoken(first: &[u8], longest: usize) -> Option<&'static str> {
+pub(super) fn spoken(first: &[u8], longest: usize) -> Option<&'static str> {
     const KNOWN: [(&[u8], &str); 12] = [
         (b"PROXY ", "the PROXY protocol"),
         (b"\r\n\r\n\0\r\nQUIT\n", "the PROXY protocol"),
@@ -97,7 +97,7 @@ pub(crate) fn spoken(first: &[u8], longest: usize) -> Option<&'static str> {
 }
 
 /// Tells such a client that it is wrong here, as a server would: ER_HANDSHAKE_ERROR.
-pub(crate) async fn turn_away(stream: &mut Stream, spoken: &str) {
+pub(super) async fn turn_away(stream: &mut Stream, spoken: &str) {
     let message = format!(
         "Bad handshake (Millrace: the client speaks {spoken}; this port takes the MySQL protocol)"
     );

@@ -373,7 +373,7 @@ async fn connect(
 
 /// Before the first connection on which Millrace's certificate might be taken for a client's: finds out
 /// whether the accounts can be read.
-pub(crate) async fn learn_accounts(
+pub(super) async fn learn_accounts(
     worker: &Worker,
     facts: &ServerFacts,
     name: Name<'_>,
@@ -386,7 +386,7 @@ pub(crate) async fn learn_accounts(
 }
 
 /// By which row the server let the account in on this connection, and what the row asks of clients.
-pub(crate) async fn let_in(
+pub(super) async fn let_in(
     worker: &Worker,
     facts: &ServerFacts,
     name: Name<'_>,

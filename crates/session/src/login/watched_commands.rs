@@ -29,7 +29,7 @@ impl Commands {
     }
 
     /// Reads on. True where a COM_CHANGE_USER begins that is not of `user`; none of `bytes` may be sent then.
-    pub(crate) fn changes_user(&mut self, bytes: &[u8], user: &[u8]) -> bool {
+    pub(super) fn changes_user(&mut self, bytes: &[u8], user: &[u8]) -> bool {
         let mut at = 0;
         while at < bytes.len() {
             if self.left > 0 {

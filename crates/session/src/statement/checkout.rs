@@ -22,7 +22,7 @@ const BRIEF: Duration = Duration::from_secs(1);
 
 impl Session {
     /// The idle connection that suits the request best.
-    pub(crate) fn take_idle(
+    pub(super) fn take_idle(
         &self,
         server: ServerId,
         pool: &Rc<Pool>,
@@ -51,7 +51,7 @@ impl Session {
 
     /// Whether something of the session may live on its last connection: user variables, messages,
     /// a number that only the server knows.
-    pub(crate) fn may_need_its_own(&self) -> bool {
+    pub(super) fn may_need_its_own(&self) -> bool {
         self.image.vars.private.version != 0
             || self.image.last.insert_id.at.is_some()
             || self.image.last.messages.at.is_some()
@@ -69,7 +69,7 @@ impl Session {
     /// A connection that is not there yet; none from a primary that was demoted meanwhile. An answer
     /// says why there is none; other failures end the statement. `last`: no other server is tried after
     /// this one.
-    pub(crate) async fn take_lease(
+    pub(super) async fn take_lease(
         &self,
         server: ServerId,
         pool: &Rc<Pool>,
@@ -121,7 +121,7 @@ impl Session {
     }
 
     /// Waits for a connection until a KILL names the session.
-    pub(crate) async fn unless_killed(
+    pub(super) async fn unless_killed(
         &self,
         taking: impl Future<Output = Result<Lease, BackendError>>,
     ) -> Result<Lease, BackendError> {
@@ -138,7 +138,7 @@ impl Session {
     }
 
     /// A KILL has named the session, or the statement under way.
-    pub(crate) fn was_killed(&self) -> bool {
+    pub(super) fn was_killed(&self) -> bool {
         self.handle.ended.get() || self.handle.interrupted.get()
     }
 

@@ -54,7 +54,7 @@ enum Crowd {
 
 /// Why a session had better not read where it has read last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MoveReason {
+pub(super) enum MoveReason {
     /// Others have less to do.
     Crowded,
     /// The read is not for that server; until it is known how far that one is, only the primary can
@@ -94,7 +94,7 @@ impl Session {
     }
 
     /// Notes what the statement that has just been answered let the session see.
-    pub(crate) fn note_seen(
+    pub(super) fn note_seen(
         &mut self,
         lease: &Lease,
         request: &Request<'_>,
@@ -144,7 +144,7 @@ impl Session {
 
     /// The server that the session has read from last, as long as it is not known how far that one
     /// was then; once it is known, any server that is as far will do.
-    pub(crate) fn settle_seen(&mut self) -> Option<ServerId> {
+    pub(super) fn settle_seen(&mut self) -> Option<ServerId> {
         let seen = self.image.reads.seen?;
         if self.worker.cluster.waits_of(seen.server) == Waits::Cluster {
             return self.settle_in_cluster(seen.server);
@@ -225,7 +225,7 @@ impl Session {
     /// Whether the primary may show less than the session must see, and the statement looks: a node of a
     /// cluster shows others' writes before the one that wrote them does, and a node that has just become the
     /// primary may have yet to apply what the one before it wrote.
-    pub(crate) fn may_primary_lag(&self, request: &Request<'_>) -> bool {
+    pub(super) fn may_primary_lag(&self, request: &Request<'_>) -> bool {
         let moved = self.worker.shared.written.moved();
         if self.image.reads.shown_by.is_none() && moved == 0 {
             return false;
@@ -316,7 +316,7 @@ impl Session {
 
     /// Whether a write may be answered without its position: the protocol has no room for it at the end
     /// of rows, or there is none.
-    pub(crate) fn may_be_untracked(&self, request: &Request<'_>) -> bool {
+    pub(super) fn may_be_untracked(&self, request: &Request<'_>) -> bool {
         if request.access != Access::Write {
             return false;
         }
@@ -341,7 +341,7 @@ impl Session {
 
     /// Whether a read that may only run where the session has read last had better not, and why:
     /// asking how far that server is would let it run elsewhere.
-    pub(crate) fn is_stuck(&self, request: &Request<'_>) -> Option<MoveReason> {
+    pub(super) fn is_stuck(&self, request: &Request<'_>) -> Option<MoveReason> {
         let seen = self
             .image
             .reads
@@ -425,7 +425,7 @@ impl Session {
     }
 
     /// Asks how far the server is where the session has read last.
-    pub(crate) async fn come_loose(&mut self, stuck: MoveReason) {
+    pub(super) async fn come_loose(&mut self, stuck: MoveReason) {
         let Some(seen) = &mut self.image.reads.seen else {
             return;
         };
@@ -482,7 +482,7 @@ impl Session {
 
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
     /// Where it does not say, there is no primary_position.
-    pub(crate) async fn ask_frontier(&mut self) {
+    pub(super) async fn ask_frontier(&mut self) {
         let primary = self.worker.cluster.with_world(|world| {
             let primary = world.snapshot.primary_view()?;
             Some((primary.id, primary.incarnation, primary.waits))
@@ -540,7 +540,7 @@ impl Session {
 
     /// Whether the statement is a read that must see all that was acknowledged anywhere, or through
     /// this process where not all of that is known by its position.
-    pub(crate) fn needs_primary_position(&self, request: &Request<'_>) -> bool {
+    pub(super) fn needs_primary_position(&self, request: &Request<'_>) -> bool {
         request.access == Access::Read
             && match self.level_for(request) {
                 Consistency::Global => true,
@@ -556,7 +556,7 @@ impl Session {
     }
 
     /// What was written through this process is in the session's position, its own writes among it.
-    pub(crate) fn has_all_written(&mut self) {
+    pub(super) fn has_all_written(&mut self) {
         if self.must_ask_for_own() && !self.worker.cluster.has_untracked() {
             self.image.reads.stale = false;
         }
@@ -564,7 +564,7 @@ impl Session {
 
     /// Something was committed on a server that does not tell where. Noted before the client is told that it
     /// was: whoever hears of it from the client may ask for it at once.
-    pub(crate) fn note_untold(&mut self, server: ServerId) {
+    pub(super) fn note_untold(&mut self, server: ServerId) {
         match self.worker.cluster.waits_of(server) {
             Waits::Cluster => {
                 let count = self.worker.cluster.count_write();
@@ -585,7 +585,7 @@ impl Session {
 
     /// What a statement is guaranteed to see: a hint or a rule counts more than the session's own
     /// level.
-    pub(crate) fn level_for(&self, request: &Request<'_>) -> Consistency {
+    pub(super) fn level_for(&self, request: &Request<'_>) -> Consistency {
         let said = request.directions.as_ref();
         let said = said.and_then(|directions| directions.consistency);
         match self.image.tx.state {

@@ -54,7 +54,7 @@ pub(crate) enum Server {
 
 /// What follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(super) enum Verdict {
     /// It may be run again.
     Again,
     /// The monitor is to be asked first.

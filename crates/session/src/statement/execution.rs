@@ -98,7 +98,7 @@ impl Session {
 
     /// A write is about to be sent: from now on until its outcome is known, others' reads and writes may have to
     /// reckon with it. Not while it waits for its place.
-    pub(crate) fn begin_write(&mut self, request: &Request<'_>) {
+    pub(super) fn begin_write(&mut self, request: &Request<'_>) {
         if self.running.untracked.is_none() && self.may_be_untracked(request) {
             self.running.untracked = Some(self.worker.shared.written.conceal());
         }
@@ -338,7 +338,7 @@ impl Session {
 
     /// Whether a refusal is the word of a replica, which may lack the session's database, its account or a
     /// setting of it because it is late.
-    pub(crate) fn may_be_late(&self, server: ServerId, why: &ClientError) -> bool {
+    pub(super) fn may_be_late(&self, server: ServerId, why: &ClientError) -> bool {
         let primary = self.worker.cluster.primary();
         why.side == millrace_metrics::Side::Server
             && !is_full(why)

@@ -12,7 +12,7 @@ use millrace_metrics::PinReason;
 use millrace_sql::{Family, Flags, Scope, Statement, Target, ValueKind};
 
 /// Takes the collation of the connection's character set into a state.
-pub(crate) fn name_collation(state: &mut SessionState, class: &Statement, collation: &[u8]) {
+pub(super) fn name_collation(state: &mut SessionState, class: &Statement, collation: &[u8]) {
     state.set("collation_connection", Value::Reported(collation.into()));
     let names = |assignment: &millrace_sql::Assignment| {
         matches!(assignment.target, Target::Names { collation: None })
@@ -72,7 +72,7 @@ const NOT_STATE: &[&str] = &[
 ];
 
 /// Variables that are used up by a later statement or mean something on one connection only.
-pub(crate) const KEEPS_CONNECTION: &[&str] = &[
+pub(super) const KEEPS_CONNECTION: &[&str] = &[
     "character_set_database",
     "collation_database",
     "rand_seed1",
@@ -90,7 +90,7 @@ pub(crate) const KEEPS_CONNECTION: &[&str] = &[
 
 impl Session {
     /// Session variables and the default database.
-    pub(crate) fn fold_state(
+    pub(super) fn fold_state(
         &mut self,
         lease: &mut Lease,
         outcome: &Outcome,

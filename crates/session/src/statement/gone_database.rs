@@ -25,7 +25,7 @@ const KNOWN_MAX: usize = 16;
 impl Session {
     /// The primary has just refused a database that the connection was to be put in: true where the statement may be
     /// tried again without it.
-    pub(crate) fn does_without_database(
+    pub(super) fn does_without_database(
         &mut self,
         request: &Request<'_>,
         why: &ClientError,
@@ -45,13 +45,13 @@ impl Session {
     }
 
     /// Whether the state's database was refused before. It may have been made anew since.
-    pub(crate) fn is_gone(&self, state: &SessionState) -> bool {
+    pub(super) fn is_gone(&self, state: &SessionState) -> bool {
         self.image.vars.gone_databases.contains(&state.database)
     }
 
     /// Puts the connection that the session keeps into its database, for a statement that depends on that: where
     /// the server refuses, the statement alone has failed, and the transaction goes on.
-    pub(crate) async fn enter_database(
+    pub(super) async fn enter_database(
         &mut self,
         lease: &mut Lease,
         request: &Request<'_>,
@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// Whether what the request means depends on the database that it runs in.
-    pub(crate) fn needs_database(&self, request: &Request<'_>) -> bool {
+    pub(super) fn needs_database(&self, request: &Request<'_>) -> bool {
         let text = match request.inner {
             Some((_, text)) => Some(text.into()),
             None => self.text_of(request),
@@ -108,7 +108,7 @@ impl Session {
 }
 
 /// Whether what a statement means depends on the database that it runs in. What is not certain does.
-pub(crate) fn depends_on_database(class: &Statement, text: &[u8]) -> bool {
+pub(super) fn depends_on_database(class: &Statement, text: &[u8]) -> bool {
     let unqualified = class.tables.iter().any(|table| table.schema.is_none())
         || class.functions.iter().any(|name| name.schema.is_none());
     if unqualified

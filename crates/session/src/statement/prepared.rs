@@ -187,7 +187,7 @@ impl Session {
     }
 
     /// Notes a statement that the connection now holds and closes what it has too many.
-    pub(crate) async fn hold_prepared(&mut self, lease: &mut Lease, uid: u64, server_id: u32) {
+    pub(super) async fn hold_prepared(&mut self, lease: &mut Lease, uid: u64, server_id: u32) {
         if let Some(old) = lease.prepared.add(uid, server_id) {
             lease.close_statement(old).await;
         }

@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn needs_readback(&self, class: &Statement, lease: &Lease) -> bool {
+    pub(super) fn needs_readback(&self, class: &Statement, lease: &Lease) -> bool {
         class.flags.contains(Flags::ASSIGNS_USER_VARS)
             || !self.image.vars.unreported.is_empty()
             || !self.image.vars.left.is_empty()
@@ -65,14 +65,14 @@ impl Session {
     }
 
     /// Whether a connection of the session's has the role that its login has.
-    pub(crate) fn may_ask_role(&self) -> bool {
+    pub(super) fn may_ask_role(&self) -> bool {
         self.image.held.login_role.is_none()
             && !self.is_measured()
             && !self.handle.pins.has(PinReason::SessionState)
     }
 
     /// Asks which role the connection has before a first SET ROLE: only the server knows what a login's is.
-    pub(crate) async fn ask_role(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
+    pub(super) async fn ask_role(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
         match lease.books.is_of(self.handle.uid) {
             true => self.save_own_diagnostics(lease).await,
             false => self.save_for_last_user(lease).await,
@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// Reads back what the statement may have changed and the server does not report.
-    pub(crate) async fn read_back(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
+    pub(super) async fn read_back(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         if self.is_measured() {
             return self.leave_unasked(lease, class, text);
         }
@@ -178,7 +178,7 @@ impl Session {
     }
 
     /// Whether names in the session's statements are in UTF-8.
-    pub(crate) fn speaks_utf8(&self) -> bool {
+    pub(super) fn speaks_utf8(&self) -> bool {
         let charset = self.image.vars.state.reported("character_set_client");
         charset.is_some_and(|charset| matches!(charset, b"utf8mb4" | b"utf8mb3" | b"utf8"))
     }

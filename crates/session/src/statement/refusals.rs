@@ -47,14 +47,14 @@ pub(crate) fn meaning(error: &ServerError) -> Meaning {
 /// Whether an error at commit leaves open whether it was done. Group Replication's 3100 is said where the
 /// transaction was not sent to the group, and where the wait for the group's word failed after it was;
 /// 1180 is any failure during a commit, on Galera the loss of the cluster.
-pub(crate) fn proves_nothing(error: &ServerError) -> bool {
+pub(super) fn proves_nothing(error: &ServerError) -> bool {
     matches!(error.code, 1180 | 3100)
 }
 
 /// Whether a server may say this for the lack of something that its primary has: an object, a privilege, a newer
 /// definition, a setting. A replica's word does not count then. Errors of the data, of the session and of the
 /// machine are not in the table: the primary would say the same, or would pay as much for it.
-pub(crate) fn may_lack(error: &ServerError) -> bool {
+pub(super) fn may_lack(error: &ServerError) -> bool {
     LACKING.binary_search(&error.code).is_ok()
 }
 
@@ -96,7 +96,7 @@ const LACKING: &[u16] = &[
 
 /// ER_MAX_PREPARED_STMT_COUNT_REACHED: all connections together, whosever they are, have prepared
 /// `max_prepared_stmt_count` statements. Nothing was prepared.
-pub(crate) const CROWDED: u16 = 1461;
+pub(super) const CROWDED: u16 = 1461;
 
 /// The server allows the account, or the user, no more connections.
 pub(crate) fn is_of_account(error: &ServerError) -> bool {
@@ -122,7 +122,7 @@ pub(crate) fn is_full(why: &ClientError) -> bool {
 bitflags! {
     /// Kinds of errors.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub(crate) struct Refusals: u8 {
+    pub(super) struct Refusals: u8 {
         /// [`Meaning::NotRun`].
         const NOT_RUN = 1 << 0;
         /// [`Meaning::Ending`].

@@ -165,7 +165,7 @@ impl Session {
         AttemptOutcome::Elsewhere(why)
     }
 
-    pub(crate) fn count_retry(&self, kind: RetryKind) {
+    pub(super) fn count_retry(&self, kind: RetryKind) {
         self.worker.metrics().retry(kind);
         let monitor = &self.worker.shared.monitor;
         let server = self.running.route.server;
@@ -326,7 +326,7 @@ impl Session {
     }
 
     /// A KILL is about to end the session: waits for that.
-    pub(crate) async fn is_killed(&self) -> bool {
+    pub(super) async fn is_killed(&self) -> bool {
         const STEP: Duration = Duration::from_millis(10);
         for _ in 0..50 {
             if self.handle.ended.get() || !self.handle.ending.get() {
@@ -338,7 +338,7 @@ impl Session {
     }
 
     /// The connection was kept from an earlier statement.
-    pub(crate) fn lease_is_kept(&self) -> bool {
+    pub(super) fn lease_is_kept(&self) -> bool {
         !self.handle.pins.is_empty()
     }
 }

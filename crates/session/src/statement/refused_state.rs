@@ -15,7 +15,7 @@ use tracing::info;
 impl Session {
     /// Whether the connection holds another session's user variables, or old ones of this session's,
     /// and the statement could see them.
-    pub(crate) fn sees_foreign(&self, lease: &Lease, request: &Request<'_>) -> bool {
+    pub(super) fn sees_foreign(&self, lease: &Lease, request: &Request<'_>) -> bool {
         let uid = self.handle.uid;
         let foreign = lease
             .books
@@ -29,7 +29,7 @@ impl Session {
     }
 
     /// Whether something was set on the connection that only a reset certainly takes back.
-    pub(crate) fn needs_reset(&self, lease: &Lease) -> bool {
+    pub(super) fn needs_reset(&self, lease: &Lease) -> bool {
         !Rc::ptr_eq(&lease.state, &self.image.vars.state)
             && self.handle.pins.is_empty()
             && state::needs_reset(&lease.state, &self.image.vars.state)
@@ -38,7 +38,7 @@ impl Session {
     /// The primary has refused the session's state on another connection than the one it was set on:
     /// the account may have lost a privilege. The session goes on without what a new login could not
     /// set. True where the statement may be tried again.
-    pub(crate) async fn forgo_state(&mut self, server: ServerId) -> bool {
+    pub(super) async fn forgo_state(&mut self, server: ServerId) -> bool {
         let primary = self.worker.cluster.primary();
         if primary != Some(server) || std::mem::replace(&mut self.running.route.forgone, true) {
             return false;
@@ -109,7 +109,7 @@ impl Session {
     }
 
     /// Closes such a connection, once what sessions may still ask about is saved.
-    pub(crate) async fn part_with_deaf(&mut self, mut lease: Lease) {
+    pub(super) async fn part_with_deaf(&mut self, mut lease: Lease) {
         // Where that fails it is closed all the same.
         let _ = self.clear_foreign(&mut lease).await;
         lease.broken = true;

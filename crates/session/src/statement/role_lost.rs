@@ -16,7 +16,7 @@ use crate::statement::request::Request;
 impl Session {
     /// Why the kept connection is not to be used for the request: it is dead, or its server is not the
     /// primary any more and it would have to be, or is drained.
-    pub(crate) fn reason_to_leave(
+    pub(super) fn reason_to_leave(
         &self,
         lease: &mut Lease,
         request: &Request<'_>,
@@ -44,7 +44,7 @@ impl Session {
     }
 
     /// The same, by this snapshot.
-    pub(crate) fn has_lost_ground_in(
+    pub(super) fn has_lost_ground_in(
         &self,
         snapshot: &Snapshot,
         server: ServerId,

@@ -33,26 +33,26 @@ pub(crate) struct Route {
     /// How often it was therefore tried anew.
     pub(crate) anew: u8,
     /// How often its server has refused to prepare it, as it has too many.
-    pub(crate) crowded: u8,
+    pub(super) crowded: u8,
     /// A server or its connection ended while a write ran: the answer, where that cannot be undone.
     pub(crate) ended: Option<ClientError>,
     /// A server has just refused the session's state.
-    pub(crate) state_refused: bool,
+    pub(super) state_refused: bool,
     /// The state whose database a server has just refused.
-    pub(crate) database_refused: Option<Rc<SessionState>>,
+    pub(super) database_refused: Option<Rc<SessionState>>,
     /// What it refuses was found out.
-    pub(crate) forgone: bool,
+    pub(super) forgone: bool,
     pub(crate) directions: Option<Rc<Directions>>,
     /// The primary had no place: others were looked for, once.
     pub(crate) passed: bool,
     /// What the statement needs of them, while they are.
     pub(crate) instead: Option<Access>,
     /// Where the last server lets nobody in, it is waited for.
-    pub(crate) patient: bool,
+    pub(super) patient: bool,
     /// A wait had no answer in time: none of the answers on that connection is waited for.
-    pub(crate) overdue: bool,
+    pub(super) overdue: bool,
     /// The next wait for a place is short, as others can do.
-    pub(crate) brief: bool,
+    pub(super) brief: bool,
 }
 
 impl Route {
@@ -77,7 +77,7 @@ impl Route {
 
     /// Whether the statement is to be tried anew at once, as its connection was closed before it was
     /// read; not for ever.
-    pub(crate) fn is_tried_anew(&mut self) -> bool {
+    pub(super) fn is_tried_anew(&mut self) -> bool {
         const MOST: u8 = 3;
         self.anew += 1;
         std::mem::take(&mut self.unsent) && self.anew <= MOST

@@ -39,7 +39,7 @@ impl Session {
     /// the primary, and it alone was to run the request, others may do in its place. True where another
     /// is to be tried now.
     #[cold]
-    pub(crate) fn is_passed_by(
+    pub(super) fn is_passed_by(
         &mut self,
         request: &Request<'_>,
         pool: &Pool,
@@ -88,7 +88,7 @@ impl Session {
 
     /// The last server that was to be tried has just said that it lets nobody in: others may do in its
     /// place, or it is waited for. True where the request is to be tried once more.
-    pub(crate) fn looks_further(
+    pub(super) fn looks_further(
         &mut self,
         request: &Request<'_>,
         pool: &Pool,
@@ -106,7 +106,7 @@ impl Session {
 
     /// Takes over what has become known of positions, as far as the request is a read that depends
     /// on it; answers where the session has read last, if that still binds it.
-    pub(crate) fn look_around(&mut self, request: &Request<'_>) -> Option<ServerId> {
+    pub(super) fn look_around(&mut self, request: &Request<'_>) -> Option<ServerId> {
         let level = self.level_for(request);
         if request.access != Access::Read || level == Consistency::Eventual || !self.has_choice() {
             return None;
@@ -211,7 +211,7 @@ impl Session {
     }
 
     /// The transaction that is to be run again.
-    pub(crate) fn lost_transaction(&self) -> TxView {
+    pub(super) fn lost_transaction(&self) -> TxView {
         let begun = self
             .image
             .tx

@@ -60,7 +60,7 @@ impl Drop for Mirror {
 }
 
 /// Whether directions demand something before the statement is sent.
-pub(crate) fn demands(directions: &Directions) -> bool {
+pub(super) fn demands(directions: &Directions) -> bool {
     directions.limited_by.is_some()
         || directions.time_limit.is_some()
         || directions.mirror.is_some()
@@ -68,7 +68,7 @@ pub(crate) fn demands(directions: &Directions) -> bool {
 
 impl Session {
     /// Waits for the statement's turn, sets its deadline and sends its mirror image.
-    pub(crate) async fn obey(
+    pub(super) async fn obey(
         &mut self,
         request: &Request<'_>,
         directions: &Directions,
@@ -191,7 +191,7 @@ impl Session {
 }
 
 /// The error of a statement whose time was up.
-pub(crate) fn too_slow() -> ClientError {
+pub(super) fn too_slow() -> ClientError {
     let text = "Query execution was interrupted, maximum statement execution time exceeded";
     ClientError::client(3024, b"HY000", text)
 }
@@ -256,7 +256,7 @@ async fn clear(lease: &mut Lease) -> Result<(), BackendError> {
 
 /// Has a server run a KILL, on a connection of the session's account. An error: it is not known
 /// to have.
-pub(crate) async fn tell_server(
+pub(super) async fn tell_server(
     pool: Rc<Pool>,
     uid: u64,
     state: Rc<SessionState>,

@@ -26,7 +26,7 @@ use crate::statement::request::Request;
 use crate::worker::Handle;
 
 /// A command of Millrace's own ahead of the statement, by how its answer is used.
-pub(crate) enum Step {
+pub(super) enum Step {
     /// An answer without interest.
     Plain(Expect),
     /// A part of the session's state is set.
@@ -476,14 +476,14 @@ impl Session {
 
     /// SET TRANSACTION is for the next transaction; a statement that reads no table and writes
     /// nothing begins none.
-    pub(crate) fn opens_transaction(&self, class: &Statement) -> bool {
+    pub(super) fn opens_transaction(&self, class: &Statement) -> bool {
         self.image.tx.is_deferred()
             || !class.tables.is_empty()
             || class.is(Traits::OPENS_TRANSACTION)
     }
 
     /// Sends the setup alone and waits until the server has agreed.
-    pub(crate) async fn confirm(
+    pub(super) async fn confirm(
         &mut self,
         lease: &mut Lease,
         setup: &mut Setup,
@@ -540,7 +540,7 @@ impl Session {
         })
     }
 
-    pub(crate) async fn settle_step(
+    pub(super) async fn settle_step(
         &mut self,
         lease: &mut Lease,
         step: Step,
@@ -585,7 +585,7 @@ impl Session {
 
 /// Leaves nothing for SHOW WARNINGS on either family: MariaDB keeps the old messages over
 /// statements that read no table (observed).
-pub(crate) const CLEAR_DIAGNOSTICS: &str = "DO (SELECT 1 FROM (SELECT 1) x)";
+pub(super) const CLEAR_DIAGNOSTICS: &str = "DO (SELECT 1 FROM (SELECT 1) x)";
 
 /// A PREPARE of a statement of that name that always compiles.
 fn anything_named(name: &[u8]) -> Vec<u8> {

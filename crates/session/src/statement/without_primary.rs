@@ -90,7 +90,7 @@ impl Session {
         )
     }
 
-    pub(crate) fn text_of<'a>(&'a self, request: &Request<'a>) -> Option<Cow<'a, [u8]>> {
+    pub(super) fn text_of<'a>(&'a self, request: &Request<'a>) -> Option<Cow<'a, [u8]>> {
         match request.main {
             Main::Execute { id, .. } => Some(Cow::Borrowed(&*self.image.statements.get(id)?.text)),
             Main::Packet(packet) => {
@@ -116,7 +116,7 @@ fn reads_data(class: &Statement, task: Task) -> bool {
 }
 
 /// Whether it asks about the server rather than the session: the primary's answer is the best.
-pub(crate) fn asks_server(class: &Statement) -> bool {
+pub(super) fn asks_server(class: &Statement) -> bool {
     let asks = Flags::READS_SYSVARS | Flags::SHOWS_VARIABLES | Flags::SERVER_LOCAL;
     class.flags.intersects(asks) || matches!(class.kind, Kind::Show(_))
 }

@@ -181,13 +181,13 @@ impl Handle {
 impl Worker {
     /// The sessions with these identities, in their order; none where one is not logged in (any
     /// more).
-    pub(crate) fn describe(&self, uids: &[u64]) -> Vec<Option<SessionLine>> {
+    pub(super) fn describe(&self, uids: &[u64]) -> Vec<Option<SessionLine>> {
         let line = |uid: &u64| Some(self.session(*uid)?.line(self.tick()));
         uids.iter().map(line).collect()
     }
 
     /// The servers' connections, in the order of the servers.
-    pub(crate) fn server_lines(&self) -> Vec<ServerLine> {
+    pub(super) fn server_lines(&self) -> Vec<ServerLine> {
         let mut lines = Vec::with_capacity(self.cluster.servers.len());
         self.cluster.servers.each(|_, server| {
             lines.push(ServerLine {
@@ -203,7 +203,7 @@ impl Worker {
     }
 
     /// The pools, `max` at most.
-    pub(crate) fn pool_lines(&self, max: usize) -> Vec<PoolLine> {
+    pub(super) fn pool_lines(&self, max: usize) -> Vec<PoolLine> {
         let mut lines = Vec::new();
         self.cluster.servers.each(|_, server| {
             let id = server.facts().id;

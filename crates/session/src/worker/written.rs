@@ -10,7 +10,7 @@ use millrace_topology::GtidSet;
 pub(crate) const INTERVALS_MAX: usize = 8;
 
 /// Bounds a set, with what is known of the primary's.
-pub(crate) type Bound<'a> = &'a dyn Fn(&mut GtidSet);
+pub(super) type Bound<'a> = &'a dyn Fn(&mut GtidSet);
 
 /// Shared by all workers.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Written {
     }
 
     /// Something was written at `position`, through the worker.
-    pub(crate) fn note(&self, worker: usize, position: &GtidSet, bound: Bound<'_>) {
+    pub(super) fn note(&self, worker: usize, position: &GtidSet, bound: Bound<'_>) {
         if let Some(mut positions) = self.positions(worker) {
             add(&mut positions.sure, position, bound);
         }
@@ -157,7 +157,7 @@ impl Written {
 
     /// Another server is the primary: what was written until now may not have come to it. False where
     /// there is nothing to doubt.
-    pub(crate) fn doubt(&self, worker: usize) -> bool {
+    pub(super) fn doubt(&self, worker: usize) -> bool {
         let Some(mut positions) = self.positions(worker) else {
             return false;
         };
