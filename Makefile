@@ -36,10 +36,10 @@ release:
 demo:
 	@echo "make: installing the servers the demo runs on (nothing when they are there)"
 	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
-	@echo "make: building Millrace and its lab, optimised but not as far as a release"
-	$(CARGO) build --profile quick --locked -p millrace -p millrace-lab
+	@echo "make: building Millrace and its lab, soon there and less optimised than a release"
+	$(CARGO) build --profile demo --locked -p millrace -p millrace-lab
 	@echo "make: starting the demo; it removes everything it made, also on Ctrl-C"
-	$(TARGET)/quick/millrace-lab demo $(DEMO)
+	$(TARGET)/demo/millrace-lab demo $(DEMO)
 
 demo-failover:
 	@$(MAKE) --no-print-directory demo DEMO='--failover $(DEMO_FAILOVER)'
