@@ -3,6 +3,8 @@
 //! The crate owns a small raw client ([`wire`]) that shares no code with the proxy, so that it
 //! can judge it. It never reaches into the proxy's crates: everything is seen from a socket.
 
+#![allow(missing_docs, reason = "a crate for the suites beside it only")]
+
 pub mod checks;
 pub mod cutter;
 pub mod differential;

@@ -74,6 +74,7 @@ const NATIVE: &str = "'','mysql_native_password'";
 /// An account's name as a client writes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'a> {
+    /// Its bytes, in the character set of `collation`.
     pub user: &'a [u8],
     /// Of the client's login, which says the character set.
     pub collation: u8,
@@ -319,7 +320,9 @@ fn specific(pattern: &str) -> usize {
 /// What a pattern says of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matches {
+    /// The address has it.
     Yes,
+    /// The address does not have it.
     No,
     /// It is a name: whether the address has it, a resolver says.
     IfNamed,

@@ -19,6 +19,11 @@
 //! protocol pages of its knowledge base), or "observed", which means seen on the wire
 //! of a MySQL 9.7 or MariaDB 10.11 server and kept as a test vector.
 
+#![allow(
+    missing_docs,
+    reason = "fields and constants have the names of the protocol, which is documented elsewhere"
+)]
+
 pub mod auth;
 pub mod capability;
 pub mod command;

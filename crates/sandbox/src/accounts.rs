@@ -8,7 +8,9 @@ use crate::Family;
 /// An account that can log in from anywhere. The passwords are for private servers on 127.0.0.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Account {
+    /// Its name, without a host.
     pub user: &'static str,
+    /// Its password, in clear: the servers are private.
     pub password: &'static str,
     /// What the account is for.
     pub purpose: &'static str,

@@ -24,6 +24,7 @@ pub struct Binaries {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{program} not found: run scripts/install-deps.sh {group}, or set {variable}")]
 pub struct NotInstalled {
+    /// What was looked for.
     pub program: &'static str,
     /// What `install-deps.sh` is asked for.
     group: &'static str,

@@ -184,14 +184,17 @@ impl Cluster {
 
     // --- What there is ---
 
+    /// The servers' release.
     pub fn release(&self) -> Release {
         self.state().spec.release
     }
 
+    /// The servers' family.
     pub fn family(&self) -> Family {
         self.state().spec.family()
     }
 
+    /// How the servers are connected.
     pub fn topology(&self) -> Topology {
         self.state().spec.topology
     }
@@ -225,6 +228,7 @@ impl Cluster {
         ClusterInfo::new(&self.state(), tls_ca)
     }
 
+    /// The servers as they are now, `s1` first.
     pub fn servers(&self) -> Vec<ServerInfo> {
         self.state().servers.iter().map(Server::info).collect()
     }

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
+    /// MariaDB.
     #[value(name = "mariadb")]
     MariaDb,
+    /// MySQL.
     #[value(name = "mysql")]
     MySql,
 }
@@ -64,6 +66,7 @@ impl Release {
         }
     }
 
+    /// The family that the release is of.
     pub fn family(self) -> Family {
         match self {
             Release::MariaDb | Release::MariaDb11_8 => Family::MariaDb,
@@ -141,7 +144,9 @@ impl fmt::Display for Topology {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
+    /// Takes writes.
     Primary,
+    /// Follows another server.
     Replica,
 }
 
@@ -158,6 +163,7 @@ impl fmt::Display for Role {
 /// field by field.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClusterSpec {
+    /// What the servers run.
     pub release: Release,
     /// [`Topology::Group`] turns the performance schema on, which it needs.
     pub topology: Topology,
@@ -188,6 +194,7 @@ pub struct ClusterSpec {
     pub performance_schema: bool,
     /// InnoDB's buffer pool, in MiB for each server.
     pub buffer_pool_mib: u32,
+    /// `max_connections` of each server.
     pub max_connections: u32,
     /// Put each server's data on a disk of this many MiB ([`crate::Cluster::fill_disk`]). It is a
     /// tmpfs, which only root can mount.
@@ -224,6 +231,7 @@ impl ClusterSpec {
         }
     }
 
+    /// The family of the release.
     pub fn family(&self) -> Family {
         self.release.family()
     }

@@ -134,11 +134,15 @@ pub struct ServerInfo {
     pub name: String,
     /// What the cluster's last `up` or `promote` made of it.
     pub role: Role,
+    /// Always 127.0.0.1.
     pub host: &'static str,
+    /// Its TCP port.
     pub port: u16,
+    /// Its Unix socket.
     pub socket: PathBuf,
     /// None while it does not run.
     pub pid: Option<u32>,
+    /// Where its data is.
     pub datadir: PathBuf,
     /// The server's error log.
     pub log: PathBuf,
@@ -154,12 +158,19 @@ impl ServerInfo {
 /// A cluster, for people and scripts.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClusterInfo {
+    /// The servers' family.
     pub family: Family,
+    /// How the servers are connected.
     pub topology: Topology,
+    /// What the servers say of their version.
     pub version: String,
+    /// The folder with everything of the cluster.
     pub dir: PathBuf,
+    /// The servers, `s1` first.
     pub servers: Vec<ServerInfo>,
+    /// The accounts that every server has.
     pub accounts: Vec<Account>,
+    /// The databases that every server has.
     pub databases: [&'static str; 2],
     /// The CA of the servers' certificates, for verifying clients.
     pub tls_ca: Option<PathBuf>,

@@ -10,24 +10,32 @@ use crate::replication::{self, StatusRow};
 use crate::server::Server;
 use crate::spec::{Family, Role, Topology};
 
+/// What a server's process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessState {
+    /// It runs.
     Running,
     /// Held by SIGSTOP.
     Paused,
+    /// There is no process.
     Stopped,
 }
 
 /// A server as it is now.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServerStatus {
+    /// Its name, such as `s1`.
     pub name: String,
     /// What the cluster's last `up` or `promote` made of it, or what its group says.
     pub role: Role,
+    /// Always 127.0.0.1.
     pub host: &'static str,
+    /// Its TCP port.
     pub port: u16,
+    /// None while it does not run.
     pub pid: Option<u32>,
+    /// What its process does.
     pub process: ProcessState,
     /// None when it could not be asked, as all that follows.
     pub read_only: Option<bool>,
@@ -44,6 +52,7 @@ pub struct ServerStatus {
 /// The gist of SHOW REPLICA STATUS.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicationStatus {
+    /// The port that it replicates from; none for what is no local address.
     pub source_port: Option<u16>,
     /// `Yes`, `No` or `Connecting`.
     pub receiver: String,
@@ -53,6 +62,7 @@ pub struct ReplicationStatus {
     pub delay_s: u32,
     /// As the server reckons it, in seconds; none while it cannot.
     pub lag_s: Option<u64>,
+    /// What stopped it, in the server's words.
     pub last_error: Option<String>,
 }
 
