@@ -233,7 +233,7 @@ impl Stage {
             connect_timeout: Duration::from_secs(60),
             commit_stall: Duration::ZERO,
             traffic: None,
-            login_age_max: Duration::from_secs(3600),
+            max_login_age: Duration::from_secs(3600),
             catalogue_interval: Duration::from_secs(60),
             catalogue_queries: Catalogue::queries,
             topology: Options::default(),

@@ -60,7 +60,7 @@ pub struct MonitorOptions {
     /// Commits under way for longer than this keep further writes from the server; zero: never asked.
     pub commit_stall: Duration,
     /// For how long a change of accounts or global variables may go unnoticed by new logins.
-    pub login_age_max: Duration,
+    pub max_login_age: Duration,
     /// What becomes of clients' statements, where that is known.
     pub traffic: Option<Traffic>,
 }
@@ -80,7 +80,7 @@ impl MonitorOptions {
             catalogue_queries,
             topology: Options::default(),
             commit_stall: Duration::from_secs(2),
-            login_age_max: Duration::from_secs(1),
+            max_login_age: Duration::from_secs(1),
             traffic: None,
         }
     }
@@ -159,7 +159,7 @@ pub struct Monitor {
     touched: Arc<Touched>,
     positions: Arc<Positions>,
     failovers: Failovers,
-    login_age_max: Duration,
+    max_login_age: Duration,
     /// Who may read the servers' account tables, and within what time.
     reader: Reader,
     origin: Instant,
@@ -193,7 +193,7 @@ impl Monitor {
         let facts = (0..)
             .map(ServerId)
             .zip(addresses)
-            .map(|(id, address)| unknown_facts(id, address.clone(), options.login_age_max))
+            .map(|(id, address)| unknown_facts(id, address.clone(), options.max_login_age))
             .collect();
         let origin = Instant::now();
         let world = World {
@@ -211,7 +211,7 @@ impl Monitor {
             touched: Arc::default(),
             positions: Arc::new(Positions::new(addresses.len())),
             failovers: Failovers::new(origin),
-            login_age_max: options.login_age_max,
+            max_login_age: options.max_login_age,
             reader: Reader {
                 user: options.user.clone(),
                 password: options.password.clone(),
@@ -342,7 +342,7 @@ impl Monitor {
         // Published under the lock, so that the newest snapshot is published last.
         self.world.send_modify(|world| {
             let mut next = World::clone(world);
-            add_facts(&mut next.facts, &snapshot, self.login_age_max);
+            add_facts(&mut next.facts, &snapshot, self.max_login_age);
             next.snapshot = snapshot.clone();
             with(&mut next);
             *world = Arc::new(next);
@@ -605,7 +605,7 @@ fn how_to_ask(snapshot: &Snapshot, id: ServerId) -> Option<(Asked, u32)> {
     Some((asked, view.incarnation))
 }
 
-fn unknown_facts(id: ServerId, address: Address, login_age_max: Duration) -> Arc<ServerFacts> {
+fn unknown_facts(id: ServerId, address: Address, max_login_age: Duration) -> Arc<ServerFacts> {
     Arc::new(ServerFacts {
         id,
         address,
@@ -614,16 +614,16 @@ fn unknown_facts(id: ServerId, address: Address, login_age_max: Duration) -> Arc
         tracked_by_default: "".into(),
         begins: Arc::new(Begins::unknown()),
         in_cluster: false,
-        fresh: Fresh::new(login_age_max),
+        fresh: Fresh::new(max_login_age),
     })
 }
 
 /// Servers that were found have facts as well; their family is taken for the others'.
-fn add_facts(facts: &mut Vec<Arc<ServerFacts>>, snapshot: &Snapshot, login_age_max: Duration) {
+fn add_facts(facts: &mut Vec<Arc<ServerFacts>>, snapshot: &Snapshot, max_login_age: Duration) {
     for view in snapshot.servers.iter().skip(facts.len()) {
         let address = Address::parse(&view.address)
             .unwrap_or_else(|| Address::new(view.address.to_string(), 0));
-        let mut found = unknown_facts(view.id, address, login_age_max);
+        let mut found = unknown_facts(view.id, address, max_login_age);
         if let (Some(family), Some(found)) = (snapshot.family, Arc::get_mut(&mut found)) {
             found.family = family;
         }

@@ -244,7 +244,7 @@ fn monitor() -> Vec<Key<'static, Config>> {
         key!(Config: "commit_stall", monitor.commit_stall, ANY_TIME,
             "Commits that take longer keep further writes from the primary until they end. Whole seconds; \
              0: never."),
-        key!(Config: "max_login_age", monitor.login_age_max, ANY_TIME,
+        key!(Config: "max_login_age", monitor.max_login_age, ANY_TIME,
             "A change of accounts or global variables counts for every new login after this time at the latest."),
         key!(Config: "fail_after", monitor.topology.fail_after, number(1, 100),
             "The number of failed probes in a row that make a server down."),
@@ -456,14 +456,14 @@ const CONCURRENCY: Own<Limit> = Own {
 
 fn limits() -> Vec<Key<'static, Config>> {
     vec![
-        key!(Config: "max_clients", sessions.clients_max, number(1, 10_000_000),
+        key!(Config: "max_clients", sessions.max_clients, number(1, 10_000_000),
             "Clients connected at once."),
-        key!(Config: "max_packet", sessions.packet_max, size(1024, GIB), "The longest command."),
+        key!(Config: "max_packet", sessions.max_packet, size(1024, GIB), "The longest command."),
         key!(Config: "login_timeout", sessions.login_timeout, time(Duration::from_millis(10)),
             "From connect to the end of the login, for the client's part. What servers need comes on top."),
-        key!(Config: "max_long_data", sessions.long_data_max, size(0, 16 * GIB),
+        key!(Config: "max_long_data", sessions.max_long_data, size(0, 16 * GIB),
             "Bytes of COM_STMT_SEND_LONG_DATA held for each session."),
-        key!(Config: "max_prepared_statements", sessions.statements_max, number(0, 4_194_304),
+        key!(Config: "max_prepared_statements", sessions.max_prepared_statements, number(0, 4_194_304),
             "Prepared statements open in each session."),
         key!(Config: "clients_per_address", sessions.clients_per_address, number(0, 10_000_000),
             "Clients of one address connected at once; 0: no limit."),
@@ -500,24 +500,24 @@ fn routing() -> Vec<Key<'static, Config>> {
 
 fn failover() -> Vec<Key<'static, Config>> {
     vec![
-        key!(Config: "hold_time", sessions.failover.hold_time_max, ANY_TIME,
+        key!(Config: "hold_time", sessions.failover.hold_time, ANY_TIME,
             "How long a statement waits for a server that can run it; 0: no wait. The default is more than a \
              group of servers takes by its own defaults to elect another primary (21.5 s)."),
-        key!(Config: "max_held", sessions.failover.held_statements_max, number(0, 10_000_000),
+        key!(Config: "max_held", sessions.failover.max_held, number(0, 10_000_000),
             "Statements that wait at once."),
-        key!(Config: "max_held_bytes", sessions.failover.held_bytes_max, size(0, 64 * GIB),
+        key!(Config: "max_held_bytes", sessions.failover.max_held_bytes, size(0, 64 * GIB),
             "The length of their commands together."),
-        key!(Config: "retries", sessions.failover.retries_max, number(0, 100),
+        key!(Config: "retries", sessions.failover.retries, number(0, 100),
             "How often a read is sent again whose connection broke while it ran."),
-        key!(Config: "max_replay_statements", sessions.failover.replay_statements_max, number(0, 1_000_000),
+        key!(Config: "max_replay_statements", sessions.failover.max_replay_statements, number(0, 1_000_000),
             "The longest transaction that is run again on another server, in statements; 0: none is."),
-        key!(Config: "max_replay_bytes", sessions.failover.replay_bytes_max, size(0, GIB),
+        key!(Config: "max_replay_bytes", sessions.failover.max_replay_bytes, size(0, GIB),
             "The length of its commands together."),
-        key!(Config: "max_replay_total_bytes", sessions.failover.replay_total_bytes_max, size(0, 1024 * GIB),
+        key!(Config: "max_replay_total_bytes", sessions.failover.max_replay_total_bytes, size(0, 1024 * GIB),
             "What is kept of all open transactions together."),
-        key!(Config: "max_replay_time", sessions.failover.replay_time_max, ANY_TIME,
+        key!(Config: "max_replay_time", sessions.failover.max_replay_time, ANY_TIME,
             "How old a transaction may be, from its first answer, to be run again."),
-        key!(Config: "drain_time", sessions.failover.drain_time_max, ANY_TIME,
+        key!(Config: "drain_time", sessions.failover.drain_time, ANY_TIME,
             "How long transactions may go on on a server that is drained."),
     ]
 }

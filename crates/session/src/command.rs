@@ -137,7 +137,7 @@ impl Session {
             if let Some(length) = packet::whole(&self.client.inbuf) {
                 return Ok(Some(length));
             }
-            let limit = self.worker.options().packet_max;
+            let limit = self.worker.options().max_packet;
             let announced =
                 packet::header(&self.client.inbuf).map_or(0, |header| header.len as usize);
             if self.client.inbuf.len().max(announced) > limit {

@@ -184,10 +184,10 @@ fn refusal(worker: &Worker, address_is_full: bool) -> Option<ClientError> {
             text,
         ));
     }
-    if worker.shared.registry.clients() >= options.clients_max {
+    if worker.shared.registry.clients() >= options.max_clients {
         let text = format!(
             "Too many connections (Millrace: limits.max_clients is {})",
-            options.clients_max
+            options.max_clients
         );
         return Some(ClientError::proxy(ErrorClass::Limit, 1040, b"08004", text));
     }

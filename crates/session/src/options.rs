@@ -14,17 +14,17 @@ use zeroize::Zeroizing;
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Most clients at once, over all workers.
-    pub clients_max: usize,
+    pub max_clients: usize,
     /// Most clients of one address at once; 0: no limit.
     pub clients_per_address: usize,
     /// The longest command, in bytes.
-    pub packet_max: usize,
+    pub max_packet: usize,
     /// From connect to the end of the login.
     pub login_timeout: Duration,
     /// Bytes of long data kept for a session's prepared statements.
-    pub long_data_max: usize,
+    pub max_long_data: usize,
     /// Prepared statements open per session.
-    pub statements_max: usize,
+    pub max_prepared_statements: usize,
     /// What reads are guaranteed to see.
     pub consistency: Consistency,
     /// The same for some accounts, by name.
@@ -59,38 +59,38 @@ pub enum Hosts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailoverOptions {
     /// How long a statement waits for a server that can run it; 0: not at all.
-    pub hold_time_max: Duration,
+    pub hold_time: Duration,
     /// Most statements that wait at once, over all workers.
-    pub held_statements_max: usize,
+    pub max_held: usize,
     /// Most bytes of their commands together.
-    pub held_bytes_max: usize,
+    pub max_held_bytes: usize,
     /// How often a read is sent again whose connection broke while it ran: one that ends its
     /// server is not to end them all.
-    pub retries_max: u32,
+    pub retries: u32,
     /// Most statements of a transaction that is run again on another server; 0: none is.
-    pub replay_statements_max: usize,
+    pub max_replay_statements: usize,
     /// Most bytes of its commands together.
-    pub replay_bytes_max: usize,
+    pub max_replay_bytes: usize,
     /// Most bytes that are kept for that of all open transactions together, over all workers.
-    pub replay_total_bytes_max: usize,
+    pub max_replay_total_bytes: usize,
     /// How old a transaction may be, from its first answer, to be run again.
-    pub replay_time_max: Duration,
+    pub max_replay_time: Duration,
     /// How long transactions may go on on a server that is drained.
-    pub drain_time_max: Duration,
+    pub drain_time: Duration,
 }
 
 impl Default for FailoverOptions {
     fn default() -> Self {
         FailoverOptions {
-            hold_time_max: Duration::from_secs(30),
-            held_statements_max: 10_000,
-            held_bytes_max: 64 << 20,
-            retries_max: 2,
-            replay_statements_max: 1000,
-            replay_bytes_max: 1 << 20,
-            replay_total_bytes_max: 256 << 20,
-            replay_time_max: Duration::from_secs(60),
-            drain_time_max: Duration::from_secs(10),
+            hold_time: Duration::from_secs(30),
+            max_held: 10_000,
+            max_held_bytes: 64 << 20,
+            retries: 2,
+            max_replay_statements: 1000,
+            max_replay_bytes: 1 << 20,
+            max_replay_total_bytes: 256 << 20,
+            max_replay_time: Duration::from_secs(60),
+            drain_time: Duration::from_secs(10),
         }
     }
 }
@@ -98,12 +98,12 @@ impl Default for FailoverOptions {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            clients_max: 10_000,
+            max_clients: 10_000,
             clients_per_address: 0,
-            packet_max: 64 << 20,
+            max_packet: 64 << 20,
             login_timeout: Duration::from_secs(10),
-            long_data_max: 64 << 20,
-            statements_max: 16_382,
+            max_long_data: 64 << 20,
+            max_prepared_statements: 16_382,
             consistency: Consistency::default(),
             levels: HashMap::new(),
             routing: RoutingOptions::default(),

@@ -475,7 +475,7 @@ impl Worker {
 
     /// The most bytes that the worker's journals may keep together: its part of what all may.
     pub(crate) fn journals_max(&self) -> usize {
-        let all = self.options().failover.replay_total_bytes_max;
+        let all = self.options().failover.max_replay_total_bytes;
         all / self.shared.mailboxes.len().max(1)
     }
 }

@@ -100,7 +100,7 @@ fn watcher(step: u64) -> ServerWatcher {
         catalogue_queries: |_| ["", "", ""],
         topology: Options::default(),
         commit_stall: SECOND,
-        login_age_max: SECOND,
+        max_login_age: SECOND,
         traffic: Some(Traffic(Arc::new(counts))),
     };
     let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());

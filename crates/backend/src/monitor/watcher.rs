@@ -472,7 +472,7 @@ impl ServerWatcher {
         last: &mut Option<(Look, Instant)>,
     ) -> Result<(), BackendError> {
         let began = Instant::now();
-        let due = self.options.login_age_max / 4;
+        let due = self.options.max_login_age / 4;
         if last.as_ref().is_some_and(|(_, at)| began - *at < due) {
             return Ok(());
         }

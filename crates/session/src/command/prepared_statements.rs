@@ -53,7 +53,7 @@ impl Session {
 
     /// COM_STMT_PREPARE.
     pub(crate) async fn prepare(&mut self, packet: &[u8], text: &[u8]) -> Result<(), Abort> {
-        let limit = self.worker.options().statements_max;
+        let limit = self.worker.options().max_prepared_statements;
         if self.image.statements.len() >= limit {
             let text = format!(
                 "Can't create more than max_prepared_stmt_count statements \
@@ -356,7 +356,7 @@ impl Session {
 
     /// COM_STMT_SEND_LONG_DATA: kept until the execution; there is no answer.
     pub(super) fn keep_long_data(&mut self, id: u32, param: u16, data: &[u8]) -> Result<(), Abort> {
-        let limit = self.worker.options().long_data_max;
+        let limit = self.worker.options().max_long_data;
         if self.image.statements.long_data + data.len() > limit {
             let text = format!(
                 "Parameter of prepared statement which is set through mysql_send_long_data() is longer \
@@ -519,7 +519,7 @@ impl Session {
                     lease.broken = true;
                     let answer = self.unavailable(lease.server, error);
                     lease.give_back();
-                    if !answer.passing || lost >= self.worker.options().failover.retries_max {
+                    if !answer.passing || lost >= self.worker.options().failover.retries {
                         return Err(answer.into());
                     }
                     lost += 1;

@@ -271,8 +271,8 @@ impl Journal {
         all_max: usize,
     ) -> bool {
         let entry = bytes + size_of::<Entry>();
-        let too_large = self.entries.len() >= options.replay_statements_max
-            || self.bytes.len() + bytes > options.replay_bytes_max;
+        let too_large = self.entries.len() >= options.max_replay_statements
+            || self.bytes.len() + bytes > options.max_replay_bytes;
         match self.spoilt(now, options) {
             Some(why) => self.spoil(why),
             None if too_large => self.spoil(Unreplayable::TooLarge),
@@ -296,7 +296,7 @@ impl Journal {
     pub(crate) fn spoilt(&self, now: Instant, options: &FailoverOptions) -> Option<Unreplayable> {
         let age = now.saturating_duration_since(self.since);
         self.spoilt
-            .or((age > options.replay_time_max).then_some(Unreplayable::TooOld))
+            .or((age > options.max_replay_time).then_some(Unreplayable::TooOld))
     }
 
     /// Where the next entry's packets are to be written; [`Journal::add`] must follow.
@@ -323,7 +323,7 @@ impl Journal {
             about,
         });
         // Long data of an execution is not in its command.
-        if self.bytes.len() > options.replay_bytes_max {
+        if self.bytes.len() > options.max_replay_bytes {
             self.spoil(Unreplayable::TooLarge);
         } else {
             let entries = self.entries.len() * size_of::<Entry>();
@@ -459,9 +459,9 @@ mod tests {
     #[test]
     fn bounds_end_it_and_free_what_it_kept() {
         let options = FailoverOptions {
-            replay_statements_max: 2,
-            replay_bytes_max: 10,
-            replay_time_max: Duration::from_secs(5),
+            max_replay_statements: 2,
+            max_replay_bytes: 10,
+            max_replay_time: Duration::from_secs(5),
             ..FailoverOptions::default()
         };
         let now = Instant::now();

@@ -130,7 +130,7 @@ impl Session {
             self.running.route.ended = Some(ClientError::unknown_outcome());
         }
         self.running.route.lost += u8::from(sent);
-        if u32::from(self.running.route.lost) > self.worker.options().failover.retries_max {
+        if u32::from(self.running.route.lost) > self.worker.options().failover.retries {
             // It may be what ends its servers.
             return Err(self.lose_transaction(Unreplayable::NoServer));
         }

@@ -98,8 +98,8 @@ impl Held {
     /// With the limits of `options`.
     pub fn new(options: &FailoverOptions) -> Self {
         Held {
-            statements_max: options.held_statements_max,
-            bytes_max: options.held_bytes_max,
+            statements_max: options.max_held,
+            bytes_max: options.max_held_bytes,
             count: AtomicUsize::new(0),
             queue: Mutex::default(),
         }
@@ -306,8 +306,8 @@ mod tests {
 
     fn held(statements_max: usize, bytes_max: usize) -> Arc<Held> {
         Arc::new(Held::new(&FailoverOptions {
-            held_statements_max: statements_max,
-            held_bytes_max: bytes_max,
+            max_held: statements_max,
+            max_held_bytes: bytes_max,
             ..FailoverOptions::default()
         }))
     }

@@ -194,7 +194,7 @@ impl Session {
     }
 
     fn hold_time(&self) -> Duration {
-        let limit = self.worker.options().failover.hold_time_max;
+        let limit = self.worker.options().failover.hold_time;
         match self.client.target {
             Target::ReplicasOnly => limit.min(REPLICA_WAIT_MAX),
             _ => limit,

@@ -121,7 +121,7 @@ pub(crate) mod tests {
             catalogue_queries: |_| ["", "", ""],
             topology: millrace_topology::Options::default(),
             commit_stall: second,
-            login_age_max: second,
+            max_login_age: second,
             traffic: None,
         };
         let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());

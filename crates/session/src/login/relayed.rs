@@ -170,7 +170,7 @@ async fn on_primary<T>(
     worker: &Worker,
     mut with: impl AsyncFnMut(&ServerFacts) -> Result<T, BackendError>,
 ) -> Result<T, ClientError> {
-    let (begun, limit) = (Instant::now(), worker.options().failover.hold_time_max);
+    let (begun, limit) = (Instant::now(), worker.options().failover.hold_time);
     loop {
         let primary = worker.cluster.with_world(|world| {
             let primary = world.snapshot.primary?;

@@ -188,7 +188,7 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
         for waiter in waiting {
             let limit = match &answer {
                 Err(why) if is_full(why) => worker.shared.pool.wait_timeout,
-                _ => worker.options().failover.hold_time_max,
+                _ => worker.options().failover.hold_time,
             };
             if !passing {
                 // A client that left meanwhile does not matter.

@@ -233,7 +233,7 @@ impl Run {
             topology,
             late: (0..count).map(|_| VecDeque::new()).collect(),
             held: Arc::new(Held::new(&FailoverOptions {
-                held_statements_max: HELD_MAX,
+                max_held: HELD_MAX,
                 ..FailoverOptions::default()
             })),
             sessions: (0..SESSIONS).map(session).collect(),

@@ -260,7 +260,7 @@ impl Session {
         if !may_repeat(request) && !self.is_undone_with_connection(request) {
             return Err(self.unknown_outcome());
         }
-        if u32::from(self.running.route.lost) >= self.worker.options().failover.retries_max {
+        if u32::from(self.running.route.lost) >= self.worker.options().failover.retries {
             return Err(Abort::Error(why));
         }
         let stake = match self.is_undone_with_connection(request) {

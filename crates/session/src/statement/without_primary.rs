@@ -63,7 +63,7 @@ impl Session {
         let writable = opens && !self.begins_read_only();
         if writable {
             let options = &self.worker.options().failover;
-            let replays = options.replay_statements_max > 0 && options.replay_bytes_max > 0;
+            let replays = options.max_replay_statements > 0 && options.max_replay_bytes > 0;
             if !replays || !is_replayable(class) || !is_replayable_outside(request) {
                 return None;
             }

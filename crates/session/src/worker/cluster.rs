@@ -212,7 +212,7 @@ impl ClusterView {
 
     /// Whether the server has been drained for longer than transactions may go on there.
     pub(crate) fn is_drained(&self, server: ServerId) -> bool {
-        let limit = self.shared.options.failover.drain_time_max;
+        let limit = self.shared.options.failover.drain_time;
         let since = self.drained.borrow().get(server.index()).copied().flatten();
         since.is_some_and(|since| since.elapsed() >= limit)
     }
