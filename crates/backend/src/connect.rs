@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aws_lc_rs::rsa::{OAEP_SHA1_MGF1SHA1, OaepPublicEncryptingKey, PublicEncryptingKey};
+use millrace_base::Address as Written;
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::handshake::{
     Attributes, Greeting, HandshakeResponse, ServerAuthPacket, encode_ssl_request,
@@ -58,16 +59,7 @@ impl Address {
 
     /// Reads what [`Address`]'s `Display` writes: `host:port`, `[v6]:port` or a path.
     pub fn parse(text: &str) -> Option<Address> {
-        if text.starts_with('/') {
-            let host = text.to_owned();
-            return Some(Address::new(host, 0));
-        }
-        let (host, port) = text.rsplit_once(':')?;
-        let host = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'))
-            .unwrap_or(host);
-        Some(Address::new(host.to_owned(), port.parse().ok()?))
+        Some((&Written::parse(text, None).ok()?).into())
     }
 
     /// A server by its name, or its address.
@@ -92,15 +84,30 @@ impl Address {
     }
 }
 
+impl From<&Written> for Address {
+    fn from(written: &Written) -> Self {
+        match written {
+            Written::Tcp { host, port } => Address::new(host.clone(), *port),
+            Written::Unix(path) => Address::new(path.display().to_string(), 0),
+        }
+    }
+}
+
+impl From<&Address> for Written {
+    fn from(address: &Address) -> Self {
+        match address.is_socket() {
+            true => Written::Unix(address.host.clone().into()),
+            false => Written::Tcp {
+                host: address.host.clone(),
+                port: address.port,
+            },
+        }
+    }
+}
+
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.is_socket() {
-            f.write_str(&self.host)
-        } else if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        Written::from(self).fmt(f)
     }
 }
 
@@ -541,7 +548,12 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_they_are_written() {
-        for text in ["db1:3306", "[::1]:3306", "/run/mysqld/sock"] {
+        for text in [
+            "db1:3306",
+            "[::1]:3306",
+            "[fe80::1%eth0]:3306",
+            "/run/mysqld/sock",
+        ] {
             let address = Address::parse(text).expect("it is an address");
             assert_eq!(address.to_string(), text);
         }

@@ -1,6 +1,10 @@
 //! What several crates name. Knows no rule, and no other crate.
 
+mod address;
+
 use std::fmt;
+
+pub use address::Address;
 
 /// The servers' family: whose SQL, protocol, GTIDs and replication status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

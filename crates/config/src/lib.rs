@@ -4,7 +4,6 @@
 //!
 //! Every error is found in one go and says where it is and which key was probably meant.
 
-mod address;
 mod check;
 mod discovery;
 mod environment;
@@ -23,12 +22,12 @@ mod show;
 mod value;
 mod words;
 
-pub use address::Address;
 pub use discovery::{Discovery, DiscoveryMode};
 pub use environment::Environment;
 pub use error::{ConfigError, Place};
 pub use flags::Flags;
 pub use millrace_backend::secret::Secret;
+pub use millrace_base::Address;
 pub use model::{
     Account, Admin, ClientCertificates, ClientTls, Config, Listener, Log, LogFormat, LogLevel,
     Server, ServerTls,

@@ -6,9 +6,10 @@ use toml::de::DeTable;
 use crate::check::{self, Item};
 use crate::key::{Key, read_all};
 use crate::keys;
+use crate::model::no_address;
 use crate::rules;
 use crate::section::{Section, Source};
-use crate::{Account, Address, Admin, Config, ConfigError, Environment, Listener, Secret, Server};
+use crate::{Account, Admin, Config, ConfigError, Environment, Listener, Secret, Server};
 
 impl Config {
     /// Reads a file's text. `file` names it in errors; relative paths in it are relative to its
@@ -71,7 +72,7 @@ impl Config {
         let listeners = root.tables("listen");
         origins.listeners_named = !listeners.is_empty();
         for section in listeners {
-            let mut listener = Listener::at(Address::none());
+            let mut listener = Listener::at(no_address());
             if self.tls.required {
                 listener.tls = ListenerTls::Required;
             }
@@ -84,7 +85,7 @@ impl Config {
         let servers = root.tables("server");
         origins.servers_named = !servers.is_empty();
         for section in servers {
-            let server = Server::at(Address::none());
+            let server = Server::at(no_address());
             if let Some(server) = read_one(&keys::server(), &section, server) {
                 origins.servers.push(section.start);
                 self.servers.push(server);

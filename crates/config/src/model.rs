@@ -142,6 +142,11 @@ pub struct Server {
     pub draining: bool,
 }
 
+/// Stands where an address is not read yet.
+pub(crate) fn no_address() -> Address {
+    Address::Unix(PathBuf::new())
+}
+
 impl Listener {
     /// A listener as it is by default.
     pub(crate) fn at(address: Address) -> Self {

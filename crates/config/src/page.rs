@@ -5,9 +5,10 @@ use std::fmt::Write;
 
 use crate::key::{Key, Row, Sample};
 use crate::keys;
+use crate::model::no_address;
 use crate::rules::{self, Names, RuleDraft, SetDraft};
 use crate::value::show_text;
-use crate::{Account, Address, Admin, Config, Listener, Secret, Server};
+use crate::{Account, Admin, Config, Listener, Secret, Server};
 
 /// Comments in the default file are not wider, in characters.
 const WIDTH: usize = 100;
@@ -47,8 +48,8 @@ impl Part {
 /// Every table, in the order of the default file.
 fn parts() -> Vec<Part> {
     let config = Config::default();
-    let listener = Listener::at(Address::none());
-    let server = Server::at(Address::none());
+    let listener = Listener::at(no_address());
+    let server = Server::at(no_address());
     let mut parts = vec![
         Part::new("", "", &keys::root(), &config),
         Part::new("[[listen]]", keys::LISTEN, &keys::listen(), &listener),

@@ -145,7 +145,7 @@ async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
     let addresses: Vec<Address> = config
         .servers
         .iter()
-        .map(|server| address(&server.address))
+        .map(|server| Address::from(&server.address))
         .collect();
     let names = addresses.iter().map(ToString::to_string).collect();
     let rules = config.rules.iter().map(|rule| rule.name.to_string());
@@ -264,13 +264,6 @@ async fn tell_time(mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>, mut coal
             // A closed mailbox is a worker that ends.
             let _ = mailbox.send(Message::Second);
         }
-    }
-}
-
-fn address(address: &millrace_config::Address) -> Address {
-    match address {
-        millrace_config::Address::Tcp { host, port } => Address::new(host.clone(), *port),
-        millrace_config::Address::Unix(path) => Address::new(path.display().to_string(), 0),
     }
 }
 

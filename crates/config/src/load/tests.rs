@@ -14,8 +14,8 @@ use millrace_topology::{ConfiguredRole, DiscoveryOptions};
 
 use super::*;
 use crate::{
-    ClientCertificates, ClientTls, Discovery, DiscoveryMode, Flags, Log, LogFormat, LogLevel,
-    ServerTls,
+    Address, ClientCertificates, ClientTls, Discovery, DiscoveryMode, Flags, Log, LogFormat,
+    LogLevel, ServerTls,
 };
 
 /// Knows the files under `/etc/m` that are used below, and one variable.

@@ -1,4 +1,4 @@
-//! Addresses as they are written in the configuration. Resolves no name.
+//! Addresses as they are written. Resolves no name.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -30,11 +30,6 @@ impl Address {
                         .is_ok_and(|address| address.to_canonical().is_loopback())
             }
         }
-    }
-
-    /// Stands where the address is not read yet.
-    pub(crate) fn none() -> Self {
-        Address::Unix(PathBuf::new())
     }
 
     /// Reads `host:port`, `[v6]:port`, or a path that starts with `/`. Without a port,
@@ -69,7 +64,9 @@ fn not_an_address(text: &str) -> String {
 fn split(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']')?;
-        host.parse::<Ipv6Addr>().ok()?;
+        // A link-local address names its interface: `fe80::1%eth0`.
+        let (number, _) = host.split_once('%').unwrap_or((host, ""));
+        number.parse::<Ipv6Addr>().ok()?;
         return match rest.strip_prefix(':') {
             Some(port) => Some((host, Some(port))),
             None => rest.is_empty().then_some((host, None)),
@@ -104,6 +101,7 @@ mod tests {
             ("db.example:1", "db.example:1"),
             ("[::1]:4", "[::1]:4"),
             ("[::1]", "[::1]:3306"),
+            ("[fe80::1%eth0]:4", "[fe80::1%eth0]:4"),
             ("::1", "[::1]:3306"),
             ("*:3306", "*:3306"),
             ("/run/m.sock", "/run/m.sock"),
