@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{Cluster, Family, ServerInfo};
-use millrace_tests::wire::{Connection, Reply, Target};
+use millrace_sandbox::{APP, Cluster, Family, ServerInfo};
+use millrace_tests::wire::{Connection, Expect, Reply, Target, com};
 
 use crate::ground::{
     app, ask, both, client, ensure_error, error_of, fail_over, metric, next, proxy, run, scalar,
@@ -144,6 +144,49 @@ pub(crate) async fn killed_while_idle(cluster: &Cluster) -> anyhow::Result<()> {
     }
     // Nobody holds the row.
     run(cluster, "UPDATE app.killed_idle SET v = 101").await
+}
+
+/// The same, and the client then resets its connection or logs in as another: directly there is none any more. Where
+/// the server is lost, nothing stands in the way of a new beginning.
+pub(crate) async fn killed_and_reset(cluster: &Cluster) -> anyhow::Result<()> {
+    one_row(cluster, "killed_reset").await?;
+    let proxy = proxy(cluster, "").await?;
+    for through in [false, true] {
+        for changes_user in [false, true] {
+            let mut session = match through {
+                true => client(&proxy).await?,
+                false => direct(cluster).await?,
+            };
+            in_transaction(&mut session, "killed_reset").await?;
+            let thread = writer(cluster).await?;
+            run(cluster, &format!("KILL {thread}")).await?;
+            soon().await;
+            let reply = begin_anew(&mut session, changes_user).await;
+            ensure_ended(&mut session, &reply)
+                .await
+                .with_context(|| format!("other user: {changes_user}, through: {through}"))?;
+        }
+    }
+    for changes_user in [false, true] {
+        let mut session = client(&proxy).await?;
+        in_transaction(&mut session, "killed_reset").await?;
+        fail_over(cluster).await?;
+        let reply = begin_anew(&mut session, changes_user).await;
+        ensure!(reply.ok().is_some(), "lost: {:?}", reply.render());
+        session.expect("SELECT 1").await?;
+        crate::ground::mend(cluster).await?;
+    }
+    let v = value_of(cluster, "killed_reset").await?;
+    ensure!(v == "0", "{v}");
+    Ok(())
+}
+
+async fn begin_anew(session: &mut Connection, changes_user: bool) -> Reply {
+    if changes_user {
+        return session.change_user(APP.user, APP.password, "app", 45).await;
+    }
+    let expect = Expect::Single;
+    session.command(com::RESET_CONNECTION, &[], expect).await
 }
 
 /// The same with KILL QUERY, which an idle transaction does not notice.

@@ -73,6 +73,7 @@ async fn failover(release: Release) -> anyhow::Result<()> {
     check!("flat behind", unwritten::flat_behind);
     check!("pings and room", unwritten::pings_and_room);
     check!("killed while idle", ended::killed_while_idle);
+    check!("killed and reset", ended::killed_and_reset);
     check!("query killed while idle", ended::query_killed_while_idle);
     check!("killed under way", ended::killed_under_way);
     check!("query killed under way", ended::query_killed_under_way);

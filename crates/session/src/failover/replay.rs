@@ -107,7 +107,13 @@ impl Session {
             true => self.running.runs_since.get(),
             false => self.last_alive(&lease),
         };
-        let ended = self.was_ended(&lease, request, Stake::Session, &why, alive);
+        let ended = self.was_ended(
+            &lease,
+            request.access == Access::Write,
+            Stake::Session,
+            &why,
+            alive,
+        );
         if let Some(told) = ended.await {
             // As without Millrace: the server has ended what the session had, and so the session.
             lease.broken = true;
@@ -267,7 +273,13 @@ impl Session {
             ReplayStop::Elsewhere(answer) => {
                 // Before that, it was a pool's connection like any other.
                 if let Some(alive) = replay.begun_again
-                    && let ended = self.was_ended(lease, request, Stake::Session, &answer, alive)
+                    && let ended = self.was_ended(
+                        lease,
+                        request.access == Access::Write,
+                        Stake::Session,
+                        &answer,
+                        alive,
+                    )
                     && let Some(told) = ended.await
                 {
                     self.end_transaction();
@@ -318,7 +330,7 @@ impl Session {
             let payload = packet::payload(journal.packets(at));
             let text: &[u8] = match (
                 &entry.executed,
-                Command::parse(&payload, self.client.capabilities),
+                Command::parse(&payload, self.client.stream.capabilities),
             ) {
                 (Some(executed), _) => &executed.text,
                 (None, Ok(Command::Query(query))) => query.text,
@@ -421,7 +433,8 @@ impl Session {
             }
             (None, Main::Packet(packet)) => {
                 let payload = packet::payload(packet);
-                let Ok(Command::Query(query)) = Command::parse(&payload, self.client.capabilities)
+                let Ok(Command::Query(query)) =
+                    Command::parse(&payload, self.client.stream.capabilities)
                 else {
                     return None;
                 };
@@ -688,7 +701,7 @@ pub(crate) fn commits(request: &Request<'_>) -> bool {
 }
 
 fn set_insert_id(lease: &mut Lease, id: u64, setup: &mut Setup) {
-    let text = format!("SET @@session.last_insert_id={id}");
+    let text = format!("SET @@session.image.last.insert_id.value={id}");
     setup.query(lease, text.as_bytes());
     lease.books.set_insert_id(id);
 }

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 
 use millrace_backend::pool::Lease;
 use millrace_metrics::Side;
-use millrace_sql::Access;
 
-use crate::error::ClientError;
+use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::request::Request;
 
 /// A read that ran for this long may have been killed for that. A shorter one is run again unasked: nobody
 /// kills so fast, and a question costs it more than it has cost itself.
@@ -92,11 +90,12 @@ impl End {
 
 impl Session {
     /// Whether the connection was ended on purpose: then the answer is what the client is told before its own
-    /// connection ends. `alive`: when the server was there for certain.
+    /// connection ends. `writes`: the session needs a server that takes writes. `alive`: when the server was there
+    /// for certain.
     pub(crate) async fn was_ended(
         &mut self,
         lease: &Lease,
-        request: &Request<'_>,
+        writes: bool,
         stake: Stake,
         why: &ClientError,
         alive: Instant,
@@ -104,7 +103,7 @@ impl Session {
         let end = End::of(why, lease);
         let mut verdict = judge(stake, end, Server::Unknown);
         if verdict == Verdict::Ask {
-            verdict = judge(stake, end, self.server_since(lease, request, alive).await);
+            verdict = judge(stake, end, self.server_since(lease, writes, alive).await);
         }
         match (verdict, end) {
             (Verdict::Tell, End::Told) => Some(why.clone()),
@@ -113,12 +112,41 @@ impl Session {
         }
     }
 
+    /// Before a command that lets go of all that the session has on a server: where that was ended on purpose, the
+    /// client's connection ends, as directly.
+    ///
+    /// # Errors
+    /// What the client is told then.
+    pub(crate) async fn end_if_kept_was_ended(&mut self) -> Result<(), Abort> {
+        let Some(mut lease) = self.lease.take() else {
+            return Ok(());
+        };
+        let ended = match self.reason_it_ended(&mut lease) {
+            Some(why) => {
+                let alive = self.last_alive(&lease);
+                let ended = self.was_ended(&lease, false, Stake::Session, &why, alive);
+                ended.await
+            }
+            None => None,
+        };
+        match ended {
+            Some(told) => {
+                lease.broken = true;
+                self.put_back(lease);
+                Err(Abort::Fatal(told))
+            }
+            None => {
+                self.lease = Some(lease);
+                Ok(())
+            }
+        }
+    }
+
     /// Has the monitor ask the server of a connection that has ended.
-    async fn server_since(&self, lease: &Lease, request: &Request<'_>, alive: Instant) -> Server {
+    async fn server_since(&self, lease: &Lease, writes: bool, alive: Instant) -> Server {
         let monitor = &self.worker.shared.monitor;
         let lived_on = monitor.lived_on(lease.server, alive).await;
         let snapshot = monitor.watch().borrow().snapshot.clone();
-        let writes = request.access == Access::Write;
         match lived_on && !self.has_lost_ground_in(&snapshot, lease.server, writes) {
             true => Server::LivedOn,
             false => Server::Lost,

@@ -268,7 +268,7 @@ impl Session {
             false => Stake::Read(self.running.runs_since.get().elapsed()),
         };
         let alive = self.running.runs_since.get();
-        let ended = self.was_ended(lease, request, stake, &why, alive);
+        let ended = self.was_ended(lease, request.access == Access::Write, stake, &why, alive);
         if let Some(told) = ended.await {
             // As without Millrace.
             return Err(Abort::Fatal(told));

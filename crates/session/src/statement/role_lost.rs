@@ -21,18 +21,24 @@ impl Session {
         lease: &mut Lease,
         request: &Request<'_>,
     ) -> Option<ClientError> {
-        if !lease.is_quiet() {
-            if let Some(said) = lease.farewell().map(ClientError::server)
-                && said.is_told_end()
-            {
-                return Some(said);
-            }
-            let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
-            return Some(self.unavailable(lease.server, BackendError::Io(gone)));
+        if let Some(ended) = self.reason_it_ended(lease) {
+            return Some(ended);
         }
         let writes = request.access == Access::Write;
         self.has_lost_role(lease.server, writes)
             .then(|| ClientError::no_server(NoServer::NoPrimary))
+    }
+
+    /// What is made of a connection that has ended, by its server's own word where there is one.
+    pub(crate) fn reason_it_ended(&self, lease: &mut Lease) -> Option<ClientError> {
+        if lease.is_quiet() {
+            return None;
+        }
+        let said = lease.farewell().map(ClientError::server);
+        said.filter(ClientError::is_told_end).or_else(|| {
+            let gone = io::Error::from(io::ErrorKind::ConnectionAborted);
+            Some(self.unavailable(lease.server, BackendError::Io(gone)))
+        })
     }
 
     /// Whether the server of the kept connection is no more what the session needs. `writes`: it is about
@@ -55,7 +61,7 @@ impl Session {
         let began_there = self.image.tx.journal.as_ref().is_none_or(|journal| {
             !journal.begun.read_only && (journal.begun.on_primary || journal.wrote)
         });
-        let for_primary = match self.client.target {
+        let for_primary = match self.client.stream.target {
             Target::ReplicasOnly => false,
             _ => writes || (in_transaction && began_there),
         };
