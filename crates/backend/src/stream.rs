@@ -325,6 +325,11 @@ impl Stream {
         Some(before)
     }
 
+    /// Whether packets come within compressed ones.
+    pub fn is_compressed(&self) -> bool {
+        matches!(self, Stream::Compressed(_))
+    }
+
     /// Whether the bytes cannot be read on the way: TLS, or a Unix socket.
     pub fn is_private(&self) -> bool {
         match self {

@@ -59,6 +59,16 @@ pub fn whole(buf: &[u8]) -> Option<usize> {
     }
 }
 
+/// Numbers the packets in a buffer from 0 on.
+pub fn count_anew(buf: &mut [u8]) {
+    let (mut at, mut seq) = (0, 0_u8);
+    while let Some(header) = buf.get(at..).and_then(header) {
+        buf[at + 3] = seq;
+        seq = seq.wrapping_add(1);
+        at += HEADER + header.len as usize;
+    }
+}
+
 /// The payload of the whole logical packet at the start of `buf`: borrowed where it is
 /// one frame, else joined. Bytes that are missing are left out.
 pub fn payload(buf: &[u8]) -> Cow<'_, [u8]> {

@@ -135,6 +135,14 @@ impl Session {
     async fn next_command(&mut self) -> Result<Option<usize>, Abort> {
         loop {
             if let Some(length) = packet::whole(&self.client.inbuf) {
+                if self.client.inbuf.get(3) != Some(&0) {
+                    if !self.client.stream.is_compressed() {
+                        Box::pin(self.refuse_disorder()).await;
+                        return Ok(None);
+                    }
+                    // Within compressed packets servers do not mind how others are counted.
+                    packet::count_anew(&mut self.client.inbuf[..length]);
+                }
                 return Ok(Some(length));
             }
             let limit = self.worker.options().max_packet;
@@ -171,6 +179,16 @@ impl Session {
         }
         let rest = self.client.inbuf.split_off(length);
         std::mem::replace(&mut self.client.inbuf, rest)
+    }
+
+    /// Answers a command that does not begin to count its packets anew. A server would close its connection over it.
+    async fn refuse_disorder(&mut self) {
+        let answer = ClientError::client(1156, b"08S01", "Got packets out of order");
+        self.worker.metrics().error(answer.side, answer.class);
+        let mut out = Vec::new();
+        error_packet(&answer).encode(&mut out, 0);
+        // The connection ends anyhow.
+        let _ = self.send(&out).await;
     }
 
     /// Answers a command that is too long. The client reads only when it has sent all of it, so
@@ -248,6 +266,14 @@ impl Session {
         }
         let payload = packet::payload(packet);
         let Ok(command) = Command::parse(&payload, self.client.capabilities) else {
+            match (payload.first(), self.image.family) {
+                (None, _) => {
+                    return Err(ClientError::client(1047, b"08S01", "Unknown command").into());
+                }
+                // To COM_STMT_SEND_LONG_DATA it never says anything (observed).
+                (Some(0x18), Family::MariaDb) => return Ok(()),
+                _ => {}
+            }
             let dot = if self.image.family == Family::MySql {
                 "."
             } else {

@@ -7,7 +7,7 @@
 //! `.longdata NAME INDEX BYTES`, `.stmtreset NAME`, `.close NAME`,
 //! `.initdb`, `.fieldlist TABLE [WILD]`, `.statistics`, `.ping`, `.debug`, `.setoption 0|1`,
 //! `.resetconn`, `.changeuser USER PASSWORD DB [CHARSET]`, `.kill SESSION`,
-//! `.cmd HEX`, `.pipeline SQL ;; SQL…`, `.infile TEXT…` (packets for the next LOAD DATA LOCAL),
+//! `.cmd HEX`, `.raw HEX` (with the packet's header), `.pipeline SQL ;; SQL…`, `.infile TEXT…` (packets for the next LOAD DATA LOCAL),
 //! `.attr NAME=PARAM… ;; SQL`, `.manyprepare N SQL`.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -346,6 +346,16 @@ impl<'a> Player<'a> {
                     ));
                 }
                 Ok(out)
+            }
+            "raw" => {
+                let bytes = unhex(&text(0)).context("hexadecimal digits expected")?;
+                connection.frames.start_command();
+                // Whether writing to a closed connection fails is a matter of timing.
+                if connection.frames.write_framed(&bytes).await.is_err() {
+                    return Ok(vec!["  0 CLOSED".to_owned()]);
+                }
+                let expect = Expect::Results { binary: false };
+                Ok(render(&connection.read_reply(expect).await))
             }
             "attr" => {
                 let parts = split_statements(arguments);
