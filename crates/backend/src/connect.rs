@@ -212,6 +212,29 @@ pub async fn open(
     }
 }
 
+/// Whether the server lets an account in with this password: for a check before anything is served.
+///
+/// # Errors
+/// When it does not, or cannot be reached.
+pub async fn can_log_in(
+    address: &Address,
+    user: &str,
+    password: &Secret,
+    network: &Network,
+    timeout: Duration,
+) -> Result<(), BackendError> {
+    let login = Login {
+        user: user.as_bytes(),
+        password,
+        database: None,
+        collation: 45,
+        capabilities: Capabilities::DEPRECATE_EOF,
+        tls: true,
+        whose: For::Own,
+    };
+    open(address, &login, network, timeout).await.map(drop)
+}
+
 /// The flags to send: what is wanted, as far as the server has it.
 pub fn agreed(wanted: Capabilities, greeting: &Greeting) -> Capabilities {
     (wanted | BASE) & (greeting.capabilities | BASE)

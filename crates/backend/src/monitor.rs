@@ -27,6 +27,7 @@ use crate::positions::{Position, Positions};
 use crate::probe::accounts::user_rows;
 use crate::probe::positions::{Asked, ask_position};
 use crate::probe::{self, Probed};
+pub use crate::probe::Sounding;
 use crate::secret::Secret;
 use crate::state::Begins;
 use crate::tls::For;
@@ -89,6 +90,18 @@ impl MonitorOptions {
     pub(crate) fn discovers(&self) -> bool {
         self.topology.discovery.is_some()
     }
+}
+
+/// Asks a server, once, all that the monitor asks: for a check before anything is served.
+///
+/// # Errors
+/// When it cannot be reached, refuses the account, or refuses what every probe asks.
+pub async fn sound(
+    address: &Address,
+    options: &MonitorOptions,
+    network: &SharedNetwork,
+) -> Result<Sounding, BackendError> {
+    probe::sound(address, options, network).await
 }
 
 /// What has become of clients' statements on a server so far.

@@ -179,6 +179,52 @@ pub(crate) async fn follow(
     })
 }
 
+/// What a server has said to somebody who only wants to know whether it can be used.
+#[derive(Debug)]
+pub struct Sounding {
+    /// As it reports it.
+    pub version: String,
+    /// Why the monitor's account may not list the server's replicas.
+    pub blind_to_replicas: Option<String>,
+    /// The monitor's account may read the table of accounts.
+    pub reads_accounts: bool,
+    /// It sees every change of accounts and global variables.
+    pub sees_changes: bool,
+}
+
+/// Asks a server, once, all that the monitor asks.
+pub(crate) async fn sound(
+    address: &Address,
+    options: &MonitorOptions,
+    network: &SharedNetwork,
+) -> Result<Sounding, BackendError> {
+    let mut followed = follow(ServerId(0), address, options, network).await?;
+    let asking = async {
+        let probed = probe(&mut followed, options).await?;
+        let sees_changes = accounts::look(&mut followed).await?.complete;
+        let family = followed.conn.family;
+        let question = crate::user_rows::question(family, options.user.as_bytes(), None);
+        let reads_accounts = match followed.conn.query(&question).await {
+            Ok(_) => true,
+            Err(BackendError::Server(_)) => false,
+            Err(error) => return Err(error),
+        };
+        Ok(Sounding {
+            version: probed.report.version.to_string(),
+            blind_to_replicas: followed
+                .blind_to_replicas
+                .take()
+                .filter(|_| probed.report.group.is_none()),
+            reads_accounts,
+            sees_changes,
+        })
+    };
+    match tokio::time::timeout(options.timeout, asking).await {
+        Ok(sounding) => sounding,
+        Err(_) => Err(BackendError::Timeout("monitor.timeout")),
+    }
+}
+
 /// Ends questions that nobody waits for any more, on connections that were given up at these times, and
 /// forgets those. Only what the same account has been at since then: the server may have been started
 /// again, and the number may be another's.

@@ -6,13 +6,19 @@ use clap::Args;
 use millrace_config::{Config, Environment};
 use millrace_routing::rules::Rules;
 
-use crate::tls;
+use crate::{check_servers, tls};
 
 /// What to check.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The configuration file.
     file: PathBuf,
+    /// Ask the servers as well: whether they are there, let the accounts of the file in, and what they are.
+    #[arg(long)]
+    connect: bool,
+    /// Say what the servers answered as JSON.
+    #[arg(long, requires = "connect")]
+    json: bool,
 }
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<i32> {
@@ -20,7 +26,10 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<i32> {
         return Ok(1);
     };
     for warning in &config.warnings {
-        println!("warning: {warning}");
+        match args.json {
+            true => eprintln!("warning: {warning}"),
+            false => println!("warning: {warning}"),
+        }
     }
     let mut errors = tls::check(&config);
     let rules = Rules::new(config.rules.clone()).err();
@@ -31,13 +40,19 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<i32> {
         }
         return Ok(1);
     }
+    if args.json {
+        return check_servers::run(&config, true);
+    }
     println!(
         "{}: good ({} listeners, {} servers)",
         args.file.display(),
         config.listeners.len(),
         config.servers.len()
     );
-    Ok(0)
+    match args.connect {
+        true => check_servers::run(&config, false),
+        false => Ok(0),
+    }
 }
 
 /// Reads a file; prints what is wrong with it and answers none.

@@ -2,6 +2,7 @@
 
 mod admin;
 mod check;
+mod check_servers;
 mod coalesce;
 mod cpu;
 mod drain;

@@ -1,5 +1,7 @@
 //! `millrace check`, and how `serve` refuses a bad file.
 
+use anyhow::ensure;
+use millrace_sandbox::{APP, Cluster, MONITOR};
 use millrace_tests::harness::Launch;
 
 use crate::ground::READY;
@@ -18,6 +20,103 @@ pub(crate) async fn check(text: &str) -> anyhow::Result<(bool, String)> {
     std::fs::remove_dir_all(launch.dir())?;
     let text = [output.stdout, output.stderr].concat();
     Ok((output.status.success(), String::from_utf8(text)?))
+}
+
+/// `check --connect` of these servers: its exit code, and all that it says.
+async fn connect(
+    servers: &[u16],
+    more: &str,
+    password: &str,
+    json: bool,
+) -> anyhow::Result<(Option<i32>, String)> {
+    let launch = Launch::new()?;
+    std::fs::create_dir_all(launch.dir())?;
+    let path = launch.dir().join("checked.toml");
+    let address = |port: &u16| format!("[[server]]\naddress = \"127.0.0.1:{port}\"\n");
+    let servers: String = servers.iter().map(address).collect();
+    let text = format!(
+        "[[listen]]\naddress = \"127.0.0.1:6033\"\n{servers}[monitor]\nuser = \"{}\"\n\
+         password_env = \"MILLRACE_MONITOR_PASSWORD\"\nconnect_timeout = \"1s\"\n{more}",
+        MONITOR.user
+    );
+    std::fs::write(&path, text)?;
+    let mut command = tokio::process::Command::new(millrace_tests::harness::program()?);
+    command.arg("check").arg(&path).arg("--connect");
+    if json {
+        command.arg("--json");
+    }
+    command.env("MILLRACE_MONITOR_PASSWORD", password);
+    command.env("APP_PASSWORD", APP.password);
+    let output = command.kill_on_drop(true).output().await?;
+    std::fs::remove_dir_all(launch.dir())?;
+    let text = [output.stdout, output.stderr].concat();
+    Ok((output.status.code(), String::from_utf8(text)?))
+}
+
+/// What the servers say to a check is what serving would meet.
+pub(crate) async fn asks_the_servers(cluster: &Cluster) -> anyhow::Result<()> {
+    let ports: Vec<u16> = cluster.servers().iter().map(|server| server.port).collect();
+    let good = MONITOR.password;
+    let account = |password: &str| {
+        format!(
+            "[[account]]\nname = \"{}\"\n{password}\n[discovery]\nmode = \"off\"\n",
+            APP.user
+        )
+    };
+    let right = account("password_env = \"APP_PASSWORD\"");
+    let (code, said) = connect(&ports, &right, good, false).await?;
+    ensure!(code == Some(0), "{said}");
+    let primary = format!("127.0.0.1:{}: primary", cluster.primary().port);
+    let replicas = said.matches(": replica, takes reads").count();
+    ensure!(
+        said.contains(&primary) && replicas == ports.len() - 1,
+        "{said}"
+    );
+    let (code, said) = connect(&ports, &right, good, true).await?;
+    let report: serde_json::Value = serde_json::from_str(said.trim())?;
+    ensure!(code == Some(0) && report["good"] == true, "{said}");
+    let versions = report["servers"].as_array().into_iter().flatten();
+    ensure!(
+        versions
+            .filter(|server| server["version"].is_string())
+            .count()
+            == ports.len(),
+        "{said}"
+    );
+
+    let wrong = account("password_env = \"MILLRACE_MONITOR_PASSWORD\"");
+    let replica = cluster.replicas()[0].port;
+    let off = "[discovery]\nmode = \"off\"\n";
+    let nobody = [ports.as_slice(), &[1]].concat();
+    for (what, servers, more, password, word) in [
+        (
+            "password of the monitor",
+            ports.as_slice(),
+            off,
+            "not-this-one",
+            "[monitor]",
+        ),
+        (
+            "password of an account",
+            &ports,
+            &wrong,
+            good,
+            "[[account]]",
+        ),
+        ("nobody listens", &nobody, off, good, "127.0.0.1:1: "),
+        (
+            "a replica alone",
+            &[replica],
+            off,
+            good,
+            "no server takes writes",
+        ),
+    ] {
+        let (code, said) = connect(servers, more, password, false).await?;
+        let told = said.contains(word) && said.contains("problem: ");
+        ensure!(code == Some(1) && told, "{what}: {code:?} {said}");
+    }
+    Ok(())
 }
 
 #[tokio::test]

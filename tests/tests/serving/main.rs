@@ -56,6 +56,9 @@ async fn serving(release: Release) -> anyhow::Result<()> {
     checks.run("writes nothing", writes_nothing(cluster)).await;
     checks.run("by flags", by_flags(cluster)).await;
     checks
+        .run("check --connect", check::asks_the_servers(cluster))
+        .await;
+    checks
         .run(
             "monitor's password from a file",
             monitor_password_file(cluster),
