@@ -522,6 +522,8 @@ fn more_response(
         (Plugin::CachingSha2 | Plugin::Sha256Password, pem) => {
             encrypt(password, nonce, pem).map(Some)
         }
+        // Whatever it asks, the answer is not the empty password. It says so itself then, as to a client.
+        (Plugin::Dialog | Plugin::Other(_), _) if password.is_empty() => Ok(Some(vec![0])),
         _ => Err(BackendError::Protocol("unexpected authentication data")),
     }
 }

@@ -251,9 +251,12 @@ impl UserRows {
         self.own().next().is_some() && self.own().all(|row| row.is_native)
     }
 
-    /// Whether no row of the name is one whose password can be learnt.
+    /// Whether no row of the name, or of the anonymous account where it has none, is one whose password can be learnt.
     pub fn are_relayed(&self) -> bool {
-        self.own().next().is_some() && self.own().all(|row| row.is_relayed)
+        match self.own().next() {
+            Some(_) => self.own().all(|row| row.is_relayed),
+            None => !self.rows.is_empty() && self.rows.iter().all(|row| row.is_relayed),
+        }
     }
 
     /// The rows in the order in which the server tries them.

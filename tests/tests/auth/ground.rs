@@ -13,6 +13,7 @@ pub(crate) const CATCH_UP: Duration = Duration::from_secs(20);
 
 /// A cluster, a proxy that logs all it can, and every password that was used with it.
 pub(crate) struct Ground {
+    pub(crate) release: Release,
     pub(crate) family: Family,
     pub(crate) proxy: Proxy,
     pub(crate) socket: PathBuf,
@@ -49,8 +50,15 @@ pub(crate) fn monitor_toml() -> String {
 
 impl Ground {
     pub(crate) async fn start(release: Release) -> anyhow::Result<Self> {
+        Self::start_with(release, &[]).await
+    }
+
+    /// With further options of the servers.
+    pub(crate) async fn start_with(release: Release, options: &[&str]) -> anyhow::Result<Self> {
         let mut spec = ClusterSpec::new(release);
         spec.tls = true;
+        let options = options.iter().map(ToString::to_string);
+        spec.extra_args.extend(options);
         let cluster = Cluster::up(spec).await?;
         let launch = Launch::new()?;
         let socket = launch.dir().join("sock");
@@ -79,6 +87,7 @@ impl Ground {
         let mut proxy = launch.spawn()?;
         proxy.wait_ready(Duration::from_secs(30)).await?;
         let ground = Self {
+            release,
             family: release.family(),
             proxy,
             socket,

@@ -4,6 +4,7 @@
 mod entering;
 mod ground;
 mod other_user;
+mod pluggable;
 mod refused;
 mod rotated;
 mod secrecy;
@@ -89,6 +90,7 @@ async fn accounts(release: Release) -> anyhow::Result<()> {
     checks
         .run("refuses to show", refuses_to_show(&ground))
         .await;
+    checks.run("parsec", pluggable::parsec(&ground)).await;
     checks.run("configured", configured(&ground)).await;
     checks.run("slowed down", slowed_down(&ground)).await;
     checks
@@ -128,4 +130,16 @@ async fn mariadb_11_8() -> anyhow::Result<()> {
 #[tokio::test]
 async fn mysql() -> anyhow::Result<()> {
     test(Release::MySql).await
+}
+
+#[tokio::test]
+async fn pam() -> anyhow::Result<()> {
+    let release = Release::MariaDb;
+    if millrace_tests::harness::direct_only() || !skip_unless(release, "PAM") {
+        return Ok(());
+    }
+    if !millrace_tests::netns::enter("pam")? {
+        return Ok(());
+    }
+    pluggable::pam(release).await
 }

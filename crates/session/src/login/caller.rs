@@ -187,14 +187,25 @@ impl Caller {
 
     /// Whether the client's account is of mysql_native_password alone.
     pub(crate) async fn is_native(&self, rows: &UserRows, worker: &Worker) -> bool {
-        let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
-        match self.address.filter(|_| hosts == Hosts::Check) {
-            Some(address) => match first_for(rows, address, resolver).await {
-                Some(row) => row.is_native,
-                None => rows.are_native(),
-            },
+        match self.row(rows, worker).await {
+            Some(row) => row.is_native,
             None => rows.are_native(),
         }
+    }
+
+    /// Whether it proves itself by what Millrace cannot learn, as far as that is known.
+    pub(crate) async fn is_relayed(&self, rows: &UserRows, worker: &Worker) -> bool {
+        match self.row(rows, worker).await {
+            Some(row) => row.is_relayed,
+            None => rows.are_relayed(),
+        }
+    }
+
+    /// The row that a server would take for the client; none where hosts are not compared, or it takes none.
+    async fn row<'a>(&self, rows: &'a UserRows, worker: &Worker) -> Option<&'a UserRow> {
+        let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
+        let address = self.address.filter(|_| hosts == Hosts::Check)?;
+        first_for(rows, address, resolver).await
     }
 
     fn has(&self, requires: &Requires) -> bool {

@@ -135,6 +135,9 @@ impl LoginExchange<'_> {
         }
         let known = self.worker.shared.accounts.find(&credentials.user);
         if !credentials.used_up && is_empty_password(&credentials.plugin, &credentials.response) {
+            if self.is_asked_otherwise(credentials).await {
+                return Ok(Proof::Relay);
+            }
             return Ok(self
                 .try_password(credentials, Secret::new(Vec::new()))
                 .await);
@@ -215,7 +218,11 @@ impl LoginExchange<'_> {
                     .await);
             }
         }
-        if !self.can_show_password(credentials) || rows.is_some_and(|rows| rows.are_relayed()) {
+        let is_relayed = match &rows {
+            Some(rows) => self.caller.is_relayed(rows, self.worker).await,
+            None => false,
+        };
+        if is_relayed || !self.can_show_password(credentials) {
             return Ok(Proof::Relay);
         }
         self.is_native = false;
@@ -240,6 +247,19 @@ impl LoginExchange<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// Whether a client that shows no password is one whom the account's plugin asks for something else: PAM has it
+    /// type in its answers, Kerberos knows it by a ticket.
+    async fn is_asked_otherwise(&self, credentials: &Credentials) -> bool {
+        if !self.capabilities.contains(Capabilities::PLUGIN_AUTH) {
+            return false;
+        }
+        let Some(rows) = self.rows(credentials).await else {
+            return false;
+        };
+        let by_socket = rows.iter().any(|row| row.by_socket);
+        !by_socket && self.caller.is_relayed(&rows, self.worker).await
     }
 
     /// What a server says of a proof that cannot be one, by its length (observed on both families).
