@@ -1,10 +1,13 @@
 //! `millrace check`: says what is wrong with a configuration file, or what it means.
 
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use millrace_config::{Config, Environment};
+use millrace_config::{Address, Config, Environment};
 use millrace_routing::rules::Rules;
+use rustix::fs::{Access, access};
 
 use crate::{check_servers, tls};
 
@@ -32,6 +35,7 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<i32> {
         }
     }
     let mut errors = tls::check(&config);
+    errors.extend(places(&config));
     let rules = Rules::new(config.rules.clone()).err();
     errors.extend(rules.map(|error| anyhow::Error::from(error).context("the rules' patterns")));
     if !errors.is_empty() {
@@ -53,6 +57,45 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<i32> {
         true => check_servers::run(&config, false),
         false => Ok(0),
     }
+}
+
+/// What stands in the way of the files that serving makes: sockets, and the certificate that is kept. Whether a port is
+/// free is not asked: while Millrace serves, it has them itself.
+fn places(config: &Config) -> Vec<anyhow::Error> {
+    let listeners = config.listeners.iter().map(|listener| &listener.address);
+    let admin = config.admin.as_ref().map(|admin| &admin.address);
+    let sockets = listeners.chain(admin).filter_map(|address| match address {
+        Address::Unix(path) => {
+            let placed = socket_place(path);
+            placed
+                .err()
+                .map(|why| why.context(format!("cannot listen on {address}")))
+        }
+        Address::Tcp { .. } => None,
+    });
+    let kept = config.tls.keep.as_deref().filter(|file| !file.exists());
+    let kept = kept.and_then(|file| {
+        let why = anyhow::Error::from(folder_of(file).err()?);
+        Some(why.context(format!("[tls] keep {}", file.display())))
+    });
+    sockets.chain(kept).collect()
+}
+
+fn socket_place(path: &Path) -> anyhow::Result<()> {
+    SocketAddr::from_pathname(path)?;
+    match std::fs::symlink_metadata(path) {
+        Ok(file) if !file.file_type().is_socket() => anyhow::bail!("there is something else"),
+        _ => Ok(folder_of(path)?),
+    }
+}
+
+/// A file can be made in its folder.
+fn folder_of(file: &Path) -> std::io::Result<()> {
+    let folder = file
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let allowed = Access::WRITE_OK | Access::EXEC_OK;
+    Ok(access(folder.unwrap_or(Path::new(".")), allowed)?)
 }
 
 /// Reads a file; prints what is wrong with it and answers none.

@@ -299,6 +299,21 @@ async fn check_loads_what_serve_loads() -> anyhow::Result<()> {
     );
     let (good, said) = checked(&text).await?;
     anyhow::ensure!(!good && said.contains("server_tls"), "{said}");
+    let listen = |path: &str| format!("[[listen]]\naddress = \"{path}\"\n");
+    for (section, good) in [
+        (format!("[tls]\nkeep = \"{}\"\n", file("kept.pem")), true),
+        (
+            format!("[tls]\nkeep = \"{}\"\n", file("none/kept.pem")),
+            false,
+        ),
+        (listen(&file("socket")), true),
+        (listen(&file("none/socket")), false),
+        (listen(&file("key.pem")), false),
+        (listen(&file(&"long".repeat(40))), false),
+    ] {
+        let (is_good, said) = checked(&section).await?;
+        anyhow::ensure!(is_good == good, "{section}: {said}");
+    }
     std::fs::remove_dir_all(&dir)?;
     Ok(())
 }
