@@ -278,12 +278,29 @@ async fn by_plugin(release: Release, cleartext: &str) -> anyhow::Result<()> {
             client.gets_in("by_pam", "pam-right-6b2", way).await?;
         }
         client.is_refused("by_pam", "pam-wrong-9e4", way).await?;
+        // In clear text, the client leaves of its own accord.
+        let seen = client.same("by_pam", "", way).await?;
+        ensure!(matches!(seen, Login::Refused(_)), "{seen:?}");
         client.gets_in("anybody", "pam-wrong-9e4", way).await?;
-        let who = client.gets_in("mapped_one", "pam-right-6b2", way).await?;
-        ensure!(who.contains("reader@%"), "{who}");
+        for mapped in ["mapped_one", "mapped_two"] {
+            let who = client.gets_in(mapped, "pam-right-6b2", way).await?;
+            ensure!(who.contains("reader@%"), "{who}");
+            client.is_refused(mapped, "pam-wrong-9e4", way).await?;
+        }
         client
-            .is_refused("mapped_one", "pam-wrong-9e4", way)
+            .is_refused("nobody_at_all", "pam-right-6b2", way)
             .await?;
+    }
+    for port in [ground.cluster.primary().port, ground.proxy.port] {
+        for user in ["by_pam", "mapped_two"] {
+            for (typed, right) in [("pam-right-6b2", true), ("pam-wrong-9e4", false)] {
+                let is_in = types(port, user, typed).await?;
+                ensure!(
+                    is_in == right,
+                    "{user} types {typed} at port {port}: {is_in}"
+                );
+            }
+        }
     }
     Ok(())
 }
