@@ -3,7 +3,7 @@
 
 /// The select list of a statement, read token by token beside what is written in its place.
 #[derive(Debug, Default)]
-pub(super) struct Columns {
+pub(crate) struct Columns {
     /// The tokens are those of the statement's own select list.
     in_list: bool,
     depth: usize,
@@ -30,7 +30,7 @@ struct Column {
 
 /// What a token is to a select list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Token {
+pub(crate) enum Token {
     /// A word as it is, or a quoted name or string.
     Word,
     /// An answer in a question's place.

@@ -164,7 +164,7 @@ impl Session {
         payload: &[u8],
         execute: StmtExecute<'_>,
     ) -> Result<(), Abort> {
-        let (capabilities, family) = (self.client.stream.capabilities, self.image.family);
+        let (capabilities, family) = (self.client.capabilities, self.image.family);
         let id = self.image.statements.real(execute.id);
         let Some(statement) = self.image.statements.get_mut(id) else {
             let unknown = self.unknown_statement(execute.id, "mysqld_stmt_execute");
@@ -491,10 +491,7 @@ impl Session {
         };
         self.set_level(self.image.reads.level_given);
         // The flag is the login's: it is in `sql_mode` no longer (observed on both families).
-        self.client
-            .stream
-            .capabilities
-            .remove(Capabilities::IGNORE_SPACE);
+        self.client.capabilities.remove(Capabilities::IGNORE_SPACE);
         let state = self.worker.states.share(state);
         self.set_state(state);
         self.image.status = self.image.first_status();
@@ -571,11 +568,7 @@ impl Session {
 
     /// COM_CHANGE_USER: a login on the same connection.
     pub(crate) async fn change_user(&mut self, body: &[u8]) -> Result<(), Abort> {
-        let family = match self.image.family {
-            Family::MySql => handshake::Family::MySql,
-            Family::MariaDb => handshake::Family::MariaDb,
-        };
-        let parsed = ChangeUser::parse(body, self.client.stream.capabilities, family);
+        let parsed = ChangeUser::parse(body, self.client.capabilities, self.image.family);
         let old_database = self.image.vars.state.database.clone();
         Box::pin(self.end_if_kept_was_ended()).await?;
         self.read_found_rows().await;
@@ -585,17 +578,10 @@ impl Session {
             return self.stays_who_it_is(&answer, 1, old_database).await;
         };
         // As with COM_RESET_CONNECTION.
-        self.client
-            .stream
-            .capabilities
-            .remove(Capabilities::IGNORE_SPACE);
+        self.client.capabilities.remove(Capabilities::IGNORE_SPACE);
         let collation = self.collation_of(change.collation);
         // Clients that know of no plugins cannot be asked anew: theirs is the greeting's nonce.
-        let is_asked_anew = self
-            .client
-            .stream
-            .capabilities
-            .contains(Capabilities::PLUGIN_AUTH);
+        let is_asked_anew = self.client.capabilities.contains(Capabilities::PLUGIN_AUTH);
         let named = change.plugin.as_deref().unwrap_or_default();
         let credentials = Credentials {
             user: change.user.clone(),
@@ -611,18 +597,18 @@ impl Session {
         };
         let worker = self.worker.clone();
         let client = std::mem::replace(
-            &mut self.client.stream.stream,
+            &mut self.client.stream,
             millrace_backend::stream::Stream::Gone,
         );
-        let caller = self.client.stream.identity.caller.clone();
+        let caller = self.client.identity.caller.clone();
         let address = caller.address;
         let mut exchange = LoginExchange {
             worker: &worker,
             stream: client,
-            buffer: std::mem::take(&mut self.client.stream.inbuf),
+            buffer: std::mem::take(&mut self.client.inbuf),
             held_back: Vec::new(),
             sequence: 1,
-            nonce: self.client.stream.identity.nonce,
+            nonce: self.client.identity.nonce,
             is_native: false,
             address,
             caller,
@@ -631,7 +617,7 @@ impl Session {
                 plugin: change.plugin,
                 ..HandshakeResponse::default()
             },
-            capabilities: self.client.stream.capabilities,
+            capabilities: self.client.capabilities,
             waits: Rc::default(),
         };
         let proof = exchange.prove(&credentials).await;
@@ -640,8 +626,8 @@ impl Session {
             Ok(Proof::Account(account)) => exchange.vouch(account),
             _ => Vec::new(),
         };
-        self.client.stream.stream = exchange.stream;
-        self.client.stream.inbuf = exchange.buffer;
+        self.client.stream = exchange.stream;
+        self.client.inbuf = exchange.buffer;
         let mut out = exchange.held_back;
         match proof? {
             Proof::Account(account) => {
@@ -649,8 +635,8 @@ impl Session {
                 if let Some(base) = self.worker.learnt.base(&account, collation, false) {
                     self.image.vars.base = base.state;
                 }
-                self.client.stream.identity.account = account;
-                self.client.stream.identity.collation = collation;
+                self.client.identity.account = account;
+                self.client.identity.collation = collation;
                 self.begin(&credentials.database);
                 // Of variables servers tell nothing here (observed on MariaDB 11.8).
                 let session = crate::login::tracked_schema(&credentials.database);
@@ -663,7 +649,7 @@ impl Session {
                 millrace_protocol::ok::encode_ok(
                     &mut out,
                     sequence,
-                    self.client.stream.capabilities,
+                    self.client.capabilities,
                     &fields,
                 );
                 self.send(&out).await

@@ -69,7 +69,7 @@ impl Unreplayable {
 
 /// A prepared statement as it was when it was executed.
 #[derive(Debug, Clone)]
-pub(super) struct Executed {
+pub(crate) struct Executed {
     /// The client's number.
     pub(crate) id: u32,
     pub(crate) text: Rc<[u8]>,
@@ -93,7 +93,7 @@ pub(crate) struct Entry {
 
 /// What a statement had from those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct StatementContext {
+pub(crate) struct StatementContext {
     /// LAST_INSERT_ID() before it, where that is known and the statement may look at it.
     pub(crate) last_insert_id: Option<u64>,
     /// LAST_INSERT_ID() may be part of what it does.

@@ -330,7 +330,7 @@ impl Session {
             let payload = packet::payload(journal.packets(at));
             let text: &[u8] = match (
                 &entry.executed,
-                Command::parse(&payload, self.client.stream.capabilities),
+                Command::parse(&payload, self.client.capabilities),
             ) {
                 (Some(executed), _) => &executed.text,
                 (None, Ok(Command::Query(query))) => query.text,
@@ -433,8 +433,7 @@ impl Session {
             }
             (None, Main::Packet(packet)) => {
                 let payload = packet::payload(packet);
-                let Ok(Command::Query(query)) =
-                    Command::parse(&payload, self.client.stream.capabilities)
+                let Ok(Command::Query(query)) = Command::parse(&payload, self.client.capabilities)
                 else {
                     return None;
                 };

@@ -7,7 +7,7 @@ use crate::statement::outcome::Outcome;
 
 /// FOUND_ROWS() after a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// This number.
     Rows(u64),
     /// The number from before.

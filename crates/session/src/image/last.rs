@@ -13,7 +13,7 @@ use crate::image::found_rows::first_found_rows;
 
 /// What a session may ask about its last statements.
 #[derive(Debug)]
-pub(super) struct LastStatement {
+pub(crate) struct LastStatement {
     /// The session, as connections know it.
     pub(crate) uid: SessionUid,
     /// What other sessions saved of its statements, before they used its connections.
@@ -33,7 +33,7 @@ pub(super) struct LastStatement {
 
 /// LAST_INSERT_ID().
 #[derive(Debug)]
-pub(super) struct InsertId {
+pub(crate) struct InsertId {
     /// The connection that holds it: its server, and the last statement that the session ran on it.
     pub(crate) at: Option<StatementAt>,
     /// What that statement's OK said; LAST_INSERT_ID() is this or what it was before, because an

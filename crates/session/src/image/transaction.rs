@@ -7,7 +7,7 @@ use crate::failover::replay::Replay;
 
 /// A session's transaction, and what SET TRANSACTION said of the next.
 #[derive(Default)]
-pub(super) struct TransactionImage {
+pub(crate) struct TransactionImage {
     pub(crate) state: Transaction,
     /// What the open transaction has done so far.
     pub(crate) journal: Option<Box<Journal>>,

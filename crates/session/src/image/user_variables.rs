@@ -10,7 +10,7 @@ use millrace_protocol::types::column_type;
 /// Things that live on one connection under the session's own names and can be made again on
 /// another.
 #[derive(Debug, Default)]
-pub(super) struct Private {
+pub(crate) struct Private {
     /// User variables: the name in lower case, the value as SQL text.
     pub(crate) variables: Vec<Variable>,
     /// SQL-level prepared statements.

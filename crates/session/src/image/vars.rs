@@ -9,7 +9,7 @@ use millrace_sql::{Charset, Family, LexMode};
 use crate::image::user_variables::Private;
 
 /// A session's variables, and what is known of them.
-pub(super) struct Vars {
+pub(crate) struct Vars {
     /// What a new session with the same handshake has.
     pub(crate) base: Rc<SessionState>,
     /// What the session has.
@@ -153,7 +153,7 @@ impl Tracks {
 
 /// Variables that decide about every statement, read once when the state changes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Switches {
+pub(crate) struct Switches {
     /// Isolation is SERIALIZABLE: reads lock.
     pub(crate) serializable: bool,
     /// `sql_auto_is_null` is set, to whatever.

@@ -50,7 +50,7 @@ struct Names {
 
 /// What a server says of a login that it lets in.
 #[derive(Debug)]
-pub(super) struct LetIn {
+pub(crate) struct LetIn {
     /// Where it listens.
     pub(crate) server: Address,
     /// The row by which it let Millrace in, `user@host`. Empty where that cannot be asked.

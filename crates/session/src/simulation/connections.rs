@@ -120,7 +120,7 @@ impl Opener for Wires {
 }
 
 /// All pools, and what they are checked by.
-pub(super) struct Connections {
+pub(crate) struct Connections {
     wires: Rc<Wires>,
     workers: Vec<Pools>,
     counts: Vec<Arc<ServerCount>>,

@@ -1,7 +1,7 @@
 //! Random numbers from a seed, the same everywhere.
 
 /// SplitMix64.
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(super) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {

@@ -43,7 +43,7 @@ const CALM_ROUNDS: u64 = 600;
 
 /// What a run has met.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     pub(super) steps: u64,
     pub(super) statements: u64,
     pub(super) moves: u64,
@@ -187,7 +187,7 @@ struct Late {
     seen: ObservationKind,
 }
 
-pub(super) struct Run {
+pub(crate) struct Run {
     random: Random,
     now: u64,
     servers: Rc<RefCell<Servers>>,

@@ -7,7 +7,7 @@ use super::random::Random;
 
 /// One server.
 #[derive(Debug, Clone)]
-pub(super) struct Server {
+pub(crate) struct Server {
     pub(super) up: bool,
     /// Does not answer, and keeps its connections.
     hung: bool,
@@ -23,7 +23,7 @@ pub(super) struct Server {
 
 /// What comes of a question or a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reached {
+pub(crate) enum Reached {
     Yes,
     /// Nobody listens.
     Refused,
@@ -32,7 +32,7 @@ pub(super) enum Reached {
 }
 
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(crate) struct Servers {
     pub(super) all: Vec<Server>,
 }
 

@@ -54,7 +54,7 @@ enum Crowd {
 
 /// Why a session had better not read where it has read last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MoveReason {
+pub(crate) enum MoveReason {
     /// Others have less to do.
     Crowded,
     /// The read is not for that server; until it is known how far that one is, only the primary can

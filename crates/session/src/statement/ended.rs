@@ -52,7 +52,7 @@ pub(crate) enum Server {
 
 /// What follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It may be run again.
     Again,
     /// The monitor is to be asked first.

@@ -28,11 +28,11 @@ pub(crate) struct Outcome {
     /// The default database reported as changed.
     pub(crate) schema: Option<Box<[u8]>>,
     /// The server says that some state changed.
-    pub(super) state_changed: bool,
+    pub(crate) state_changed: bool,
     /// The end of some rows says so, without what.
-    pub(super) end_marked: bool,
+    pub(crate) end_marked: bool,
     /// A position was reported.
-    pub(super) positioned: bool,
+    pub(crate) positioned: bool,
     /// The server's number of a statement that was prepared, with columns and parameters.
     pub(crate) prepared: Option<(u32, u16, u16)>,
     /// Bytes of the answer went to the client.

@@ -122,7 +122,7 @@ pub(crate) fn is_full(why: &ClientError) -> bool {
 bitflags! {
     /// Kinds of errors.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub(super) struct Refusals: u8 {
+    pub(crate) struct Refusals: u8 {
         /// [`Meaning::NotRun`].
         const NOT_RUN = 1 << 0;
         /// [`Meaning::Ending`].

@@ -61,7 +61,7 @@ impl Session {
         let began_there = self.image.tx.journal.as_ref().is_none_or(|journal| {
             !journal.begun.read_only && (journal.begun.on_primary || journal.wrote)
         });
-        let for_primary = match self.client.stream.target {
+        let for_primary = match self.client.target {
             Target::ReplicasOnly => false,
             _ => writes || (in_transaction && began_there),
         };

@@ -26,7 +26,7 @@ use crate::statement::request::Request;
 use crate::worker::Handle;
 
 /// A command of Millrace's own ahead of the statement, by how its answer is used.
-pub(super) enum Step {
+pub(crate) enum Step {
     /// An answer without interest.
     Plain(Expect),
     /// A part of the session's state is set.

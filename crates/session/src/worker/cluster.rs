@@ -27,7 +27,7 @@ const DEAF: Duration = Duration::from_secs(1);
 pub(crate) const SERVERS: usize = 16;
 
 /// A cluster, as one worker knows it.
-pub(super) struct ClusterView {
+pub(crate) struct ClusterView {
     /// The worker's.
     index: usize,
     shared: Shared,

@@ -22,7 +22,7 @@ const BUFFERS_KEPT: usize = 64;
 const SMALL_KEPT: usize = 1024;
 
 /// What is free at the moment.
-pub(super) struct FreeLists {
+pub(crate) struct FreeLists {
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
     statements: RefCell<Vec<Box<Statement>>>,
     shapes: RefCell<Shapes>,

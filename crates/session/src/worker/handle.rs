@@ -44,7 +44,7 @@ pub(crate) struct Handle {
     /// The session is to end when it is idle and holds nothing.
     pub(crate) draining: Cell<bool>,
     /// The client's socket is to be looked at: the statement has run for a while.
-    pub(super) check_client: Cell<bool>,
+    pub(crate) check_client: Cell<bool>,
     /// The server of the kept connection may have to be left.
     pub(crate) evict: Cell<bool>,
     /// The client's socket, to look at as long as the session lives.

@@ -91,7 +91,7 @@ const COLLATIONS_MAX: usize = 1_000;
 
 /// What was learnt.
 #[derive(Default)]
-pub(super) struct Learnt {
+pub(crate) struct Learnt {
     bases: RefCell<HashMap<(u64, u8, bool), Base>>,
     /// The servers' account rows by name, and when they were read.
     user_rows: RefCell<HashMap<NameOn, RowsOfName>>,

@@ -12,7 +12,7 @@ use crate::image::prepared::{ClientStatement, SharedStatement, StatementKey};
 const STATEMENTS_MAX: usize = 10_000;
 
 /// The statements that clients of a worker have in common.
-pub(super) struct SharedStatements {
+pub(crate) struct SharedStatements {
     next: Cell<u64>,
     known: RefCell<HashMap<StatementKey, SharedStatement>>,
     /// What those that were not executed were last executed as.

@@ -10,7 +10,7 @@ use millrace_topology::GtidSet;
 pub(crate) const INTERVALS_MAX: usize = 8;
 
 /// Bounds a set, with what is known of the primary's.
-pub(super) type Bound<'a> = &'a dyn Fn(&mut GtidSet);
+pub(crate) type Bound<'a> = &'a dyn Fn(&mut GtidSet);
 
 /// Shared by all workers.
 #[derive(Debug)]
