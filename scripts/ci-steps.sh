@@ -49,13 +49,13 @@ steps_build=(
 )
 steps_beside=(
     "clients|1800|beside|deps build tests|applications in several languages, through Millrace"
-    "foreign|1800|beside|deps build tests|test suites that others wrote for drivers, directly and through Millrace"
     "readme|60|beside|build|the documents' configurations are valid and their links lead somewhere"
     "deny|900|beside||licences, bans, sources and advisories of the dependencies"
     "fuzz|2400|spare|tests build|every fuzz target, briefly"
 )
 steps_alone=(
     "instructions|600|alone|deps build|no inner part takes over 5 % more instructions than is written down"
+    "foreign|900|alone|deps build tests|test suites that others wrote for drivers, directly and through Millrace"
     "demo|180|alone|deps build tests|the demo: a cluster, Millrace and a checked workload"
     "demo-failover|180|alone|deps build tests|the demo of a failover: the primary is killed under the workload"
 )
