@@ -27,7 +27,7 @@ DEMO ?= --for 15 --stay
 
 build:
 	@echo "make: building the release binary"
-	$(CARGO) build --release --locked -p millrace
+	$(CARGO) build --release --locked --bin millrace
 
 release:
 	@CARGO='$(CARGO)' scripts/build-release.sh $(if $(PLAIN),--plain)

@@ -20,7 +20,7 @@ if ! command -v valgrind >/dev/null; then
     exit 3
 fi
 # By the binary's name and not the package's: so the dependencies have the features that they have
-# in `cargo build`, which makes what is shipped.
+# in `make build`, and are not built again.
 cargo build --release --locked --bin millrace-instructions
 exec python3 bench/instructions/check.py \
     "${CARGO_TARGET_DIR:-target}/release/millrace-instructions" "$@"

@@ -80,11 +80,12 @@ run_purity() { scripts/check-purity.sh; }
 # dependencies are built once more.
 run_unit() { cargo test --workspace --exclude millrace-tests --locked; }
 run_deny() { scripts/check-deny.sh; }
-# In one go, so that the two are linked side by side; of the same features as what is shipped.
-run_build() { cargo build --release --locked -p millrace -p millrace-instructions; }
+# In one go, so that the two are linked side by side, and with the features that
+# check-instructions.sh and `make build` ask for: else each would build all of it again.
+run_build() { cargo build --release --locked --bin millrace --bin millrace-instructions; }
 run_tests() {
     cargo test --workspace --locked --no-run
-    cargo build --workspace --locked --bin millrace-lab
+    cargo build --locked --bin millrace-lab
 }
 run_instructions() { scripts/check-instructions.sh; }
 run_demo() { "$MILLRACE_LAB_BIN" demo --for 15 --json; }
