@@ -4,6 +4,8 @@
 /// The select list of a statement, read token by token beside what is written in its place.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
+    /// The statement's first word was seen.
+    begun: bool,
     /// The tokens are those of the statement's own select list.
     in_list: bool,
     depth: usize,
@@ -98,9 +100,11 @@ impl Columns {
         out: &mut Vec<u8>,
     ) {
         if !self.in_list {
-            let word = &text[at..at + length];
-            let begins = at == text.len() - text.trim_ascii_start().len();
-            self.in_list = begins && word.eq_ignore_ascii_case(b"select");
+            // Comments may stand before the statement.
+            if !self.begun && token != Token::Comment {
+                self.begun = true;
+                self.in_list = text[at..at + length].eq_ignore_ascii_case(b"select");
+            }
             return;
         }
         let ends = match token {

@@ -233,6 +233,12 @@ pub(crate) fn asks_connection(text: &[u8], lex: &LexMode) -> bool {
     class.flags.contains(Flags::USES_CONNECTION_ID)
 }
 
+/// `--` begins a comment where a space, a control character or nothing follows.
+fn begins_comment(rest: &[u8]) -> bool {
+    let next = rest.strip_prefix(b"--").map(|rest| rest.first().copied());
+    next.is_some_and(|next| next.is_none_or(|byte| byte <= b' ' || byte == 0x7f))
+}
+
 /// The text with the answers in place of the questions; none where nothing is to be replaced or
 /// not all of the text is plain to see. A column that would have been named after the question
 /// still is.
@@ -247,7 +253,7 @@ fn substitute(text: &[u8], answer: impl Fn(Question) -> Option<String>) -> Optio
         let (length, token) = match rest[0] {
             quote @ (b'\'' | b'"' | b'`') => (quoted_length(rest, quote)?, Token::Word),
             b'#' => (line_length(rest), Token::Comment),
-            b'-' if rest.starts_with(b"-- ") => (line_length(rest), Token::Comment),
+            b'-' if begins_comment(rest) => (line_length(rest), Token::Comment),
             // These run code, or hold hints.
             b'/' if [&b"/*!"[..], b"/*M!", b"/*+"]
                 .iter()
