@@ -236,7 +236,7 @@ impl Session {
         };
         let (name, count) = match only_errors {
             true => ("@@session.error_count", errors),
-            false => ("@@session.image.last.messages.count", warnings),
+            false => ("@@session.warning_count", warnings),
         };
         let mut column = ColumnDef::integer(name);
         column.flags = flags::UNSIGNED | flags::BINARY;

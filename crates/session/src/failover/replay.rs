@@ -700,7 +700,7 @@ pub(crate) fn commits(request: &Request<'_>) -> bool {
 }
 
 fn set_insert_id(lease: &mut Lease, id: u64, setup: &mut Setup) {
-    let text = format!("SET @@session.image.last.insert_id.value={id}");
+    let text = format!("SET @@session.last_insert_id={id}");
     setup.query(lease, text.as_bytes());
     lease.books.set_insert_id(id);
 }

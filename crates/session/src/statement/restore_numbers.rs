@@ -155,7 +155,7 @@ impl Session {
         }
         if lease.books.insert_id() != Some(self.image.last.insert_id.value) {
             let text = format!(
-                "SET @@session.image.last.insert_id.value={}",
+                "SET @@session.last_insert_id={}",
                 self.image.last.insert_id.value
             );
             setup.query(lease, text.as_bytes());
