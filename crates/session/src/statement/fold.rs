@@ -224,7 +224,11 @@ impl Session {
             Kind::Call | Kind::Multi | Kind::Unknown | Kind::Execute { .. } => {
                 request.access > Access::Read
             }
-            _ => false,
+            // MySQL's CREATE TABLE … START TRANSACTION that cannot be has begun it all the same (observed on 9.7).
+            _ => outcome
+                .error
+                .as_ref()
+                .is_some_and(|error| error.code == 3979),
         };
         let may_have_changed = began
             || self.handle.pins.has(PinReason::Transaction)
