@@ -82,6 +82,11 @@ impl Session {
         {
             self.fold_state(&mut lease, &outcome, class, text);
         }
+        if failed {
+            // Locks that were taken before the error stay.
+            let (class, text) = request.inner.unwrap_or((class, text));
+            self.note_locks(class, text);
+        }
         if !failed || class.kind == Kind::Multi {
             self.note_effects(&mut lease, class, text);
             if let Some((inner, body)) = request.inner {
@@ -252,6 +257,15 @@ impl Session {
         }
     }
 
+    fn note_locks(&mut self, class: &Statement, text: &[u8]) {
+        if class.flags.contains(Flags::ACQUIRES_USER_LOCK) {
+            self.pin(PinReason::UserLock);
+            if !lock_names(text, &mut self.image.held.locks) {
+                self.image.held.locks_unknown = true;
+            }
+        }
+    }
+
     /// What the statement's kind says about the session.
     fn note_effects(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         if class.kind == Kind::Multi {
@@ -311,12 +325,10 @@ impl Session {
         self.note_measured(class, text);
         self.note_tables(class, text);
         self.note_leaves(class, text);
-        if class.flags.contains(Flags::ACQUIRES_USER_LOCK) {
-            self.pin(PinReason::UserLock);
-            if !lock_names(text, &mut self.image.held.locks) {
-                self.image.held.locks_unknown = true;
-            }
-        } else if class.flags.contains(Flags::RELEASES_ALL_USER_LOCKS) {
+        self.note_locks(class, text);
+        if !class.flags.contains(Flags::ACQUIRES_USER_LOCK)
+            && class.flags.contains(Flags::RELEASES_ALL_USER_LOCKS)
+        {
             self.unpin(PinReason::UserLock);
             self.image.held.locks.clear();
             self.image.held.locks_unknown = false;
