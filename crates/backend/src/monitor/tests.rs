@@ -80,7 +80,7 @@ fn stuck_commits_are_asked_for_as_long_as_there_were_some() {
     assert!(!asks_for_stall(Duration::ZERO, SECOND, true));
 }
 
-/// An watcher on a server that has answered clients `step` times more whenever somebody looks.
+/// A watcher of a server that has answered clients `step` times more whenever somebody looks.
 fn watcher(step: u64) -> ServerWatcher {
     let answered = std::sync::atomic::AtomicU64::new(0);
     let counts = move |_| Counts {
@@ -125,7 +125,13 @@ fn who_answers_clients_and_not_us_is_slow_also_while_we_connect() {
         tokio::time::sleep(Duration::from_millis(15)).await;
         Err::<(), _>(BackendError::Timeout("monitor.connect_timeout"))
     };
-    runtime().block_on(async {
+    // On a clock of its own: a machine that is busy would be late.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
         for limit in [Limit::Connect, Limit::Answers] {
             let slow = watcher(1).within(limit, never()).await;
             assert!(matches!(slow, Err(BackendError::Limit(_))), "{slow:?}");
