@@ -114,7 +114,7 @@ suites() {
 # Suites mostly wait for servers, but for those that look at times or keep the cores busy.
 how_runs() {
     case $1 in
-        torture | serving | watched | needless) echo alone ;;
+        torture | serving | watched | needless | names) echo alone ;;
         *) echo beside ;;
     esac
 }
@@ -135,7 +135,7 @@ run_suite() {
     # They mostly wait: several families or topologies at once.
     case $1 in
         differential) threads=3 ;;
-        discovery | failover | names | no_primary | vanishing) threads=2 ;;
+        discovery | failover | no_primary | vanishing) threads=2 ;;
     esac
     cargo test --workspace --test "$1" --locked -- \
         --test-threads "${MILLRACE_TEST_THREADS:-$threads}"

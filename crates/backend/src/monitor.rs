@@ -24,7 +24,6 @@ use crate::failovers::Failovers;
 use crate::fresh::Fresh;
 use crate::pool::ServerFacts;
 use crate::positions::{Position, Positions};
-pub use crate::probe::Sounding;
 use crate::probe::accounts::user_rows;
 use crate::probe::positions::{Asked, ask_position};
 use crate::probe::{self, Probed};
@@ -34,6 +33,8 @@ use crate::tls::For;
 use crate::topology_log;
 use crate::touched::Touched;
 use crate::user_rows::{Name, UserRows};
+
+pub use crate::probe::Sounding;
 
 /// How the servers are asked.
 #[derive(Debug, Clone)]

@@ -21,11 +21,12 @@ use crate::conn::Conn;
 use crate::connect::Address;
 use crate::error::ServerError;
 use crate::fresh::Fresh;
-pub use crate::idle::CheckoutRequest;
 use crate::idle::Idle;
 use crate::opener::Opener;
 use crate::prepared::Allowance;
 use crate::state::Begins;
+
+pub use crate::idle::CheckoutRequest;
 
 mod lending;
 mod limits;

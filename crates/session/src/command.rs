@@ -1,16 +1,14 @@
 //! The story of a session: reads a command, decides where it runs, has it run there, takes in
-//! what changed, and so on until the client leaves. The only module that calls sideways.
+//! what changed, and so on until the client leaves.
 
 pub(crate) mod kill;
 mod plain;
 pub(crate) mod prepared_statements;
 
-use crate::statement::request::Task;
 use std::future::poll_fn;
 use std::io;
-use std::task::Poll;
-
 use std::rc::Rc;
+use std::task::Poll;
 
 use millrace_metrics::PinReason;
 use millrace_protocol::command::{Command, Query};
@@ -25,7 +23,7 @@ use crate::image::user_variables::variable_name;
 use crate::login::error_packet;
 use crate::session::Session;
 use crate::statement::directions::refusal;
-use crate::statement::request::{Main, Request};
+use crate::statement::request::{Main, Request, Task};
 use crate::statement::route;
 
 impl Session {

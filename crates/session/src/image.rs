@@ -51,8 +51,8 @@ pub(crate) struct SessionImage {
 }
 
 impl SessionImage {
-    /// A session that logs in. `uid`, `store`: see [`LastStatement`]; `version`: the servers', as a number; `tracked`: the variables that they track
-    /// by default, empty where that is not known; `level`: the listener's.
+    /// A session that logs in. `uid`, `store`: see [`LastStatement`]. `version`: the servers', as a number. `tracked`: the
+    /// variables that they track by default, empty where that is not known. `level`: the listener's.
     pub(crate) fn new(
         (uid, store): (SessionUid, Rc<DiagnosticsStore>),
         (family, version): (Family, u32),

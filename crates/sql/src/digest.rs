@@ -3,10 +3,11 @@
 //! The form is that of MySQL's `STATEMENT_DIGEST_TEXT()`; it is near to it, not equal byte for
 //! byte (non-reserved keywords used as names come in upper case here).
 
+use smallvec::SmallVec;
+
 use crate::lexer::{Lexer, Tok, Token};
 use crate::mode::LexMode;
 use crate::words::{Callee, Kw, WordId};
-use smallvec::SmallVec;
 
 /// Writes the statement's normalised text to `out` (cleared first): literals become `?`, lists of
 /// them `?, ...` or `(...)`, repeated rows of them `(...) /* , ... */`; comments go, tokens stand

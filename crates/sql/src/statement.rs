@@ -142,6 +142,8 @@ pub enum Kind {
     Help,
     /// No statement, but a command of the protocol that none says the same as; never what a text is.
     Command,
+    /// COM_PING; never what a text is.
+    Ping,
 }
 
 /// Which SHOW.

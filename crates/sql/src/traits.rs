@@ -101,7 +101,7 @@ impl Kind {
                 QUESTION.union(Traits::READS_UNNAMED)
             }
             Kind::Show(_) => QUESTION,
-            Kind::Diagnostics => Traits::LEAVES_NOTHING
+            Kind::Diagnostics | Kind::Ping => Traits::LEAVES_NOTHING
                 .union(Traits::STAYS_IN_TRANSACTION)
                 .union(Traits::REPLAYABLE)
                 .union(Traits::SEES_NOTHING),

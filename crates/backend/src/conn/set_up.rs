@@ -1,6 +1,15 @@
 //! What Millrace sets on a connection of its own accord: after a login, after a reset, and when another account
 //! logs in on it.
 
+use std::rc::Rc;
+
+use millrace_protocol::auth::Plugin;
+use millrace_protocol::command::COM_SET_OPTION;
+use millrace_protocol::handshake::ChangeUser;
+use millrace_protocol::response::Expect;
+use millrace_protocol::resultset::{Reply, parse_text_rows};
+use millrace_sql::Family;
+
 use crate::conn::Conn;
 use crate::conn::Row;
 use crate::conn::decimal;
@@ -9,13 +18,6 @@ use crate::error::BackendError;
 use crate::pool::ServerFacts;
 use crate::secret::Secret;
 use crate::state::{self, SessionState, Value};
-use millrace_protocol::auth::Plugin;
-use millrace_protocol::command::COM_SET_OPTION;
-use millrace_protocol::handshake::ChangeUser;
-use millrace_protocol::response::Expect;
-use millrace_protocol::resultset::{Reply, parse_text_rows};
-use millrace_sql::Family;
-use std::rc::Rc;
 
 /// The answers of what `frame_set_up` frames.
 const SET_UP: usize = 2;

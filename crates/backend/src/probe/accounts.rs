@@ -1,5 +1,9 @@
 //! What the servers say of accounts and global variables: whether they have changed, and the rows of a name.
 
+use std::time::Duration;
+
+use millrace_topology::Family;
+
 use crate::conn::{Conn, Row};
 use crate::connect::{Login, SharedNetwork, open};
 use crate::error::BackendError;
@@ -9,8 +13,6 @@ use crate::probe::Followed;
 use crate::probe::is_on;
 use crate::probe::text;
 use crate::user_rows::{self, Name, UserRows};
-use millrace_topology::Family;
-use std::time::Duration;
 
 /// How often accounts were changed: the server counts statements when they begin, also a replica's
 /// applier (observed). On MariaDB it counts SET DEFAULT ROLE and SET PASSWORD among all SETs.

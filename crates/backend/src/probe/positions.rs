@@ -1,5 +1,7 @@
 //! How far a server is: asked so that nothing visible is missing from the answer.
 
+use millrace_topology::{Family, GtidSet};
+
 use crate::conn::{Conn, Row};
 use crate::connect::SharedNetwork;
 use crate::error::BackendError;
@@ -9,7 +11,6 @@ use crate::probe::connect;
 use crate::probe::is_on;
 use crate::probe::replication::Columns;
 use crate::probe::text;
-use millrace_topology::{Family, GtidSet};
 
 /// What a server says of its position.
 pub(crate) struct Told {

@@ -1,5 +1,11 @@
 //! Where a server stands among others: its sources and replicas, its group, its Galera cluster.
 
+use millrace_protocol::resultset::Rows;
+use millrace_topology::{
+    Family, GaleraNode, GaleraState, GroupView, GtidSet, Member, MemberState, Peer, ProbeReport,
+    Receiver, Relation, ReplicationStatus,
+};
+
 use crate::conn::{Conn, Row};
 use crate::connect::Address;
 use crate::error::BackendError;
@@ -7,11 +13,6 @@ use crate::probe::Followed;
 use crate::probe::is_on;
 use crate::probe::text;
 use crate::probe::unless_refused;
-use millrace_protocol::resultset::Rows;
-use millrace_topology::{
-    Family, GaleraNode, GaleraState, GroupView, GtidSet, Member, MemberState, Peer, ProbeReport,
-    Receiver, Relation, ReplicationStatus,
-};
 
 /// The node's name where the server is one of a Galera cluster. From then on it answers the monitor
 /// also while it has no majority, and at once.

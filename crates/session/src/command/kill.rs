@@ -1,7 +1,6 @@
 //! KILL: finds the session that a number means, wherever it runs, and has the server judge
 //! whether the killer may. Never touches another session than the one named.
 
-use crate::statement::request::Task;
 use std::rc::Rc;
 
 use millrace_backend::conn::number;
@@ -16,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
 use crate::statement::attempt::AttemptOutcome;
-use crate::statement::request::Request;
+use crate::statement::request::{Request, Task};
 use crate::statement::rule_actions::tell_aside;
 use crate::worker::registry::{Entry, FIRST_ID};
 use crate::worker::{Handle, Message, Running, Worker};

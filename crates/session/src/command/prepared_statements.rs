@@ -1,7 +1,5 @@
 //! The commands around statements: prepared statements, COM_RESET_CONNECTION, COM_CHANGE_USER.
 
-use crate::statement::execution::metric_kind;
-use crate::statement::request::Task;
 use std::rc::Rc;
 
 use millrace_backend::state::SessionState;
@@ -25,7 +23,8 @@ use crate::login::Credentials;
 use crate::login::exchange::{LoginExchange, Proof};
 use crate::session::Session;
 use crate::statement::directions::refusal;
-use crate::statement::request::{Request, Types};
+use crate::statement::execution::metric_kind;
+use crate::statement::request::{Request, Task, Types};
 use crate::statement::route;
 
 /// Whether clients may share the statement on a server connection: it is nothing but its text, under

@@ -394,6 +394,7 @@ pub(super) fn may_commit(class: &Statement, text: Option<&[u8]>) -> bool {
         | Kind::Rollback
         | Kind::Help
         | Kind::Command
+        | Kind::Ping
         | Kind::Diagnostics
         | Kind::Prepare
         | Kind::Deallocate

@@ -1,7 +1,6 @@
 //! Writes down what an open transaction does, as far as it can be run again, and what is known of it
 //! otherwise. Sends nothing.
 
-use crate::statement::request::Task;
 use std::time::Instant;
 
 use millrace_backend::error::ServerError;
@@ -19,7 +18,7 @@ use crate::image::transaction::Transaction;
 use crate::session::Session;
 use crate::statement::attempt::is_plain_execution;
 use crate::statement::outcome::Outcome;
-use crate::statement::request::{Main, Request, Types};
+use crate::statement::request::{Main, Request, Task, Types};
 
 impl Session {
     /// Whether the statement's answer is to be summed up and written down.
@@ -30,9 +29,9 @@ impl Session {
             || self.image.autocommit_off()
             || class.kind == Kind::Begin;
         let counts = match request.task {
-            Task::Query | Task::Execute | Task::Use => true,
+            Task::Query | Task::Execute | Task::Use | Task::ProcessInfo => true,
             // Nobody runs these again: they spoil the journal.
-            Task::CloseCursor | Task::Kill | Task::Administer | Task::ProcessInfo => true,
+            Task::CloseCursor | Task::Kill | Task::Administer => true,
             Task::Prepare(_) | Task::Fetch | Task::Ping => false,
             Task::FieldList | Task::Statistics | Task::Replicate => false,
         };

@@ -514,7 +514,7 @@ mod tests {
         stage.run(&mut here, "SELEC 1", &error(1064));
         let before = (stage.last.seq, stage.last.messages.at);
         let class = Statement {
-            kind: Kind::Command,
+            kind: Kind::Ping,
             ..Statement::default()
         };
         let ran = Ran {

@@ -59,7 +59,7 @@ pub(crate) struct LetIn {
     pub(crate) rows: Option<UserRows>,
     /// Of a proxy user, what the account asks for whose privileges it has; none within where that is not known.
     pub(crate) required: Option<Option<Requires>>,
-    /// It lets Millrace in with a wrong password as well. RouteOutcome only where the rows cannot be read.
+    /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
     pub(crate) unproven: bool,
 }
 

@@ -1,5 +1,27 @@
 //! A login under way: what the client shows, what it is asked for, and whether a server takes it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millrace_backend::account::Account;
+use millrace_backend::connect::{LOG_IN_ANEW, LOGIN_PACKET_MAX};
+use millrace_backend::error::ServerError;
+use millrace_backend::packet_io::{read_packet, write_packet};
+use millrace_backend::pool::ServerFacts;
+use millrace_backend::secret::Secret;
+use millrace_backend::stream::Stream;
+use millrace_backend::user_rows::{UserRow, UserRows};
+use millrace_metrics::Side;
+use millrace_protocol::Capabilities;
+use millrace_protocol::auth::{self, Plugin};
+use millrace_protocol::handshake::{AuthSwitch, HandshakeResponse, encode_auth_more};
+use millrace_protocol::ok::{ErrPacket, OkFields, encode_ok};
+use millrace_sql::Family;
+use tracing::debug;
+
 use crate::error::ClientError;
 use crate::image::first_status;
 use crate::login::Credentials;
@@ -16,26 +38,6 @@ use crate::login::with_state;
 use crate::random_nonce;
 use crate::session::{Identity, Session};
 use crate::worker::{Handle, ListenerContext, Worker};
-use millrace_backend::account::Account;
-use millrace_backend::connect::{LOG_IN_ANEW, LOGIN_PACKET_MAX};
-use millrace_backend::error::ServerError;
-use millrace_backend::packet_io::{read_packet, write_packet};
-use millrace_backend::pool::ServerFacts;
-use millrace_backend::secret::Secret;
-use millrace_backend::stream::Stream;
-use millrace_backend::user_rows::{UserRow, UserRows};
-use millrace_metrics::Side;
-use millrace_protocol::Capabilities;
-use millrace_protocol::auth::{self, Plugin};
-use millrace_protocol::handshake::{AuthSwitch, HandshakeResponse, encode_auth_more};
-use millrace_protocol::ok::{ErrPacket, OkFields, encode_ok};
-use millrace_sql::Family;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
-use std::pin::pin;
-use std::rc::Rc;
-use std::sync::Arc;
-use tracing::debug;
 
 /// A login under way: the client's stream and what it has said.
 pub(crate) struct LoginExchange<'a> {
@@ -319,7 +321,7 @@ impl LoginExchange<'_> {
         }
     }
 
-    /// The rows of the servers' account table for the credentials's name, where they can be read.
+    /// The rows of the servers' account table for the name that the client gives, where they can be read.
     async fn rows(&self, credentials: &Credentials) -> Option<UserRows> {
         let judge = self.judge()?;
         self.waits.begin();

@@ -1,10 +1,6 @@
 //! One statement on one server connection: sends it with what must go ahead, relays the answer, and
 //! says whether another server may be tried.
 
-use crate::statement::request::Main;
-use crate::statement::request::Request;
-use crate::statement::request::Task;
-use crate::statement::request::Types;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -19,6 +15,7 @@ use crate::error::{Abort, ClientError};
 use crate::session::{Ends, Session};
 use crate::statement::refusals::{Meaning, Refusals, meaning};
 use crate::statement::relay::{Plan, RelayOutcome};
+use crate::statement::request::{Main, Request, Task, Types};
 use crate::statement::setup::Setup;
 
 /// What came of a statement on one server.

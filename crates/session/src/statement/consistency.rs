@@ -481,7 +481,7 @@ impl Session {
     }
 
     /// For a read that must see all that was acknowledged anywhere: asks the primary how far it is.
-    /// Where it does not say, there is no primary_position.
+    /// Where it does not say, the primary's position is not known.
     pub(super) async fn ask_frontier(&mut self) {
         let primary = self.worker.cluster.with_world(|world| {
             let primary = world.snapshot.primary_view()?;

@@ -1,6 +1,16 @@
 //! One statement, from the choice of servers to its answer: on the connection that the session keeps, on the one that
 //! the statement asks about, or on the first server that takes it; and again where none did.
 
+use std::time::Instant;
+
+use millrace_backend::pool::Lease;
+use millrace_metrics::StatementKind;
+use millrace_protocol::command::Command;
+use millrace_protocol::packet;
+use millrace_routing::{Catalogue, Reason, Target};
+use millrace_sql::{Access, Flags, HandlerOp, Kind, Statement, classify, parts};
+use millrace_topology::ServerId;
+
 use crate::error::{Abort, ClientError};
 use crate::failover::journal::Unreplayable;
 use crate::failover::wait_queue::Place;
@@ -11,14 +21,6 @@ use crate::statement::attempt::AttemptOutcome;
 use crate::statement::refusals::is_full;
 use crate::statement::request::{Main, Request};
 use crate::statement::rule_actions::{demands, too_slow};
-use millrace_backend::pool::Lease;
-use millrace_metrics::StatementKind;
-use millrace_protocol::command::Command;
-use millrace_protocol::packet;
-use millrace_routing::{Catalogue, Reason, Target};
-use millrace_sql::{Access, Flags, HandlerOp, Kind, Statement, classify, parts};
-use millrace_topology::ServerId;
-use std::time::Instant;
 
 /// What came of trying the servers that there are.
 pub(crate) enum RouteOutcome {
@@ -42,6 +44,7 @@ pub(crate) fn metric_kind(kind: Kind) -> StatementKind {
         | Kind::Explain { .. }
         | Kind::Help
         | Kind::Command
+        | Kind::Ping
         | Kind::Diagnostics
         | Kind::Handler(HandlerOp::Read) => StatementKind::Read,
         Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete | Kind::LoadData { .. } => {

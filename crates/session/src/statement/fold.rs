@@ -1,8 +1,6 @@
 //! After a statement: takes in what it changed, as far as the server said so and the statement's
 //! text lets expect, and gives the connection back or keeps it, with the reason.
 
-use crate::Worker;
-use crate::image::Ran;
 use millrace_backend::pool::Lease;
 use millrace_metrics::PinReason;
 use millrace_protocol::{Capabilities, Status};
@@ -10,10 +8,11 @@ use millrace_sql::{
     Access, Family, Flags, HandlerOp, Kind, Statement, TableUse, TextSource, Traits, XaOp,
     classify, lock_names, parts,
 };
-
 use millrace_topology::{GtidSet, ServerId, Waits};
 
+use crate::Worker;
 use crate::error::Abort;
+use crate::image::Ran;
 use crate::image::pins::Cause;
 use crate::image::transaction::Transaction;
 use crate::image::user_variables::{self, Named};

@@ -1,15 +1,16 @@
 //! Session variables and the default database after a statement: what the server reported, and what the text lets
 //! expect of those that it does not report.
 
+use millrace_backend::pool::Lease;
+use millrace_backend::state::{self, SessionState, Value};
+use millrace_metrics::PinReason;
+use millrace_sql::{Family, Flags, Scope, Statement, Target, ValueKind};
+
 use crate::image::pins::Cause;
 use crate::image::user_variables::{self};
 use crate::session::Session;
 use crate::statement::outcome::Outcome;
 use crate::worker::learnt::{COLLATION_DEFAULTS, CollationKey};
-use millrace_backend::pool::Lease;
-use millrace_backend::state::{self, SessionState, Value};
-use millrace_metrics::PinReason;
-use millrace_sql::{Family, Flags, Scope, Statement, Target, ValueKind};
 
 /// Takes the collation of the connection's character set into a state.
 pub(super) fn name_collation(state: &mut SessionState, class: &Statement, collation: &[u8]) {

@@ -1,16 +1,6 @@
 //! A client's prepared statements on a server connection: prepared anew where the connection lacks them, with their
 //! parameters' types and long data, and closed where there are too many.
 
-use crate::error::{Abort, ClientError};
-use crate::image::prepared::ClientStatement;
-use crate::session::Session;
-use crate::statement::attempt::PAUSES;
-use crate::statement::gone_database::depends_on_database;
-use crate::statement::refusals::CROWDED;
-use crate::statement::request::Main;
-use crate::statement::request::Request;
-use crate::statement::request::Types;
-use crate::statement::setup::Setup;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::prepared::StatementUid;
@@ -21,6 +11,15 @@ use millrace_protocol::command::{
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_sql::Flags;
+
+use crate::error::{Abort, ClientError};
+use crate::image::prepared::ClientStatement;
+use crate::session::Session;
+use crate::statement::attempt::PAUSES;
+use crate::statement::gone_database::depends_on_database;
+use crate::statement::refusals::CROWDED;
+use crate::statement::request::{Main, Request, Types};
+use crate::statement::setup::Setup;
 
 impl Session {
     /// The connection's number for a prepared statement that it holds.

@@ -52,7 +52,7 @@ impl Session {
     /// the way of a question about the statement before.
     fn position_to_read(&self, class: &Statement, lease: &Lease) -> bool {
         self.image.reads.stale
-            && class.kind != Kind::Diagnostics
+            && !matches!(class.kind, Kind::Diagnostics | Kind::Ping)
             && self.image.last.messages.at != Some((lease.server, self.image.last.seq))
             && !self.handle.pins.has(PinReason::Transaction)
             && self.worker.cluster.is_primary(lease.server)

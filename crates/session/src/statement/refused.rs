@@ -1,6 +1,15 @@
 //! A statement that its server refused, or whose connection broke: what the client is told, and whether another server
 //! may have it.
 
+use std::time::{Duration, Instant};
+
+use millrace_backend::error::{BackendError, ServerError};
+use millrace_backend::failovers::FailoverCount;
+use millrace_backend::pool::Lease;
+use millrace_metrics::{PinReason, RetryKind};
+use millrace_routing::{NoServer, Target};
+use millrace_sql::{Access, Flags, Kind, Traits};
+
 use crate::error::{Abort, ClientError};
 use crate::failover::replay::commits;
 use crate::session::Session;
@@ -9,16 +18,8 @@ use crate::statement::attempt::{PAUSES, is_plain_execution, opens_cursor};
 use crate::statement::ended::Stake;
 use crate::statement::refusals::{Meaning, Refusals, meaning};
 use crate::statement::relay::{Plan, RelayOutcome};
-use crate::statement::request::Main;
-use crate::statement::request::Request;
+use crate::statement::request::{Main, Request};
 use crate::statement::rule_actions::tell_server;
-use millrace_backend::error::{BackendError, ServerError};
-use millrace_backend::failovers::FailoverCount;
-use millrace_backend::pool::Lease;
-use millrace_metrics::{PinReason, RetryKind};
-use millrace_routing::{NoServer, Target};
-use millrace_sql::{Access, Flags, Kind, Traits};
-use std::time::{Duration, Instant};
 
 /// How long the answer of a read that was sent for nothing may take.
 const DISCARD: Duration = Duration::from_millis(20);

@@ -1,16 +1,18 @@
 //! Session state that a server no longer takes, and connections that have to be reset.
 
-use crate::session::Session;
-use crate::statement::request::Request;
-use crate::statement::setup::Setup;
+use std::rc::Rc;
+
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_backend::state::{self, SessionState};
 use millrace_protocol::response::Expect;
 use millrace_sql::Kind;
 use millrace_topology::{ServerId, Waits};
-use std::rc::Rc;
 use tracing::info;
+
+use crate::session::Session;
+use crate::statement::request::Request;
+use crate::statement::setup::Setup;
 
 impl Session {
     /// Whether the connection holds another session's user variables, or old ones of this session's,

@@ -62,7 +62,8 @@ impl Task {
         match self {
             Task::Query | Task::Execute => Kind::Unknown,
             Task::Prepare(_) | Task::Fetch | Task::CloseCursor => Kind::Command,
-            Task::Ping | Task::Replicate => Kind::Command,
+            Task::Ping => Kind::Ping,
+            Task::Replicate => Kind::Command,
             Task::Use => Kind::Use,
             // What it leaves is not known.
             Task::FieldList => Kind::Unknown,

@@ -1,13 +1,14 @@
 //! LAST_INSERT_ID(), FOUND_ROWS() and ROW_COUNT() of a session, on a connection that has others.
 
-use crate::image::last::IdBefore;
-use crate::session::Session;
-use crate::statement::request::Request;
-use crate::statement::setup::Setup;
 use millrace_backend::conn::number;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_sql::{Access, Flags, Kind, Statement, TableUse, Traits};
+
+use crate::image::last::IdBefore;
+use crate::session::Session;
+use crate::statement::request::Request;
+use crate::statement::setup::Setup;
 
 impl Session {
     pub(crate) fn needs_insert_id(&self, request: &Request<'_>) -> bool {

@@ -1,7 +1,6 @@
 //! EXPLAIN ROUTE and SHOW ROUTE: what would become of a statement, and what became of the last one.
 //! Answered here; the explained statement is never run.
 
-use crate::statement::request::Task;
 use std::rc::Rc;
 
 use millrace_backend::state::SessionState;
@@ -14,7 +13,7 @@ use millrace_topology::ServerId;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::request::Request;
+use crate::statement::request::{Request, Task};
 
 /// Where the last statement went.
 #[derive(Debug, Clone, Default)]

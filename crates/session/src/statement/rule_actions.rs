@@ -1,7 +1,6 @@
 //! What directions demand beyond the choice of a server: a turn, a deadline, a mirror image, another
 //! text.
 
-use crate::statement::request::Task;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +20,7 @@ use tokio::time::error::Elapsed;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::request::{Main, Request};
+use crate::statement::request::{Main, Request, Task};
 
 /// Mirror images under way at once, of one worker; further ones are left out.
 const MIRRORS_MAX: u32 = 32;

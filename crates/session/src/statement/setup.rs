@@ -1,7 +1,6 @@
 //! What goes ahead of a statement, in the same write: what the session before may still ask about
 //! is saved, then the connection is given the session's state, variables and transaction.
 
-use crate::statement::request::Task;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,7 +21,7 @@ use crate::error::{Abort, ClientError};
 use crate::image::transaction::Transaction;
 use crate::image::user_variables;
 use crate::session::Session;
-use crate::statement::request::Request;
+use crate::statement::request::{Request, Task};
 use crate::worker::Handle;
 
 /// A command of Millrace's own ahead of the statement, by how its answer is used.
@@ -74,8 +73,7 @@ impl Session {
         let own = lease
             .books
             .holds(uid, self.image.last.diagnosed(request.class));
-        let asks_own = own && request.class.kind == Kind::Diagnostics;
-        if asks_own || request.task == Task::Ping {
+        if own && matches!(request.class.kind, Kind::Diagnostics | Kind::Ping) {
             // Anything before it would be what it tells about, but for a BEGIN that is put off: on
             // MariaDB it leaves messages, and on MySQL there are none after it (observed).
             self.open_transaction(lease, request.class, &mut setup);

@@ -1,7 +1,6 @@
 //! What a statement that is for the primary needs of another server while the primary cannot be had:
 //! there is none, or it has no place for one more connection. Decides nothing; `routing` does.
 
-use crate::statement::request::Task;
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::image::transaction::Transaction;
 use crate::image::user_variables::variable_name;
 use crate::session::Session;
 use crate::statement::fold_variables::KEEPS_CONNECTION;
-use crate::statement::request::{Main, Request};
+use crate::statement::request::{Main, Request, Task};
 
 /// How long after its loss the primary is waited for by what would keep its connection: a transaction
 /// that may come to write, a cursor. Most changes of primary are over by then, and who has waited need

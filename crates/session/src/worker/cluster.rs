@@ -337,7 +337,7 @@ impl ClusterView {
         if !known.is_comparable(position) {
             *known = GtidSet::new(position.family());
         }
-        // Never coalesced: it would credentials what the server has not.
+        // Never coalesced: it would claim what the server has not.
         known.union(position);
     }
 

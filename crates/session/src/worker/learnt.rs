@@ -215,7 +215,7 @@ impl Learnt {
         bases.insert((account.id, collation, ignore_space), base);
     }
 
-    /// `base` with a database and the client's wanted for several statements in one command.
+    /// `base` with a database and the client's wish for several statements in one command.
     pub(crate) fn begun(
         &self,
         states: &States,
@@ -251,7 +251,7 @@ impl Learnt {
             return;
         }
         let mut proven = self.proven.borrow_mut();
-        if proven.len() >= PROVEN_MAX {
+        if proven.len() > PROVEN_MAX {
             proven.clear();
         }
         proven.extend(proofs);

@@ -201,7 +201,7 @@ impl Written {
 
     /// How often something was written nobody knows where; none while it may be happening.
     pub(crate) fn hidden(&self) -> Option<u64> {
-        // In this order: who is no longer untracked has hidden before.
+        // In this order: a write that is no longer under way was counted as hidden before.
         let untracked = self.untracked.load(Ordering::SeqCst);
         (untracked == 0).then(|| self.hidden.load(Ordering::SeqCst))
     }

@@ -2,12 +2,13 @@
 //! clauses that matter, by a stack of parentheses. Accepts more than the grammar does; what it
 //! says of a statement that no server accepts does not matter.
 
+use smallvec::SmallVec;
+
 use super::{Parser, push};
 use crate::Family;
 use crate::lexer::{Tok, Token};
 use crate::statement::{Flags, NameRef, Scope, Span, SysVarRef, TableUse};
 use crate::words::{Callee, Kw, WordId};
-use smallvec::SmallVec;
 
 /// What is known about the place between a pair of parentheses, or outside of any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
