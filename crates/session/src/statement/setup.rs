@@ -438,7 +438,9 @@ impl Session {
             // They could not be set back before the COMMIT, which is to say what was written.
             return;
         }
-        if wanted && !lease.tracking_foreign {
+        // Another session's settings are no more the client's than Millrace's are.
+        let has_own = lease.tracking_foreign && lease.books.is_of(self.handle.uid);
+        if wanted && !has_own {
             let text = self.image.vars.tracks.statement(lease.family);
             setup.query(lease, text.as_bytes());
             lease.tracking_foreign = true;
