@@ -47,7 +47,9 @@ async fn killed(cluster: &Cluster) -> anyhow::Result<()> {
     println!("  promoted: known {took:?} after the promotion was done");
     cluster.start(&old).await?;
     eye.whole(cluster, &new).await?;
-    ensure!(eye.lines("millrace_backend::topology_log: the primary takes no writes any more")? == 1);
+    ensure!(
+        eye.lines("millrace_backend::topology_log: the primary takes no writes any more")? == 1
+    );
     Ok(())
 }
 
