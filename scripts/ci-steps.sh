@@ -106,7 +106,7 @@ suites() {
         name=${name##*/}
         name=${name%.rs}
         [ "$(how_runs "$name")" = "$1" ] || continue
-        printf '%s|suite-%s|1800|%s|deps build tests|%s\n' "$(length_of "$name")" "$name" "$1" \
+        printf '%s|suite-%s|2700|%s|deps build tests|%s\n' "$(length_of "$name")" "$name" "$1" \
             "$(awk '/^\/\/! / { print substr($0, 5); exit }' "$file")"
     done | sort -t '|' -k 1,1nr | cut -d '|' -f 2-
 }

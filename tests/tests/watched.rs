@@ -607,6 +607,42 @@ async fn drawn_by_defaults(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Session tracking that one session has set on a server's one connection is not another's, in a transaction either. Of
+/// these four sessions some are of one worker, and share its connection.
+async fn tracking_of_others(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "[pool]\nmax_connections = 1\n").await?;
+    let (mut ones, mut others) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        ones.push(Connection::open(&app(&proxy)).await?);
+    }
+    for _ in 0..2 {
+        let mut other = Connection::open(&app(&proxy)).await?;
+        other.expect("SET session_track_schema=OFF").await?;
+        others.push(other);
+    }
+    let asks = "SELECT @@session_track_schema";
+    for one in &mut ones {
+        for other in &mut others {
+            for in_transaction in [false, true, false] {
+                let set = other.expect(asks).await?.scalar();
+                ensure!(set.as_deref() == Some("0"), "what it set: {set:?}");
+                if in_transaction {
+                    one.expect("BEGIN").await?;
+                }
+                let own = one.expect(asks).await?.scalar();
+                ensure!(
+                    own.as_deref() == Some("1"),
+                    "another's, in a transaction {in_transaction}: {own:?}"
+                );
+                if in_transaction {
+                    one.expect("COMMIT").await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A trigger is being made, and waits for a connection: whoever has one neither waits for it nor keeps it.
 async fn code_that_waits(cluster: &Cluster) -> anyhow::Result<()> {
     let proxy = proxy(cluster, "[pool]\nmax_connections = 1\n").await?;
@@ -855,6 +891,8 @@ async fn watched(family: Family) -> anyhow::Result<()> {
     checks.run("asked after others", asked).await;
     let drawn = drawn_by_defaults(cluster);
     checks.run("drawn by defaults", drawn).await;
+    let tracking = tracking_of_others(cluster);
+    checks.run("tracking of others", tracking).await;
     let waiting = code_that_waits(cluster);
     checks.run("stored code that waits", waiting).await;
     checks.run("http", http(cluster)).await;

@@ -136,6 +136,8 @@ pub struct Books {
     insert_id: Option<u64>,
     /// Whose user variables and SQL-level prepared statements it holds, and which version of them.
     variables: (SessionUid, u64),
+    /// The session whose session tracking is set on it; none: what Millrace needs is.
+    tracks: Option<SessionUid>,
     /// The last session that may have drawn from sequences since the connection was new: LASTVAL() is its.
     drew: SessionUid,
 }
@@ -155,6 +157,7 @@ impl Books {
             saving: None,
             insert_id: Some(0),
             variables: (0, 0),
+            tracks: None,
             drew: 0,
         }
     }
@@ -359,6 +362,26 @@ impl Books {
         self.variables.1 = DOUBTFUL;
     }
 
+    /// Session tracking is set as a session wants it, not as Millrace needs it.
+    pub fn tracks_for_a_session(&self) -> bool {
+        self.tracks.is_some()
+    }
+
+    /// Session tracking is set as this session wants it. Another's settings are no more its own than Millrace's.
+    pub fn tracks_for(&self, session: SessionUid) -> bool {
+        self.tracks == Some(session)
+    }
+
+    /// Session tracking was set as this session wants it.
+    pub fn set_tracks_for(&mut self, session: SessionUid) {
+        self.tracks = Some(session);
+    }
+
+    /// Session tracking was set as Millrace needs it.
+    pub fn set_tracks_for_millrace(&mut self) {
+        self.tracks = None;
+    }
+
     /// The session may have drawn from a sequence.
     pub fn drew(&mut self, session: SessionUid) {
         self.drew = session;
@@ -462,6 +485,18 @@ mod tests {
         assert!(books.has_foreign_variables(ME, 1));
         books.reset();
         assert!(books.is_without_variables());
+    }
+
+    #[test]
+    fn session_tracking_is_one_sessions_or_millraces() {
+        let mut books = Books::new(ServerId(1));
+        assert!(!books.tracks_for_a_session() && !books.tracks_for(ME));
+        books.set_tracks_for(OTHER);
+        assert!(books.tracks_for_a_session() && !books.tracks_for(ME));
+        books.set_tracks_for(ME);
+        assert!(books.tracks_for(ME) && !books.tracks_for(OTHER));
+        books.set_tracks_for_millrace();
+        assert!(!books.tracks_for_a_session());
     }
 
     #[test]

@@ -86,8 +86,6 @@ pub struct Conn {
     pub books: Books,
     /// Prepared statements it holds.
     pub prepared: Prepared,
-    /// Session tracking is set as a client wanted it, not as Millrace needs it.
-    pub tracking_foreign: bool,
     /// It was reset, or its user changed: in a cluster it waits for nothing any more (MariaDB 10.11, observed:
     /// `wsrep_sync_wait` is without effect then).
     pub deaf: bool,
@@ -153,7 +151,6 @@ impl Conn {
             state: Rc::default(),
             books: Books::new(server),
             prepared: Prepared::default(),
-            tracking_foreign: false,
             deaf: false,
             opened: Instant::now(),
             version: 0,

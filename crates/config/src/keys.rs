@@ -214,7 +214,7 @@ pub(crate) fn account() -> Vec<Key<'static, Account>> {
     ]
 }
 
-const MONITOR: &str = "How the servers are asked for their state. Nothing is ever written to them. The account needs:\n\
+const MONITOR: &str = "How the servers are asked for their state. Nothing is ever written to them. The account needs this.\n\
      MySQL:   GRANT SELECT, SHOW VIEW, TRIGGER, SHOW_ROUTINE, REPLICATION CLIENT ON *.* TO …\n\
      MariaDB: GRANT SELECT, SHOW VIEW, TRIGGER, BINLOG MONITOR, REPLICA MONITOR ON *.* TO …\n\
      SELECT, SHOW VIEW, TRIGGER and SHOW_ROUTINE show which functions, procedures and views only read. \
@@ -259,7 +259,7 @@ fn name_the_user(section: &Section<'_>, _: &mut Config) {
 
 const DISCOVERY_DOC: &str = "Which servers there are beside those listed: docs/failover.md. The listed servers are \
      asked for their sources, replicas and fellow members, and those are used as well. To list its replicas \
-     a server needs one more privilege (not for groups and Galera):\n\
+     a server needs one more privilege. Groups and Galera need none.\n\
      MySQL:   GRANT REPLICATION SLAVE ON *.* TO …\n\
      MariaDB: GRANT REPLICATION MASTER ADMIN ON *.* TO …";
 

@@ -186,6 +186,18 @@ mod tests {
         }
     }
 
+    /// What asks the server for a sign of life ends nothing, reads nothing and leaves nothing.
+    #[test]
+    fn a_ping_is_as_little_as_a_question_about_messages() {
+        assert_eq!(Kind::Ping.traits(), Kind::Diagnostics.traits());
+        assert!(
+            Kind::Ping
+                .traits()
+                .contains(Traits::STAYS_IN_TRANSACTION | Traits::SEES_NOTHING)
+        );
+        assert!(!Kind::Ping.traits().intersects(Traits::READS_UNNAMED));
+    }
+
     #[test]
     fn traits_imply_each_other() {
         let kinds = [

@@ -10,9 +10,7 @@ use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::{Reply, parse_text_rows};
 use millrace_sql::Family;
 
-use crate::conn::Conn;
-use crate::conn::Row;
-use crate::conn::decimal;
+use crate::conn::{Conn, Row, decimal};
 use crate::connect::{attributes, finish, scramble_sha2};
 use crate::error::BackendError;
 use crate::pool::ServerFacts;
@@ -85,7 +83,7 @@ impl Conn {
             let set = [client, b" COLLATE ", collation].concat();
             state.set(state::NAMES, Value::Literal(set.into()));
         }
-        self.tracking_foreign = false;
+        self.books.set_tracks_for_millrace();
         Ok(state)
     }
 

@@ -71,10 +71,13 @@ impl Session {
         }
         // Whoever did that, in whatever statement: the next user needs to be told again.
         let is_tracking = |name: &str| name.starts_with("session_track_");
-        lease.tracking_foreign |= outcome
+        let tracks = outcome
             .variables
             .iter()
             .any(|(name, _)| is_tracking(name) && &**name != "session_track_transaction_info");
+        if tracks {
+            lease.books.set_tracks_for(self.handle.uid);
+        }
         if !outcome.variables.is_empty()
             || outcome.schema.is_some()
             || !class.assignments.is_empty()
@@ -115,7 +118,9 @@ impl Session {
         self.note_position(&outcome, request);
         self.note_seen(&lease, request, class, &outcome);
         let hidden = self.leaves_untracked(&outcome, request)
-            || (lease.tracking_foreign && !outcome.positioned && request.access == Access::Write);
+            || (lease.books.tracks_for_a_session()
+                && !outcome.positioned
+                && request.access == Access::Write);
         if hidden {
             self.note_untracked(lease.server);
         }
@@ -467,7 +472,7 @@ impl Session {
         if !std::mem::take(&mut self.image.vars.untold) {
             return;
         }
-        if lease.tracking_foreign {
+        if lease.books.tracks_for_a_session() {
             return self.pin(PinReason::SessionState);
         }
         let with_rows = self

@@ -165,10 +165,12 @@ impl Session {
         let Ok(ok) = OkPacket::parse(payload, lease.capabilities) else {
             return false;
         };
-        let mut outcome = Outcome::default();
+        let (uid, mut outcome) = (self.handle.uid, Outcome::default());
         reported_variables(&ok, |name, value| {
             let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-            lease.tracking_foreign |= name.starts_with("session_track_");
+            if name.starts_with("session_track_") {
+                lease.books.set_tracks_for(uid);
+            }
             outcome.variables.push((name.into(), value.into()));
         });
         if !outcome.variables.is_empty() {
@@ -327,7 +329,7 @@ impl Session {
     /// The client has changed what it wants to be told: notes it; the connection is given
     /// Millrace's settings again before its next use.
     async fn read_tracking(&mut self, lease: &mut Lease) {
-        lease.tracking_foreign = true;
+        lease.books.set_tracks_for(self.handle.uid);
         let query = match lease.family {
             Family::MySql => {
                 "SELECT @@session_track_schema,@@session_track_state_change,\

@@ -434,28 +434,26 @@ impl Session {
             // Refused (3138), and the connection with what was set on it would be lost.
             return;
         }
-        if wanted && self.image.tx.is_deferred() {
-            // They could not be set back before the COMMIT, which is to say what was written.
+        let is_own = lease.books.tracks_for(self.handle.uid);
+        if wanted && is_own {
             return;
         }
-        // Another session's settings are no more the client's than Millrace's are.
-        let has_own = lease.tracking_foreign && lease.books.is_of(self.handle.uid);
-        if wanted && !has_own {
-            let text = self.image.vars.tracks.statement(lease.family);
-            setup.query(lease, text.as_bytes());
-            lease.tracking_foreign = true;
-        } else if !wanted {
-            self.track_again(lease, setup);
+        // In a transaction they could not be set back before the COMMIT, which is to say what was written.
+        if !wanted || self.image.tx.is_deferred() {
+            return self.track_again(lease, setup);
         }
+        let text = self.image.vars.tracks.statement(lease.family);
+        setup.query(lease, text.as_bytes());
+        lease.books.set_tracks_for(self.handle.uid);
     }
 
     /// Has a connection tell what Millrace needs to know, where a client set that otherwise.
     pub(crate) fn track_again(&self, lease: &mut Lease, setup: &mut Setup) {
-        if lease.tracking_foreign {
+        if lease.books.tracks_for_a_session() {
             let facts = lease.server_facts();
             let text = millrace_backend::conn::Conn::tracking_statement(lease.family, &facts.track);
             setup.query(lease, text.as_bytes());
-            lease.tracking_foreign = false;
+            lease.books.set_tracks_for_millrace();
         }
     }
 
