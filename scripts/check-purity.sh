@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-pure=(base protocol sql topology routing)
+pure=(base protocol sql topology routing engine)
 [ ! -d crates/cache ] || pure+=(cache)
 
 # Runtimes and I/O, random sources, clocks and time zones, and our own upper crates.

@@ -358,6 +358,47 @@ async fn globals(ground: &Ground) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// User variables that `init_connect` sets are there for every session, whatever others had on its connections.
+async fn login_variables(ground: &Ground) -> anyhow::Result<()> {
+    ground
+        .control_each("SET GLOBAL init_connect='SET @fl_login=''set'', @fl_more=1'")
+        .await?;
+    tokio::time::sleep(NOTICED).await;
+    let checked = with_login_variables(ground).await;
+    ground.control_each("SET GLOBAL init_connect=''").await?;
+    checked
+}
+
+async fn with_login_variables(ground: &Ground) -> anyhow::Result<()> {
+    let asked = "SELECT CONCAT_WS(',', @fl_login, @fl_more, IFNULL(@fl_own, 'none'))";
+    as_direct(ground, asked, 4).await?;
+    let mut sessions = Vec::new();
+    for number in 0..6 {
+        let mut session = Connection::open(&ground.through()).await?;
+        session.expect(&format!("SET @fl_own={number}")).await?;
+        sessions.push(session);
+    }
+    for turn in 0..4 {
+        for (number, session) in sessions.iter_mut().enumerate() {
+            let seen = session.expect(asked).await?.scalar();
+            let expected = format!("set,1,{number}");
+            ensure!(
+                seen.as_deref() == Some(expected.as_str()),
+                "turn {turn}, session {number}: {seen:?}"
+            );
+            session.expect("DO 1").await?;
+        }
+        let mut fresh = Connection::open(&ground.through()).await?;
+        let seen = fresh.expect(asked).await?.scalar();
+        ensure!(
+            seen.as_deref() == Some("set,1,none"),
+            "turn {turn}, a new session: {seen:?}"
+        );
+        fresh.quit().await;
+    }
+    Ok(())
+}
+
 const AUTOCOMMIT: u16 = 2;
 
 /// Where the servers' global autocommit is off, a client is told so, and what it commits stays.
@@ -527,6 +568,7 @@ async fn fresh_logins(family: Family) -> anyhow::Result<()> {
     checks
         .run("next transaction", next_transaction(ground))
         .await;
+    checks.run("login variables", login_variables(ground)).await;
     checks.run("autocommit off", autocommit_off(ground)).await;
     checks.run("lost privilege", lost_privilege(ground)).await;
     checks.run("default roles", default_roles(ground)).await;

@@ -140,6 +140,17 @@ pub struct Books {
     tracks: Option<SessionUid>,
     /// The last session that may have drawn from sequences since the connection was new: LASTVAL() is its.
     drew: SessionUid,
+    login_variables: LoginVariables,
+}
+
+/// User variables that the server's `init_connect` set, which only a login does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LoginVariables {
+    /// It set none.
+    None,
+    Set,
+    /// A reset took them away.
+    Lost,
 }
 
 /// A version of user variables that no session has: they are set again before they are used.
@@ -159,6 +170,7 @@ impl Books {
             variables: (0, 0),
             tracks: None,
             drew: 0,
+            login_variables: LoginVariables::None,
         }
     }
 
@@ -342,9 +354,21 @@ impl Books {
         self.variables.0 == 0
     }
 
-    /// It holds user variables that the session must not see: another's, or its own of before.
+    /// It holds user variables that the session must not see: another's, or its own of before. Or it lacks those of
+    /// a login.
     pub fn has_foreign_variables(&self, session: SessionUid, version: u64) -> bool {
-        !self.is_without_variables() && !self.holds_variables(session, version)
+        self.login_variables == LoginVariables::Lost
+            || (!self.is_without_variables() && !self.holds_variables(session, version))
+    }
+
+    /// `init_connect` has set user variables on it.
+    pub fn login_set_variables(&mut self) {
+        self.login_variables = LoginVariables::Set;
+    }
+
+    /// A reset takes, or took, user variables away that a login's `init_connect` sets.
+    pub fn loses_by_reset(&self) -> bool {
+        self.login_variables != LoginVariables::None
     }
 
     /// It holds another session's user variables.
@@ -399,13 +423,21 @@ impl Books {
         self.unread = Unread::default();
         self.drew = 0;
         self.insert_id = Some(0);
+        self.lose_login_variables();
+    }
+
+    fn lose_login_variables(&mut self) {
+        if self.login_variables == LoginVariables::Set {
+            self.login_variables = LoginVariables::Lost;
+        }
     }
 
     /// As after a login (COM_CHANGE_USER).
     pub fn login(&mut self) {
-        let saving = self.saving.take();
+        self.lose_login_variables();
         *self = Books {
-            saving,
+            saving: self.saving.take(),
+            login_variables: self.login_variables,
             ..Books::new(self.server)
         };
     }
@@ -455,6 +487,17 @@ mod tests {
         assert!(books.is_missed());
         books.handed_over();
         assert!(!books.is_missed() && !books.is_of(ME));
+    }
+
+    #[test]
+    fn what_a_login_sets_only_a_login_brings_back() {
+        let mut books = Books::new(ServerId(1));
+        books.reset();
+        assert!(!books.loses_by_reset() && !books.has_foreign_variables(ME, 0));
+        books.login_set_variables();
+        assert!(books.loses_by_reset() && !books.has_foreign_variables(ME, 0));
+        books.login();
+        assert!(books.has_foreign_variables(ME, 0), "no `init_connect` ran");
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct Fresh {
     unsettled_until_ms: AtomicU64,
     /// `init_connect` is set, which only a new connection runs.
     init_connect: AtomicBool,
+    /// It names user variables.
+    login_variables: AtomicBool,
     /// The global `autocommit` is off.
     autocommit_off: AtomicBool,
     /// How many accounts were dropped or renamed, as far as anybody looked.
@@ -47,6 +49,8 @@ pub(crate) struct Look {
     /// All that matters could be read.
     pub(crate) complete: bool,
     pub(crate) init_connect: bool,
+    /// It names user variables.
+    pub(crate) login_variables: bool,
     pub(crate) autocommit_off: bool,
     /// How many accounts were dropped or renamed since it was started, where it says so.
     pub(crate) drops: Option<u64>,
@@ -61,6 +65,7 @@ impl Fresh {
             proven_ms: AtomicU64::new(0),
             unsettled_until_ms: AtomicU64::new(0),
             init_connect: AtomicBool::new(false),
+            login_variables: AtomicBool::new(false),
             autocommit_off: AtomicBool::new(false),
             drops: AtomicU64::new(0),
             drops_said: AtomicU64::new(NEVER),
@@ -121,6 +126,11 @@ impl Fresh {
         self.init_connect.load(Ordering::Relaxed)
     }
 
+    /// `init_connect` may set user variables, which a reset takes away.
+    pub fn sets_login_variables(&self) -> bool {
+        self.login_variables.load(Ordering::Relaxed)
+    }
+
     /// A new connection's autocommit is off.
     pub fn is_autocommit_off(&self) -> bool {
         self.autocommit_off.load(Ordering::Relaxed)
@@ -156,6 +166,8 @@ impl Fresh {
     pub(crate) fn looked(&self, look: &Look, last: Option<&Look>, began: Instant) {
         self.init_connect
             .store(look.init_connect, Ordering::Relaxed);
+        self.login_variables
+            .store(look.login_variables, Ordering::Relaxed);
         self.autocommit_off
             .store(look.autocommit_off, Ordering::Relaxed);
         if let Some(said) = look.drops {

@@ -1,14 +1,11 @@
 //! What a server's error says about whether it ran the statement. A table; decides nothing.
 
 use bitflags::bitflags;
-use millrace_backend::error::ServerError;
-use millrace_metrics::Side;
-
-use crate::error::ClientError;
+use millrace_protocol::ServerError;
 
 /// What an error tells of its statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub enum Meaning {
     /// This server does not take it, and nothing of it was done. Where it was to end a transaction,
     /// the transaction was rolled back or is still open.
     NotRun,
@@ -34,7 +31,7 @@ pub(crate) enum Meaning {
 ///
 /// Of what groups of servers say at commit, see [`proves_nothing`]. Group Replication's 3101 is a conflict
 /// that the transaction has lost, as Galera's 1213 is: the statement's own matter.
-pub(crate) fn meaning(error: &ServerError) -> Meaning {
+pub fn meaning(error: &ServerError) -> Meaning {
     match error.code {
         1290 if says(error, b"read-only") || says(error, b"read_only") => Meaning::NotRun,
         1836 | 1874 | 3032 => Meaning::NotRun,
@@ -47,14 +44,14 @@ pub(crate) fn meaning(error: &ServerError) -> Meaning {
 /// Whether an error at commit leaves open whether it was done. Group Replication's 3100 is said where the
 /// transaction was not sent to the group, and where the wait for the group's word failed after it was;
 /// 1180 is any failure during a commit, on Galera the loss of the cluster.
-pub(super) fn proves_nothing(error: &ServerError) -> bool {
+pub fn proves_nothing(error: &ServerError) -> bool {
     matches!(error.code, 1180 | 3100)
 }
 
 /// Whether a server may say this for the lack of something that its primary has: an object, a privilege, a newer
 /// definition, a setting. A replica's word does not count then. Errors of the data, of the session and of the
 /// machine are not in the table: the primary would say the same, or would pay as much for it.
-pub(super) fn may_lack(error: &ServerError) -> bool {
+pub fn may_lack(error: &ServerError) -> bool {
     LACKING.binary_search(&error.code).is_ok()
 }
 
@@ -96,10 +93,10 @@ const LACKING: &[u16] = &[
 
 /// ER_MAX_PREPARED_STMT_COUNT_REACHED: all connections together, whosever they are, have prepared
 /// `max_prepared_stmt_count` statements. Nothing was prepared.
-pub(super) const CROWDED: u16 = 1461;
+pub const CROWDED: u16 = 1461;
 
 /// The server allows the account, or the user, no more connections.
-pub(crate) fn is_of_account(error: &ServerError) -> bool {
+pub fn is_of_account(error: &ServerError) -> bool {
     matches!(error.code, 1203 | 1226)
 }
 
@@ -109,20 +106,19 @@ fn is_of_connections(error: &ServerError) -> bool {
 }
 
 /// The server, or the account on it, has as many connections as it may.
-pub(crate) fn is_full(why: &ClientError) -> bool {
-    why.side == Side::Server
-        && match why.error.code {
-            1040 | 1203 => true,
-            // Not what may be done in an hour: that is no wait's length.
-            1226 => is_of_connections(&why.error),
-            _ => false,
-        }
+pub fn is_full(error: &ServerError) -> bool {
+    match error.code {
+        1040 | 1203 => true,
+        // Not what may be done in an hour: that is no wait's length.
+        1226 => is_of_connections(error),
+        _ => false,
+    }
 }
 
 bitflags! {
     /// Kinds of errors.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-    pub(crate) struct Refusals: u8 {
+    pub struct Refusals: u8 {
         /// [`Meaning::NotRun`].
         const NOT_RUN = 1 << 0;
         /// [`Meaning::Ending`].
@@ -147,7 +143,7 @@ bitflags! {
 
 impl Refusals {
     /// Whether an error is of these.
-    pub(crate) fn has(self, error: &ServerError) -> bool {
+    pub fn has(self, error: &ServerError) -> bool {
         let kind = match meaning(error) {
             Meaning::NotRun => Refusals::NOT_RUN,
             Meaning::Ending => Refusals::ENDING,

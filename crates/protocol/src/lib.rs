@@ -12,6 +12,7 @@
 //!   without owning or copying it.
 //! - [`ok`] and [`resultset`]: OK, EOF and ERR packets, session tracking, and small
 //!   results made or read by Millrace itself.
+//! - [`error`]: what an error packet says.
 //! - [`compress`]: the framing of the compressed protocol.
 //!
 //! Sources are named beside each fact as "MySQL manual" (the client/server protocol
@@ -28,6 +29,7 @@ pub mod auth;
 pub mod capability;
 pub mod command;
 pub mod compress;
+pub mod error;
 pub mod handshake;
 pub mod ok;
 pub mod packet;
@@ -37,5 +39,6 @@ pub mod status;
 pub mod types;
 
 pub use capability::Capabilities;
+pub use error::ServerError;
 pub use packet::Malformed;
 pub use status::Status;

@@ -11,7 +11,7 @@ use millrace_topology::{Cause, NoPrimary, ObservationKind, ServerId, Snapshot};
 
 use crate::failover::journal::Unreplayable;
 use crate::failover::wait_queue::Full;
-use crate::statement::refusals::{Meaning, meaning};
+use millrace_engine::refusals::{Meaning, is_full, meaning};
 
 /// Why a statement got no answer from a server, or a session must end.
 #[derive(Debug)]
@@ -52,6 +52,11 @@ impl ClientError {
             class,
             passing: false,
         }))
+    }
+
+    /// The server, or the account on it, has as many connections as it may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.side == Side::Server && is_full(&self.error)
     }
 
     /// The connection to the server broke.

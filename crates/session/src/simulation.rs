@@ -1,7 +1,7 @@
 //! Failover in simulation: random faults of servers from a seed, what is seen of them folded by the
-//! real topology, statements placed by the real decision, run on connections that the real pools of
-//! two workers lend, and those that must wait kept by the real queue. After each step the
-//! invariants hold; a seed that fails replays exactly.
+//! real topology, statements placed by the real decision, tried, tried again and held by the real loop
+//! (the crate `engine`), run on connections that the real pools of two workers lend, and those that must
+//! wait kept by the real queue. After each step the invariants hold; a seed that fails replays exactly.
 //!
 //! It stands here because the queue is this crate's, and the others are below it. The clients,
 //! the servers, their end of the connections and the time are models.

@@ -15,7 +15,6 @@ pub(crate) mod gone_database;
 pub(crate) mod outcome;
 pub(crate) mod prepared;
 pub(crate) mod readback;
-pub(crate) mod refusals;
 pub(crate) mod refused;
 pub(crate) mod refused_state;
 pub(crate) mod relay;

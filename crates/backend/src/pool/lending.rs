@@ -110,6 +110,9 @@ impl ServerPool {
             None => {
                 let mut conn = self.opener.open(&facts, &pool.key, permit).await?;
                 conn.place = place;
+                if facts.fresh.sets_login_variables() {
+                    conn.books.login_set_variables();
+                }
                 conn
             }
         };

@@ -155,6 +155,7 @@ pub(crate) async fn look(followed: &mut Followed) -> Result<Look, BackendError> 
             let cell = |index: usize| text(row.and_then(|row| row.get(index)));
             look.complete &= !cell(0).is_empty();
             look.init_connect = !cell(1).is_empty();
+            look.login_variables = names_user_variables(&cell(1));
             look.autocommit_off = !is_on(&cell(2));
         }
         if at == 0 {
@@ -168,6 +169,12 @@ pub(crate) async fn look(followed: &mut Followed) -> Result<Look, BackendError> 
         followed.looking.clear();
     }
     Ok(look)
+}
+
+/// Whether a text names user variables: an `@` of its own, not that of `@@name`. What is in a string may count, too.
+fn names_user_variables(text: &str) -> bool {
+    let system = text.matches("@@").count();
+    text.matches('@').count() > 2 * system
 }
 
 /// How many accounts may have become others' since the server was started, from its counts of statements.
@@ -184,4 +191,24 @@ pub(super) fn drops(rows: &[Row]) -> u64 {
 pub(crate) async fn ask_drops(conn: &mut Conn) -> Result<u64, BackendError> {
     let rows = conn.query(ACCOUNT_CHANGES).await?;
     Ok(drops(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_variables_are_told_from_system_variables() {
+        for text in [
+            "",
+            "SET NAMES utf8mb4",
+            "SET @@sql_mode=''",
+            "SET @@a=1, @@session.b=2",
+        ] {
+            assert!(!names_user_variables(text), "{text}");
+        }
+        for text in ["SET @a=1", "SET @@a=1, @b=2", "SELECT 1 INTO @c"] {
+            assert!(names_user_variables(text), "{text}");
+        }
+    }
 }

@@ -24,11 +24,11 @@ use crate::failover::journal::{
 use crate::image::transaction::Transaction;
 use crate::image::user_variables::variable_name;
 use crate::session::Session;
-use crate::statement::ended::Stake;
-use crate::statement::refusals::{Meaning, meaning};
 use crate::statement::relay::{Plan, RelayOutcome};
 use crate::statement::request::{Main, Request};
 use crate::statement::setup::Setup;
+use millrace_engine::ended::Stake;
+use millrace_engine::refusals::{Meaning, meaning};
 
 /// A transaction that waits to be run again.
 #[derive(Debug)]

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use millrace_backend::failovers::FailoverCount;
 use millrace_backend::monitor::World;
 use millrace_backend::pool::Lease;
+use millrace_engine::attempts::{Attempts, Next};
 use millrace_metrics::ErrorClass;
-use millrace_routing::{NoServer, Target, is_for_primary};
+use millrace_routing::{Candidate, Candidates, NoServer, Target, is_for_primary};
 use millrace_sql::Kind;
 use millrace_topology::ServerId;
 
@@ -18,13 +19,9 @@ use crate::error::{Abort, ClientError};
 use crate::failover::journal::Unreplayable;
 use crate::failover::wait_queue::{HeldStatement, Lane, Place};
 use crate::session::Session;
-use crate::statement::execution::{RouteOutcome, metric_kind};
+use crate::statement::execution::metric_kind;
 use crate::statement::request::{Main, Request};
 use crate::worker::Worker;
-
-/// Between two attempts of the first that waits, while the server that should run it cannot be
-/// reached and nobody says that there is another.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// The longest that a statement of a listener for replicas waits for one.
 const REPLICA_WAIT_MAX: Duration = Duration::from_secs(3);
@@ -37,6 +34,12 @@ enum Turn {
     Interrupted,
     /// So was the session, or the process ends.
     Ended,
+}
+
+/// A statement among those that wait for a server.
+pub(crate) struct Waiting {
+    pub(crate) place: Place,
+    _counted: Counted,
 }
 
 /// Counts a statement that waits, for as long as it lives.
@@ -68,47 +71,49 @@ impl Session {
         })
     }
 
-    /// Waits for a server that can run the request and has it run there, as often as it takes.
-    /// `why` it does not run now; none where others wait.
-    pub(crate) async fn hold(
+    /// Waits among the statements that wait for a server until one can run the request. `why` it does not run now;
+    /// none where others wait. `rest`: how long to rest first, by who has a place already. `limit`: how long it may
+    /// still wait.
+    pub(crate) async fn wait_in_turn(
         &mut self,
         request: &Request<'_>,
+        waiting: &mut Option<Box<Waiting>>,
         why: Option<ClientError>,
-    ) -> Result<Lease, Abort> {
-        let lane = match self.needs_primary(request) {
-            true if self.may_do_without(request) => Lane::Either,
-            true => Lane::Primary,
-            false => Lane::Reader,
-        };
-        let mut why = why.unwrap_or_else(|| ClientError::no_server(NoServer::NoPrimary));
-        let (begun, limit) = (Instant::now(), self.hold_time());
-        let bytes = self.bytes_of(request);
-        let class = request.runs();
-        self.wrote_nothing_yet();
-        let place = self.enter(metric_kind(class.kind).as_str(), lane, bytes, &why)?;
-        let _counted = Counted::new(&self.worker);
-        loop {
-            self.wrote_nothing_yet();
-            let ready = |session: &mut Session| session.candidates(request).is_ok();
-            self.turn(&place, begun, limit, &why, ready).await?;
-            place.go();
-            self.running.runs_since.set(Instant::now());
-            match self.try_servers(request, Some(&place)).await? {
-                RouteOutcome::Answered(lease) => {
-                    let monitor = &self.worker.shared.monitor;
-                    monitor.failovers().served(lease.server);
-                    return Ok(lease);
-                }
-                RouteOutcome::NotYet(answer) => why = answer,
-            }
-            place.back();
-            let rest = limit.saturating_sub(begun.elapsed());
-            if rest.is_zero() {
-                self.wrote_nothing_yet();
-                return Err(self.in_vain(self.told(&why).waited(limit)));
-            }
-            tokio::time::sleep(PAUSE.min(rest)).await;
+        rest: Option<Duration>,
+        limit: Duration,
+    ) -> Result<(), Abort> {
+        let why = why.unwrap_or_else(|| ClientError::no_server(NoServer::NoPrimary));
+        let begun = Instant::now();
+        let mut kept = waiting.take();
+        if let Some(waiting) = &mut kept {
+            waiting.place.back();
+            tokio::time::sleep(rest.unwrap_or_default()).await;
         }
+        self.wrote_nothing_yet();
+        let waiting = waiting.insert(match kept {
+            Some(waiting) => waiting,
+            None => {
+                let lane = match self.needs_primary(request) {
+                    true if self.may_do_without(request) => Lane::Either,
+                    true => Lane::Primary,
+                    false => Lane::Reader,
+                };
+                let (kind, bytes) = (request.runs().kind, self.bytes_of(request));
+                Box::new(self.enter(metric_kind(kind).as_str(), lane, bytes, &why)?)
+            }
+        });
+        let ready = |session: &mut Session| session.candidates(request).is_ok();
+        let left = limit.saturating_sub(begun.elapsed());
+        self.turn(&waiting.place, left, &why, ready).await?;
+        waiting.place.go();
+        self.running.runs_since.set(Instant::now());
+        Ok(())
+    }
+
+    /// The statement has waited for as long as it may.
+    pub(crate) fn give_up(&mut self, why: &ClientError) -> Abort {
+        self.wrote_nothing_yet();
+        self.in_vain(self.told(why).waited(self.hold_time()))
     }
 
     /// No server has the statement, or the one that had has done nothing of it: nobody's reads wait for
@@ -151,49 +156,69 @@ impl Session {
         &mut self,
         choose: impl Fn(&World) -> Option<ServerId>,
     ) -> Result<Lease, Abort> {
-        let mut place: Option<Place> = None;
-        let (begun, limit) = (Instant::now(), self.hold_time());
-        let mut why = ClientError::no_server(NoServer::NoPrimary);
-        let mut counted = None;
+        let mut waiting: Option<Waiting> = None;
+        let mut attempts = Attempts::default();
+        let mut next = attempts.begin(false, self);
         loop {
-            let server = self.worker.cluster.with_world(&choose);
-            if let Some(server) = server {
-                let state = self.image.vars.state.clone();
-                let (pool, uid) = (self.pool(server), self.handle.uid);
-                let version = self.version_on(server);
-                match pool.take(uid, &state, version).await {
-                    Ok(lease) => {
-                        self.note_version(&lease);
-                        return Ok(lease);
-                    }
-                    Err(error) => why = self.unavailable(server, error),
+            next = match next {
+                Next::Decide => {
+                    let decided = match self.worker.cluster.with_world(&choose) {
+                        Some(server) => Ok(Candidates::from_slice(&[Candidate {
+                            server,
+                            wait: false,
+                        }])),
+                        None => Err(ClientError::no_server(NoServer::NoPrimary)),
+                    };
+                    attempts.decided(decided, self)
                 }
-                if !why.passing {
+                Next::Try(Candidate { server, .. }) => {
+                    let state = self.image.vars.state.clone();
+                    let (pool, uid) = (self.pool(server), self.handle.uid);
+                    let version = self.version_on(server);
+                    match pool.take(uid, &state, version).await {
+                        Ok(lease) => {
+                            self.note_version(&lease);
+                            return Ok(lease);
+                        }
+                        Err(error) => {
+                            let why = self.unavailable(server, error);
+                            attempts.refused(why, false, self)
+                        }
+                    }
+                }
+                Next::Wait { why, rest } => {
+                    let why = why.unwrap_or_else(|| ClientError::no_server(NoServer::NoPrimary));
+                    let held = match waiting.take() {
+                        Some(held) => {
+                            held.place.back();
+                            tokio::time::sleep(rest.unwrap_or_default()).await;
+                            held
+                        }
+                        None => {
+                            self.enter(metric_kind(Kind::Set).as_str(), Lane::Primary, 0, &why)?
+                        }
+                    };
+                    let ready = |session: &mut Session| {
+                        session.worker.cluster.with_world(&choose).is_some()
+                    };
+                    self.turn(&held.place, attempts.rest(self), &why, ready)
+                        .await?;
+                    held.place.go();
+                    waiting = Some(held);
+                    attempts.in_turn()
+                }
+                Next::GiveUp(why) => {
+                    return Err(self.in_vain(self.told(&why).waited(self.hold_time())));
+                }
+                Next::TryPrimary(why) | Next::ForgoDatabase(why) | Next::Fail(why) => {
                     return Err(why.into());
                 }
-                if let Some(place) = &place {
-                    place.back();
-                    let rest = limit.saturating_sub(begun.elapsed());
-                    if rest.is_zero() {
-                        return Err(self.in_vain(self.told(&why).waited(limit)));
-                    }
-                    tokio::time::sleep(PAUSE.min(rest)).await;
-                }
+                Next::LoseTransaction | Next::End => return Err(Abort::Ended),
             }
-            let held = match place.take() {
-                Some(place) => place,
-                None => self.enter(metric_kind(Kind::Set).as_str(), Lane::Primary, 0, &why)?,
-            };
-            counted.get_or_insert_with(|| Counted::new(&self.worker));
-            let ready =
-                |session: &mut Session| session.worker.cluster.with_world(&choose).is_some();
-            self.turn(&held, begun, limit, &why, ready).await?;
-            held.go();
-            place = Some(held);
         }
     }
 
-    fn hold_time(&self) -> Duration {
+    pub(crate) fn hold_time(&self) -> Duration {
         let limit = self.worker.options().failover.hold_time;
         match self.client.target {
             Target::ReplicasOnly => limit.min(REPLICA_WAIT_MAX),
@@ -218,7 +243,7 @@ impl Session {
         lane: Lane,
         bytes: usize,
         why: &ClientError,
-    ) -> Result<Place, Abort> {
+    ) -> Result<Waiting, Abort> {
         let statement = HeldStatement {
             session: self.id,
             account: self.client.identity.account.user.clone(),
@@ -231,25 +256,26 @@ impl Session {
             Ok(place) => {
                 let monitor = &self.worker.shared.monitor;
                 monitor.failovers().count(FailoverCount::Held, None);
-                Ok(place)
+                Ok(Waiting {
+                    place,
+                    _counted: Counted::new(&self.worker),
+                })
             }
             Err(full) => Err(self.in_vain(self.told(why).no_room(&full))),
         }
     }
 
-    /// Waits until it is the place's turn and `ready` says yes.
+    /// Waits until it is the place's turn and `ready` says yes, at most for so long.
     async fn turn(
         &mut self,
         place: &Place,
-        begun: Instant,
         limit: Duration,
         why: &ClientError,
         mut ready: impl FnMut(&mut Session) -> bool,
     ) -> Result<(), Abort> {
-        let rest = limit.saturating_sub(begun.elapsed());
         let waiting = poll_fn(|cx| self.poll_turn(cx, place, &mut ready));
-        let Ok(turn) = tokio::time::timeout(rest, waiting).await else {
-            return Err(self.in_vain(self.told(why).waited(limit)));
+        let Ok(turn) = tokio::time::timeout(limit, waiting).await else {
+            return Err(self.in_vain(self.told(why).waited(self.hold_time())));
         };
         match turn {
             Turn::Ours => Ok(()),

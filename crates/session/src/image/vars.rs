@@ -57,6 +57,7 @@ impl Vars {
     /// What goes with COM_RESET_CONNECTION beside the state, which a login's replaces.
     pub(crate) fn reset(&mut self, family: Family, tracked: &str) {
         self.private.clear();
+        self.gone_databases.clear();
         self.owns_gtid = false;
         self.tracks = Tracks::new(family, tracked);
     }

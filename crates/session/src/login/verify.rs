@@ -26,9 +26,9 @@ use tracing::warn;
 use crate::error::{ClientError, observed};
 use crate::login::caller::LetIn;
 use crate::login::random_nonce;
-use crate::statement::refusals::{is_full, is_of_account};
 use crate::worker::Worker;
 use crate::worker::learnt::Base;
+use millrace_engine::refusals::is_of_account;
 
 /// One worker's questions under way.
 #[derive(Default)]
@@ -184,10 +184,10 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
                 account.forget_refusals();
             }
         }
-        let passing = matches!(&answer, Err(why) if why.passing || is_full(why));
+        let passing = matches!(&answer, Err(why) if why.passing || why.is_full());
         for waiter in waiting {
             let limit = match &answer {
-                Err(why) if is_full(why) => worker.shared.pool.wait_timeout,
+                Err(why) if why.is_full() => worker.shared.pool.wait_timeout,
                 _ => worker.options().failover.hold_time,
             };
             if !passing {
@@ -199,7 +199,7 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
                     line.waiting.borrow_mut().push(waiter);
                 }
             } else if let Err(why) = &answer {
-                let why = match is_full(why) {
+                let why = match why.is_full() {
                     true => why.clone(),
                     false => why.clone().waited(limit),
                 };
@@ -281,7 +281,7 @@ async fn ask_servers(
                     worker.shared.monitor.observe(*judge, kind);
                 }
                 let answer = ClientError::backend(error);
-                if counts(at) && !answer.passing && !is_full(&answer) {
+                if counts(at) && !answer.passing && !answer.is_full() {
                     return Err(answer);
                 }
                 // The first is the one that matters.

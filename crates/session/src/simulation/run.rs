@@ -14,8 +14,11 @@ use std::time::Duration;
 use millrace_backend::concurrency::Limit;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{CheckoutRequest, Lease};
+use millrace_engine::attempts::{Attempts, Next, Refusal, Situation};
+use millrace_engine::rerun::{AfterBreak, Broken, after_break};
 use millrace_routing::{
-    self as routing, Access, Decision, Load, SessionView, Transaction, decide, is_for_primary,
+    self as routing, Access, Candidates, Decision, Load, SessionView, Transaction, decide,
+    is_for_primary,
 };
 use millrace_topology::{
     Cause, ChangeEvent, Family, GtidSet, Millis, NoPrimary, Observation, ObservationKind, Options,
@@ -32,10 +35,8 @@ use crate::options::FailoverOptions;
 
 const SESSIONS: usize = 12;
 const TIMEOUT_MS: u64 = TIMEOUT.as_millis() as u64;
-/// Between two attempts of one that was in vain, as in `hold`.
-const PAUSE_MS: u64 = 50;
 /// A statement waits so long at most.
-const HOLD_MS: u64 = 2_000;
+const HOLD: Duration = Duration::from_millis(2_000);
 /// So many may wait at once.
 const HELD_MAX: usize = 9;
 /// So many rounds, each of them 50 ms, must do for all that waits once everything works.
@@ -100,7 +101,44 @@ struct Waiting {
     place: Place,
     number: u64,
     lane: Lane,
-    since: u64,
+}
+
+/// Why a statement was not run here: always worth a wait.
+#[derive(Debug)]
+struct NotRun;
+
+impl Refusal for NotRun {
+    fn is_passing(&self) -> bool {
+        true
+    }
+}
+
+/// A session's statement, as the engine's loop looks at it. A transaction that loses its server is over in this model.
+struct Statement {
+    age: Duration,
+    unsent: bool,
+}
+
+impl Situation for Statement {
+    fn has_replay(&self) -> bool {
+        false
+    }
+
+    fn may_ask_primary(&self) -> bool {
+        true
+    }
+
+    fn take_unsent(&mut self) -> bool {
+        std::mem::take(&mut self.unsent)
+    }
+
+    fn age(&self) -> Duration {
+        self.age
+    }
+
+    fn wait_max(&self) -> Duration {
+        HOLD
+    }
 }
 
 type Taking = Pin<Box<dyn Future<Output = Result<Lease, BackendError>>>>;
@@ -156,6 +194,11 @@ impl fmt::Debug for Pinned {
 #[derive(Debug)]
 struct Session {
     access: Access,
+    /// The loop that tries, tries again and waits: the one that ships.
+    attempts: Attempts<NotRun>,
+    begun: u64,
+    /// Connections that broke under the statement.
+    lost: u32,
     at: At,
     pinned: Option<Pinned>,
     required: GtidSet,
@@ -219,6 +262,9 @@ impl Run {
         };
         let session = |_| Session {
             access: Access::Read,
+            attempts: Attempts::default(),
+            begun: 0,
+            lost: 0,
             at: At::Idle,
             pinned: None,
             required: GtidSet::new(Family::MySql),
@@ -506,29 +552,83 @@ impl Run {
             return;
         }
         self.counts.statements += 1;
-        let session = &self.sessions[index];
-        let queues = self.held.count() > 0
-            && session.pinned.is_none()
-            && is_for_primary(&session.view(), session.access);
-        if queues {
-            self.enter(index);
-        } else {
-            self.place(index, None);
+        let held = self.held.count();
+        let session = &mut self.sessions[index];
+        let queues =
+            held > 0 && session.pinned.is_none() && is_for_primary(&session.view(), session.access);
+        session.attempts = Attempts::default();
+        (session.begun, session.lost) = (self.now, 0);
+        let next = self.tell(index, |attempts, statement| {
+            attempts.begin(queues, statement)
+        });
+        self.follow(index, next, None);
+    }
+
+    /// Tells a session's loop something, and asks what to do next.
+    fn tell(
+        &mut self,
+        index: usize,
+        tell: impl FnOnce(&mut Attempts<NotRun>, &mut Statement) -> Next<NotRun>,
+    ) -> Next<NotRun> {
+        let unsent = self.random.one_in(4);
+        let session = &mut self.sessions[index];
+        let mut statement = Statement {
+            age: Duration::from_millis(self.now - session.begun),
+            unsent,
+        };
+        tell(&mut session.attempts, &mut statement)
+    }
+
+    /// Does what the loop says.
+    fn follow(&mut self, index: usize, mut next: Next<NotRun>, waiting: Option<Waiting>) {
+        loop {
+            next = match next {
+                Next::Decide => {
+                    let decided = self.decided(index).ok_or(NotRun);
+                    self.tell(index, |attempts, statement| {
+                        attempts.decided(decided, statement)
+                    })
+                }
+                Next::Try(candidate) => {
+                    let server = candidate.server.index();
+                    return match self.sessions[index].pinned {
+                        Some(_) => self.send(index, server, None, waiting),
+                        None => self.connect(index, server, waiting),
+                    };
+                }
+                Next::Wait { rest, .. } => {
+                    return match waiting {
+                        Some(waiting) => self.back(index, waiting, rest.unwrap_or_default()),
+                        None => self.enter(index),
+                    };
+                }
+                Next::GiveUp(NotRun) => {
+                    self.counts.given_up += 1;
+                    return self.unqueue(waiting.as_ref());
+                }
+                Next::TryPrimary(_)
+                | Next::ForgoDatabase(_)
+                | Next::LoseTransaction
+                | Next::Fail(_)
+                | Next::End => panic!("{next:?} comes of nothing that this model says"),
+            }
         }
     }
 
-    /// Where the decision sends it, or into the queue.
-    fn place(&mut self, index: usize, waiting: Option<Waiting>) {
-        match self.decided(index) {
-            Some(server) if self.sessions[index].pinned.is_some() => {
-                self.send(index, server, None, waiting);
-            }
-            Some(server) => self.connect(index, server, waiting),
-            None => match waiting {
-                Some(waiting) => self.back(index, waiting),
-                None => self.enter(index),
-            },
+    /// The server tried last has not run it.
+    fn refused(&mut self, index: usize, lease: Option<Lease>, waiting: Option<Waiting>) {
+        if let Some(lease) = lease {
+            self.connections.give_back(index, lease, false);
         }
+        if self.sessions[index].pinned.is_some() {
+            self.lose(index);
+            return self.unqueue(waiting.as_ref());
+        }
+        self.counts.retried += 1;
+        let next = self.tell(index, |attempts, statement| {
+            attempts.refused(NotRun, false, statement)
+        });
+        self.follow(index, next, waiting);
     }
 
     /// As in `has_lost_role`: a primary that is drained still is one to those that are there.
@@ -592,7 +692,7 @@ impl Run {
                 if let Some(kind) = observed(&error) {
                     self.see(server, kind);
                 }
-                self.again(index, None, waiting, true);
+                self.refused(index, None, waiting);
             }
         }
     }
@@ -629,7 +729,7 @@ impl Run {
         if writes && !self.takes_writes(server) {
             self.counts.overtaken += 1;
             self.connections.give_back(index, lease, true);
-            self.again(index, None, waiting, true);
+            self.refused(index, None, waiting);
         } else {
             self.send(index, server, Some(lease), waiting);
         }
@@ -666,7 +766,7 @@ impl Run {
     }
 
     /// Asks the real decision, and checks it.
-    fn decided(&mut self, index: usize) -> Option<usize> {
+    fn decided(&mut self, index: usize) -> Option<Candidates> {
         let pinned = self.sessions[index].pinned.as_ref();
         if pinned.is_some_and(|pinned| !self.takes_writes(pinned.server)) {
             self.lose(index);
@@ -694,7 +794,7 @@ impl Run {
                 (pinned.server, 1),
                 "a pinned session stays"
             );
-            return Some(pinned.server);
+            return Some(candidates);
         }
         if is_for_primary(&view, session.access) {
             assert_eq!(self.world.primary, Some(chosen), "writes go to the primary");
@@ -715,7 +815,7 @@ impl Run {
                 assert!(serves, "reads go to what is fit: {server:?}");
             }
         }
-        Some(chosen.index())
+        Some(candidates)
     }
 
     fn enter(&mut self, index: usize) {
@@ -746,13 +846,14 @@ impl Run {
             place,
             number,
             lane,
-            since: self.now,
         });
     }
 
     /// Looks only when it was woken, as a task does: a lost wake-up is a livelock.
     fn in_queue(&mut self, index: usize, waiting: Waiting) {
-        if self.now > waiting.since + HOLD_MS {
+        let age = Duration::from_millis(self.now - self.sessions[index].begun);
+        let statement = Statement { age, unsent: false };
+        if self.sessions[index].attempts.rest(&statement).is_zero() {
             self.counts.given_up += 1;
             self.unqueue(Some(&waiting));
             return;
@@ -771,7 +872,8 @@ impl Run {
         self.in_order(&waiting);
         waiting.place.go();
         self.queue.insert(waiting.number, (waiting.lane, true));
-        self.place(index, Some(waiting));
+        let next = self.sessions[index].attempts.in_turn();
+        self.follow(index, next, Some(waiting));
     }
 
     /// All that came before it in its lane are trying, or gone.
@@ -787,10 +889,10 @@ impl Run {
         }
     }
 
-    fn back(&mut self, index: usize, waiting: Waiting) {
+    fn back(&mut self, index: usize, waiting: Waiting, rest: Duration) {
         waiting.place.back();
         self.queue.insert(waiting.number, (waiting.lane, false));
-        self.sessions[index].at = At::Pause(waiting, self.now + PAUSE_MS);
+        self.sessions[index].at = At::Pause(waiting, self.now + rest.as_millis() as u64);
     }
 
     fn unqueue(&mut self, waiting: Option<&Waiting>) {
@@ -826,19 +928,47 @@ impl Run {
         match reached {
             Reached::Yes if writes && read_only => {
                 self.see(server, ObservationKind::RefusedWrite);
-                self.again(index, lease, waiting, true);
+                self.refused(index, lease, waiting);
             }
             Reached::Yes => self.done(index, server, lease, waiting),
             Reached::Refused => {
                 self.see(server, ObservationKind::LiveError(Cause::Refused));
-                self.again(index, lease, waiting, true);
+                self.broken(index, lease, waiting, false);
             }
             Reached::Silence => {
                 self.see(server, ObservationKind::LiveError(Cause::TimedOut));
-                let unsent = self.random.one_in(2);
-                self.again(index, lease, waiting, unsent || !writes);
+                let sent = !self.random.one_in(2);
+                self.broken(index, lease, waiting, sent);
             }
         }
+    }
+
+    /// Its connection broke under it; `sent`: the server may have run it.
+    fn broken(&mut self, index: usize, lease: Option<Lease>, waiting: Option<Waiting>, sent: bool) {
+        let session = &mut self.sessions[index];
+        let follows = after_break(Broken {
+            kept: session.pinned.is_some(),
+            sent,
+            may_repeat: session.access != Access::Write,
+            undone: false,
+            lost: session.lost,
+            retries: FailoverOptions::default().retries,
+        });
+        session.lost += u32::from(sent);
+        let unknown = match follows {
+            // What is pinned is lost there.
+            AfterBreak::Leave | AfterBreak::Unsent | AfterBreak::UnlessEndedRead => {
+                return self.refused(index, lease, waiting);
+            }
+            AfterBreak::Unknown => 1,
+            AfterBreak::TooOften => 0,
+            AfterBreak::UnlessEndedSession => panic!("nothing here is undone with its connection"),
+        };
+        self.counts.unknown += unknown;
+        if let Some(lease) = lease {
+            self.connections.give_back(index, lease, false);
+        }
+        self.unqueue(waiting.as_ref());
     }
 
     fn done(
@@ -866,26 +996,5 @@ impl Run {
             }
         }
         drop(waiting);
-    }
-
-    /// It was in vain: what was provably not run is run again, what is pinned is lost, the rest is
-    /// not known.
-    fn again(&mut self, index: usize, lease: Option<Lease>, waiting: Option<Waiting>, unrun: bool) {
-        if let Some(lease) = lease {
-            self.connections.give_back(index, lease, false);
-        }
-        if self.sessions[index].pinned.is_some() {
-            self.lose(index);
-        } else if unrun {
-            self.counts.retried += 1;
-            match waiting {
-                Some(waiting) => self.back(index, waiting),
-                None => self.enter(index),
-            }
-            return;
-        } else {
-            self.counts.unknown += 1;
-        }
-        self.unqueue(waiting.as_ref());
     }
 }

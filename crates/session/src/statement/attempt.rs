@@ -13,10 +13,12 @@ use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits};
 
 use crate::error::{Abort, ClientError};
 use crate::session::{Ends, Session};
-use crate::statement::refusals::{Meaning, Refusals, meaning};
+use crate::statement::refused::Unanswered;
 use crate::statement::relay::{Plan, RelayOutcome};
 use crate::statement::request::{Main, Request, Task, Types};
 use crate::statement::setup::Setup;
+use millrace_engine::refusals::{Meaning, Refusals, meaning};
+use millrace_engine::rerun::errors_to_hold;
 
 /// What came of a statement on one server.
 pub(crate) enum AttemptOutcome {
@@ -282,7 +284,14 @@ impl Session {
             self.image.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
         let on_replica = primary.is_some_and(|primary| primary != lease.server);
         let plan = Plan {
-            hold: self.errors_to_hold(lease, request, read_only, first, on_replica),
+            hold: errors_to_hold(&Unanswered {
+                session: self,
+                lease,
+                request,
+                read_only,
+                first,
+                on_replica,
+            }),
             statement: match request.task {
                 Task::Prepare(id) => NonZeroU32::new(id),
                 _ => None,

@@ -1,33 +1,61 @@
 //! One statement, from the choice of servers to its answer: on the connection that the session keeps, on the one that
 //! the statement asks about, or on the first server that takes it; and again where none did.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_backend::pool::Lease;
+use millrace_engine::attempts::{Attempts, Next, Refusal, Situation};
 use millrace_metrics::StatementKind;
 use millrace_protocol::command::Command;
 use millrace_protocol::packet;
-use millrace_routing::{Catalogue, Reason, Target};
+use millrace_routing::{Candidate, Catalogue, Reason, Target};
 use millrace_sql::{Access, Flags, HandlerOp, Kind, Statement, classify, parts};
 use millrace_topology::ServerId;
 
 use crate::error::{Abort, ClientError};
 use crate::failover::journal::Unreplayable;
-use crate::failover::wait_queue::Place;
+use crate::failover::waiting::Waiting;
 use crate::image::last::IdBefore;
 use crate::image::sequences::asks_drawn;
 use crate::session::Session;
 use crate::statement::attempt::AttemptOutcome;
-use crate::statement::refusals::is_full;
 use crate::statement::request::{Main, Request};
 use crate::statement::rule_actions::{demands, too_slow};
 
-/// What came of trying the servers that there are.
-pub(crate) enum RouteOutcome {
-    /// One has answered.
+/// What came of trying one server.
+enum Tried {
+    /// It has answered.
     Answered(Lease),
-    /// None did, but may in a moment.
-    NotYet(ClientError),
+    /// What is to be done next.
+    Next(Next<ClientError>),
+}
+
+impl Refusal for ClientError {
+    fn is_passing(&self) -> bool {
+        self.passing
+    }
+}
+
+impl Situation for Session {
+    fn has_replay(&self) -> bool {
+        self.image.tx.replay.is_some()
+    }
+
+    fn may_ask_primary(&self) -> bool {
+        self.client.target == Target::Auto
+    }
+
+    fn take_unsent(&mut self) -> bool {
+        std::mem::take(&mut self.running.route.unsent)
+    }
+
+    fn age(&self) -> Duration {
+        self.running.begun.elapsed()
+    }
+
+    fn wait_max(&self) -> Duration {
+        self.hold_time()
+    }
 }
 
 /// Whether the request creates or changes stored code.
@@ -209,133 +237,202 @@ impl Session {
         } else if let Some(stuck) = self.is_stuck(request) {
             Box::pin(self.come_loose(stuck)).await;
         }
-        if self.must_queue(request) {
-            return Box::pin(self.hold(request, None)).await;
+        self.try_servers(request).await
+    }
+
+    /// Tries the servers that may run the request until one has answered: does what [`Attempts`] decides.
+    async fn try_servers(&mut self, request: &Request<'_>) -> Result<Lease, Abort> {
+        let mut attempts = Attempts::default();
+        let mut next = attempts.begin(self.must_queue(request), self);
+        if matches!(next, Next::Decide) {
+            let decided = self.candidates(request);
+            next = attempts.decided(decided, self);
         }
+        // An idle connection to the first server answers nearly all; what else may come is in a box.
+        if let Next::Try(candidate) = next
+            && let Some(mut lease) = self.first_idle(candidate, request)
+        {
+            let ran = self.attempt(&mut lease, request, candidate.wait).await;
+            if let Ok(AttemptOutcome::Done) = ran {
+                return Ok(lease);
+            }
+            let after = self.after_attempt(request, &mut attempts, lease, ran);
+            next = Box::pin(after).await?;
+        }
+        Box::pin(self.try_on(request, attempts, next)).await
+    }
+
+    /// An idle connection that will do as it is, on which the request runs from now on.
+    fn first_idle(&mut self, candidate: Candidate, request: &Request<'_>) -> Option<Lease> {
+        let pool = self.pool_for(candidate.server, request.class);
+        let lease = self.take_idle(candidate.server, &pool, &self.image.vars.state, request)?;
+        if self.is_unfit(&lease, request, candidate.wait) || self.handle.interrupted.get() {
+            lease.give_back();
+            return None;
+        }
+        self.runs_on(&lease, candidate.wait);
+        Some(lease)
+    }
+
+    /// The request is about to be sent on this connection. `wait`: a wait for a position goes ahead.
+    fn runs_on(&mut self, lease: &Lease, wait: bool) {
+        self.note_version(lease);
+        self.handle.on.set(Some((lease.server, lease.thread_id)));
+        (self.running.route.server, self.running.route.waited) = (Some(lease.server), wait);
+    }
+
+    /// The same from `next` on: other servers, the primary, waits.
+    async fn try_on(
+        &mut self,
+        request: &Request<'_>,
+        mut attempts: Attempts<ClientError>,
+        mut next: Next<ClientError>,
+    ) -> Result<Lease, Abort> {
+        let mut waiting: Option<Box<Waiting>> = None;
         loop {
-            match self.try_servers(request, None).await? {
-                RouteOutcome::Answered(lease) => return Ok(lease),
-                RouteOutcome::NotYet(_) if self.running.route.is_tried_anew() => {}
-                RouteOutcome::NotYet(why) => return Box::pin(self.hold(request, Some(why))).await,
+            let tried = match next {
+                Next::Decide => {
+                    let decided = self.candidates(request);
+                    Tried::Next(attempts.decided(decided, self))
+                }
+                Next::Try(candidate) => {
+                    let place = waiting.as_deref();
+                    self.try_server(request, &mut attempts, candidate, place)
+                        .await?
+                }
+                Next::TryPrimary(answer) => {
+                    self.try_primary(request, &mut attempts, answer).await?
+                }
+                Next::ForgoDatabase(why) => {
+                    let forgone = self.does_without_database(request, &why);
+                    Tried::Next(attempts.forgone(forgone, why, self))
+                }
+                Next::Wait { why, rest } => {
+                    let limit = attempts.rest(self);
+                    self.wait_in_turn(request, &mut waiting, why, rest, limit)
+                        .await?;
+                    Tried::Next(attempts.in_turn())
+                }
+                Next::GiveUp(why) => return Err(self.give_up(&why)),
+                Next::LoseTransaction => {
+                    return Err(self.lose_transaction(Unreplayable::NoServer));
+                }
+                Next::Fail(why) => return Err(why.into()),
+                Next::End => return Err(Abort::Ended),
+            };
+            next = match tried {
+                Tried::Answered(lease) => {
+                    if waiting.is_some() {
+                        self.worker.shared.monitor.failovers().served(lease.server);
+                    }
+                    return Ok(lease);
+                }
+                Tried::Next(next) => next,
+            };
+        }
+    }
+
+    /// Runs the request on one of the servers that may run it. `waiting`: its own place among the statements that
+    /// wait.
+    async fn try_server(
+        &mut self,
+        request: &Request<'_>,
+        attempts: &mut Attempts<ClientError>,
+        candidate: Candidate,
+        waiting: Option<&Waiting>,
+    ) -> Result<Tried, Abort> {
+        let server = candidate.server;
+        let pool = self.pool_for(server, request.class);
+        let state = self.image.vars.state.clone();
+        // In one expression: what has a name of its own takes room until the statement ends.
+        let mut lease = match self.take_idle(server, &pool, &state, request) {
+            Some(lease) => lease,
+            None if attempts.rearrange(|all, at| self.is_passed_by(request, &pool, all, at)) => {
+                return Ok(Tried::Next(attempts.again(self)));
+            }
+            None => match self
+                .take_lease(server, &pool, &state, request, attempts.is_last())
+                .await
+            {
+                Ok(lease) => lease,
+                // A server's word on the account's limit; who has waited for a place has waited.
+                Err(Abort::Error(why))
+                    if why.side == millrace_metrics::Side::Server
+                        && attempts
+                            .rearrange(|all, at| self.looks_further(request, &pool, all, at)) =>
+                {
+                    return Ok(Tried::Next(attempts.again(self)));
+                }
+                Err(Abort::Error(why)) if !self.was_killed() => {
+                    let late = self.may_be_late(server, &why);
+                    return Ok(Tried::Next(attempts.refused(why, late, self)));
+                }
+                Err(failure) => return Err(failure),
+            },
+        };
+        if self.is_unfit(&lease, request, candidate.wait) {
+            // Another of the same server's, or a new one.
+            self.close_unfit(lease).await;
+            return Ok(Tried::Next(attempts.again(self)));
+        }
+        if let Some(waiting) = waiting {
+            waiting.place.connected();
+        }
+        self.runs_on(&lease, candidate.wait);
+        if self.handle.interrupted.get() {
+            self.put_back(lease);
+            return Err(self.interrupted().await);
+        }
+        match self.attempt(&mut lease, request, candidate.wait).await {
+            Ok(AttemptOutcome::Done) => Ok(Tried::Answered(lease)),
+            ran => {
+                let next = self.after_attempt(request, attempts, lease, ran).await?;
+                Ok(Tried::Next(next))
             }
         }
     }
 
-    /// Tries the servers that may run the request now, in order, until one has answered. `place`: its
-    /// own among the statements that wait.
-    pub(crate) async fn try_servers(
+    /// What is done after an attempt that has not answered.
+    async fn after_attempt(
         &mut self,
         request: &Request<'_>,
-        place: Option<&Place>,
-    ) -> Result<RouteOutcome, Abort> {
-        let mut candidates = match self.candidates(request) {
-            Ok(candidates) => candidates,
-            Err(why) => return Ok(RouteOutcome::NotYet(why)),
-        };
-        let mut refusal = None;
-        let mut by_replica = false;
-        let mut at = 0;
-        while let Some(candidate) = candidates.get(at).copied() {
-            let pool = self.pool_for(candidate.server, request.class);
-            let state = self.image.vars.state.clone();
-            // In one expression: what has a name of its own takes room until the statement ends.
-            let mut lease = match self.take_idle(candidate.server, &pool, &state, request) {
-                Some(lease) => lease,
-                None if self.is_passed_by(request, &pool, &mut candidates, at) => continue,
-                None => match self
-                    .take_lease(
-                        candidate.server,
-                        &pool,
-                        &state,
-                        request,
-                        at + 1 == candidates.len(),
-                    )
-                    .await
-                {
-                    Ok(lease) => lease,
-                    // A server's word on the account's limit; who has waited for a place has waited.
-                    Err(Abort::Error(why))
-                        if why.side == millrace_metrics::Side::Server
-                            && self.looks_further(request, &pool, &mut candidates, at) =>
-                    {
-                        continue;
-                    }
-                    Err(Abort::Error(why)) if !self.was_killed() => {
-                        by_replica = self.may_be_late(candidate.server, &why);
-                        refusal = Some(why);
-                        at += 1;
-                        continue;
-                    }
-                    Err(failure) => return Err(failure),
-                },
-            };
-            if candidate.wait && self.is_deaf(&lease, request) {
-                // Another of the same server's, or a new one.
-                Box::pin(self.part_with_deaf(lease)).await;
-                continue;
+        attempts: &mut Attempts<ClientError>,
+        lease: Lease,
+        ran: Result<AttemptOutcome, Abort>,
+    ) -> Result<Next<ClientError>, Abort> {
+        let server = lease.server;
+        match ran {
+            // It was the session's own by then: its transaction had been run again there.
+            Ok(AttemptOutcome::Gone { why, sent }) => {
+                let why = self.leave(lease, request, why, sent).await?;
+                Ok(attempts.left(why, self))
             }
-            at += 1;
-            if let Some(place) = place {
-                place.connected();
-            }
-            self.note_version(&lease);
-            self.handle.on.set(Some((lease.server, lease.thread_id)));
-            (self.running.route.server, self.running.route.waited) =
-                (Some(lease.server), candidate.wait);
-            if self.handle.interrupted.get() {
+            Ok(AttemptOutcome::Lacks(answer)) => {
                 self.put_back(lease);
-                return Err(self.interrupted().await);
+                Ok(attempts.lacking(answer, self))
             }
-            match self.attempt(&mut lease, request, candidate.wait).await {
-                Ok(AttemptOutcome::Done) => return Ok(RouteOutcome::Answered(lease)),
-                // It was the session's own by then: its transaction had been run again there.
-                Ok(AttemptOutcome::Gone { why, sent }) => {
-                    let leaving = self.leave(lease, request, why, sent);
-                    return Ok(RouteOutcome::NotYet(Box::pin(leaving).await?));
+            Ok(AttemptOutcome::Elsewhere(answer)) => {
+                // The server has taken a KILL for what went ahead of the statement.
+                let killed = self.handle.tainted.get() && answer.error.code == 1317;
+                self.running.route.refused = self.running.route.refused.saturating_add(1);
+                let late = self.may_be_late(server, &answer);
+                self.put_back(lease);
+                if killed || self.handle.interrupted.get() {
+                    return Err(self.interrupted().await);
                 }
-                Ok(AttemptOutcome::Lacks(answer)) => {
-                    self.put_back(lease);
-                    return Box::pin(self.ask_primary(request, answer)).await;
+                if std::mem::take(&mut self.running.route.state_refused)
+                    && self.forgo_state(server).await
+                {
+                    return Ok(attempts.without_state());
                 }
-                Ok(AttemptOutcome::Elsewhere(answer)) => {
-                    // The server has taken a KILL for what went ahead of the statement.
-                    let killed = self.handle.tainted.get() && answer.error.code == 1317;
-                    self.running.route.refused = self.running.route.refused.saturating_add(1);
-                    by_replica = self.may_be_late(candidate.server, &answer);
-                    refusal = Some(answer);
-                    self.put_back(lease);
-                    if killed || self.handle.interrupted.get() {
-                        return Err(self.interrupted().await);
-                    }
-                    if std::mem::take(&mut self.running.route.state_refused)
-                        && Box::pin(self.forgo_state(candidate.server)).await
-                    {
-                        return Box::pin(self.try_servers(request, place)).await;
-                    }
-                }
-                Err(failure) => {
-                    self.part_after(lease);
-                    return Err(failure);
-                }
+                Ok(attempts.refused(answer, late, self))
             }
-        }
-        match refusal {
-            Some(why) if why.passing => Ok(RouteOutcome::NotYet(why)),
-            Some(why) if !by_replica && self.does_without_database(request, &why) => {
-                Box::pin(self.try_servers(request, place)).await
+            // The caller has the answer, and keeps the connection.
+            Ok(AttemptOutcome::Done) => Ok(Next::End),
+            Err(failure) => {
+                self.part_after(lease);
+                Err(failure)
             }
-            Some(why)
-                if by_replica
-                    && self.image.tx.replay.is_none()
-                    && self.client.target == Target::Auto =>
-            {
-                Box::pin(self.ask_primary(request, why)).await
-            }
-            Some(_) if self.image.tx.replay.is_some() => {
-                Err(self.lose_transaction(Unreplayable::NoServer))
-            }
-            Some(why) => Err(why.into()),
-            None => Err(Abort::Ended),
         }
     }
 
@@ -344,20 +441,21 @@ impl Session {
     pub(super) fn may_be_late(&self, server: ServerId, why: &ClientError) -> bool {
         let primary = self.worker.cluster.primary();
         why.side == millrace_metrics::Side::Server
-            && !is_full(why)
+            && !why.is_full()
             && primary.is_some_and(|primary| primary != server)
     }
 
     /// A replica may lack what the statement names: the primary's answer is the one that counts, also where it
     /// has to be waited for. Where there is no primary, the replica's is all there is.
-    async fn ask_primary(
+    async fn try_primary(
         &mut self,
         request: &Request<'_>,
+        attempts: &mut Attempts<ClientError>,
         answer: ClientError,
-    ) -> Result<RouteOutcome, Abort> {
+    ) -> Result<Tried, Abort> {
         self.running.route.refused = self.running.route.refused.saturating_add(1);
         let Some(primary) = self.worker.cluster.primary() else {
-            return Err(answer.into());
+            return Ok(Tried::Next(attempts.without_primary(answer)));
         };
         let pool = self.pool_for(primary, request.class);
         let state = self.image.vars.state.clone();
@@ -372,40 +470,32 @@ impl Session {
                 }
             };
             match taken {
-                Ok(lease) if wait && self.is_deaf(&lease, request) => {
-                    self.part_with_deaf(lease).await;
+                Ok(lease) if self.is_unfit(&lease, request, wait) => {
+                    self.close_unfit(lease).await;
                 }
                 Ok(lease) => break lease,
                 Err(Abort::Error(why)) if why.passing && !self.was_killed() => {
-                    return Ok(RouteOutcome::NotYet(why));
+                    return Ok(Tried::Next(attempts.refused(why, false, self)));
                 }
                 Err(failure) => return Err(failure),
             }
         };
-        self.note_version(&lease);
-        self.handle.on.set(Some((lease.server, lease.thread_id)));
-        (self.running.route.server, self.running.route.waited) = (Some(lease.server), wait);
+        self.runs_on(&lease, wait);
         self.running.route.reason = Some(Reason::ReplicaLacks);
         if self.handle.interrupted.get() {
             self.put_back(lease);
             return Err(self.interrupted().await);
         }
         match self.attempt(&mut lease, request, wait).await {
-            Ok(AttemptOutcome::Done) => Ok(RouteOutcome::Answered(lease)),
+            Ok(AttemptOutcome::Done) => Ok(Tried::Answered(lease)),
             Ok(AttemptOutcome::Gone { why, sent }) => {
-                let leaving = self.leave(lease, request, why, sent);
-                Ok(RouteOutcome::NotYet(leaving.await?))
+                let why = self.leave(lease, request, why, sent).await?;
+                Ok(Tried::Next(attempts.left(why, self)))
             }
+            // An error that the primary gave before the statement, while it was being prepared, counts.
             Ok(AttemptOutcome::Elsewhere(told) | AttemptOutcome::Lacks(told)) => {
                 self.put_back(lease);
-                match told.passing {
-                    true => Ok(RouteOutcome::NotYet(told)),
-                    false if self.does_without_database(request, &told) => {
-                        Box::pin(self.try_servers(request, None)).await
-                    }
-                    // An error that the primary gave before the statement, while it was being prepared, counts.
-                    false => Err(told.into()),
-                }
+                Ok(Tried::Next(attempts.refused(told, false, self)))
             }
             Err(failure) => {
                 self.part_after(lease);

@@ -17,9 +17,9 @@ use crate::image::prepared::ClientStatement;
 use crate::session::Session;
 use crate::statement::attempt::PAUSES;
 use crate::statement::gone_database::depends_on_database;
-use crate::statement::refusals::CROWDED;
 use crate::statement::request::{Main, Request, Types};
 use crate::statement::setup::Setup;
+use millrace_engine::refusals::CROWDED;
 
 impl Session {
     /// The connection's number for a prepared statement that it holds.

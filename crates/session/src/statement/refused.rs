@@ -15,11 +15,12 @@ use crate::failover::replay::commits;
 use crate::session::Session;
 use crate::statement::attempt::AttemptOutcome;
 use crate::statement::attempt::{PAUSES, is_plain_execution, opens_cursor};
-use crate::statement::ended::Stake;
-use crate::statement::refusals::{Meaning, Refusals, meaning};
 use crate::statement::relay::{Plan, RelayOutcome};
 use crate::statement::request::{Main, Request};
 use crate::statement::rule_actions::tell_server;
+use millrace_engine::ended::Stake;
+use millrace_engine::refusals::{Meaning, meaning};
+use millrace_engine::rerun::{AfterBreak, Answering, Broken, after_break};
 
 /// How long the answer of a read that was sent for nothing may take.
 const DISCARD: Duration = Duration::from_millis(20);
@@ -48,58 +49,78 @@ fn is_change(request: &Request<'_>) -> bool {
     changes && class.functions.is_empty() && request.inner.is_none()
 }
 
-impl Session {
-    /// The errors that are not for the client, because the statement can run all the same.
-    pub(super) fn errors_to_hold(
-        &self,
-        lease: &Lease,
-        request: &Request<'_>,
-        read_only: bool,
-        first: bool,
-        on_replica: bool,
-    ) -> Refusals {
-        let stale = match request.main {
-            Main::Execute { .. } if first => Refusals::STALE,
-            Main::Packet(_)
-                if request.prepares() && usize::from(self.running.route.crowded) < PAUSES.len() =>
-            {
-                Refusals::CROWDED
-            }
-            _ => Refusals::empty(),
-        };
-        let kept = self.lease_is_kept();
-        // On a listener for replicas no server would take a write: their refusal is the answer.
-        let in_vain = self.client.target == Target::ReplicasOnly && request.access == Access::Write;
-        let refused = match in_vain && !read_only {
-            true => Refusals::ENDING,
-            false => Refusals::NOT_RUN | Refusals::ENDING,
-        };
-        let moves = if kept && self.handle.pins.has_only(PinReason::Transaction) {
-            refused | self.hook_that_undoes(lease, request)
-        } else if !kept && may_repeat(request) && on_replica && self.client.target == Target::Auto {
-            let later = match request.class.kind {
-                Kind::Multi | Kind::Call => Refusals::LACKS_LATER,
-                _ => Refusals::empty(),
-            };
-            refused | Refusals::HOOK | Refusals::LACKS | later
-        } else if read_only || (!kept && may_repeat(request)) {
-            refused | Refusals::HOOK
-        } else if kept || !may_retry(request) || self.may_be_half_done(request) {
-            Refusals::empty()
-        } else if is_change(request) || self.is_undone_with_connection(request) {
-            refused | self.hook_that_undoes(lease, request)
-        } else {
-            refused & Refusals::NOT_RUN
-        };
-        let commits =
-            request.class.kind == Kind::Commit || (request.access == Access::Write && !kept);
-        let unproven = match commits {
-            true => Refusals::UNPROVEN,
-            false => Refusals::empty(),
-        };
-        moves | stale | unproven
+/// A request on its connection, as [`errors_to_hold`](millrace_engine::rerun::errors_to_hold) looks at it.
+pub(super) struct Unanswered<'a, 'r> {
+    pub(super) session: &'a Session,
+    pub(super) lease: &'a Lease,
+    pub(super) request: &'a Request<'r>,
+    pub(super) read_only: bool,
+    /// It is the first attempt on this connection.
+    pub(super) first: bool,
+    pub(super) on_replica: bool,
+}
+
+impl Answering for Unanswered<'_, '_> {
+    fn first_execution(&self) -> bool {
+        self.first && matches!(self.request.main, Main::Execute { .. })
     }
 
+    fn may_pause(&self) -> bool {
+        let pauses = usize::from(self.session.running.route.crowded) < PAUSES.len();
+        matches!(self.request.main, Main::Packet(_)) && self.request.prepares() && pauses
+    }
+
+    fn is_kept(&self) -> bool {
+        self.session.lease_is_kept()
+    }
+
+    fn keeps_transaction_only(&self) -> bool {
+        self.session.handle.pins.has_only(PinReason::Transaction)
+    }
+
+    fn writes_in_vain(&self) -> bool {
+        self.session.client.target == Target::ReplicasOnly && self.request.access == Access::Write
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn may_repeat(&self) -> bool {
+        may_repeat(self.request)
+    }
+
+    fn may_ask_primary(&self) -> bool {
+        self.on_replica && self.session.client.target == Target::Auto
+    }
+
+    fn has_several_results(&self) -> bool {
+        matches!(self.request.class.kind, Kind::Multi | Kind::Call)
+    }
+
+    fn may_retry(&self) -> bool {
+        may_retry(self.request)
+    }
+
+    fn may_be_half_done(&self) -> bool {
+        self.session.may_be_half_done(self.request)
+    }
+
+    fn is_undone(&self) -> bool {
+        is_change(self.request) || self.session.is_undone_with_connection(self.request)
+    }
+
+    fn hook_undoes(&self) -> bool {
+        self.session.hook_undoes(self.lease, self.request)
+    }
+
+    fn commits(&self) -> bool {
+        let kind = self.request.class.kind;
+        kind == Kind::Commit || (self.request.access == Access::Write && !self.is_kept())
+    }
+}
+
+impl Session {
     /// Whether a server that refuses the request may have run a part of it for good: MariaDB's bulk
     /// executions are many statements, each with a commit of its own where no transaction is open.
     fn may_be_half_done(&self, request: &Request<'_>) -> bool {
@@ -110,19 +131,16 @@ impl Session {
     }
 
     /// Whether what a plugin stops at its commit is certainly undone: no other server has heard of it.
-    fn hook_that_undoes(&self, lease: &Lease, request: &Request<'_>) -> Refusals {
+    fn hook_undoes(&self, lease: &Lease, request: &Request<'_>) -> bool {
         if request.access != Access::Write && request.class.kind != Kind::Commit {
-            return Refusals::empty();
+            return false;
         }
         let in_group = self.worker.cluster.with_world(|world| {
             let view = world.snapshot.server(lease.server);
             let report = view.and_then(|view| view.report.as_ref());
             report.is_none_or(|report| report.group.is_some())
         });
-        match in_group {
-            true => Refusals::empty(),
-            false => Refusals::HOOK,
-        }
+        !in_group
     }
 
     /// The statement was not sent: its server is not the primary any more.
@@ -251,22 +269,23 @@ impl Session {
         self.worker.cluster.observe(lease, kind);
         lease.broken = true;
         let why = ClientError::backend(error);
-        if self.lease_is_kept() {
-            return Ok(AttemptOutcome::Gone { why, sent });
-        }
-        if !sent {
-            self.count_retry(RetryKind::Unsent);
-            return Ok(AttemptOutcome::Elsewhere(why));
-        }
-        if !may_repeat(request) && !self.is_undone_with_connection(request) {
-            return Err(self.unknown_outcome());
-        }
-        if u32::from(self.running.route.lost) >= self.worker.options().failover.retries {
-            return Err(Abort::Error(why));
-        }
-        let stake = match self.is_undone_with_connection(request) {
-            true => Stake::Session,
-            false => Stake::Read(self.running.runs_since.get().elapsed()),
+        let stake = match after_break(Broken {
+            kept: self.lease_is_kept(),
+            sent,
+            may_repeat: may_repeat(request),
+            undone: self.is_undone_with_connection(request),
+            lost: self.running.route.lost.into(),
+            retries: self.worker.options().failover.retries,
+        }) {
+            AfterBreak::Leave => return Ok(AttemptOutcome::Gone { why, sent }),
+            AfterBreak::Unsent => {
+                self.count_retry(RetryKind::Unsent);
+                return Ok(AttemptOutcome::Elsewhere(why));
+            }
+            AfterBreak::Unknown => return Err(self.unknown_outcome()),
+            AfterBreak::TooOften => return Err(Abort::Error(why)),
+            AfterBreak::UnlessEndedSession => Stake::Session,
+            AfterBreak::UnlessEndedRead => Stake::Read(self.running.runs_since.get().elapsed()),
         };
         let alive = self.running.runs_since.get();
         let ended = self.was_ended(lease, request.access == Access::Write, stake, &why, alive);

@@ -110,8 +110,16 @@ impl Session {
             && (lease.deaf || self.sees_foreign(lease, request) || self.needs_reset(lease))
     }
 
+    /// Whether another connection must be had for a request that would need a reset of this one: what the reset
+    /// takes away, only a login brings back. `wait`: it waits for a position there first.
+    pub(super) fn is_unfit(&self, lease: &Lease, request: &Request<'_>, wait: bool) -> bool {
+        let lacks_login = lease.books.loses_by_reset()
+            && (self.sees_foreign(lease, request) || self.needs_reset(lease));
+        lacks_login || (wait && self.is_deaf(lease, request))
+    }
+
     /// Closes such a connection, once what sessions may still ask about is saved.
-    pub(super) async fn part_with_deaf(&mut self, mut lease: Lease) {
+    pub(super) async fn close_unfit(&mut self, mut lease: Lease) {
         // Where that fails it is closed all the same.
         let _ = self.clear_foreign(&mut lease).await;
         lease.broken = true;

@@ -20,8 +20,8 @@ use crate::error::{Abort, ClientError};
 use crate::image::vars::Tracks;
 use crate::login::error_packet;
 use crate::session::Session;
-use crate::statement::refusals::{Refusals, proves_nothing};
 use crate::statement::rule_actions::too_slow;
+use millrace_engine::refusals::{Refusals, proves_nothing};
 
 /// How an answer ended.
 pub(crate) enum RelayOutcome {

@@ -29,8 +29,6 @@ pub(crate) struct Route {
     /// A connection was closed before the statement was sent, or read by the server: there may be a
     /// better one to the same server.
     pub(crate) unsent: bool,
-    /// How often it was therefore tried anew.
-    pub(crate) anew: u8,
     /// How often its server has refused to prepare it, as it has too many.
     pub(super) crowded: u8,
     /// A server or its connection ended while a write ran: the answer, where that cannot be undone.
@@ -60,7 +58,7 @@ impl Route {
         (self.reason, self.waited) = (Some(Reason::Pinned), false);
         (self.refused, self.lost, self.crowded) = (0, 0, 0);
         (self.passed, self.patient, self.brief) = (false, false, false);
-        (self.unsent, self.anew) = (false, 0);
+        self.unsent = false;
         (self.state_refused, self.forgone) = (false, false);
         if self.ended.is_some() {
             self.ended = None;
@@ -72,14 +70,6 @@ impl Route {
         if self.directions.is_some() || directions.is_some() {
             self.directions = directions.cloned();
         }
-    }
-
-    /// Whether the statement is to be tried anew at once, as its connection was closed before it was
-    /// read; not for ever.
-    pub(super) fn is_tried_anew(&mut self) -> bool {
-        const MOST: u8 = 3;
-        self.anew += 1;
-        std::mem::take(&mut self.unsent) && self.anew <= MOST
     }
 }
 
