@@ -400,6 +400,9 @@ def circles(arrows):
 
 # --- Prose ------------------------------------------------------------------------
 
+# From how many blanks on a line is code. A comment has one more, after its slashes.
+DOCUMENT_CODE = 4
+COMMENT_CODE = 5
 BULLET = re.compile(r"^\s*([-*+]|\d+\.)\s+")
 SENTENCE_END = re.compile(r"[.!?][)*_`\"”]*(?=\s+[A-Z`*_(\[\"“0-9]|\s*$)")
 
@@ -417,8 +420,9 @@ def paragraphs_of_comments(source):
     yield text
 
 
-def blocks(lines):
-    """Paragraphs and list items of Markdown, without code, tables and headings."""
+def blocks(lines, indent):
+    """Paragraphs and list items of Markdown, without code, tables and headings. A line that
+    does not continue a paragraph is code from `indent` blanks on."""
     text, fenced = [], False
     for line in lines:
         bare = line.strip()
@@ -427,7 +431,7 @@ def blocks(lines):
             bare = ""
         elif fenced or bare.startswith(("|", "#", "<", "[!")):
             bare = ""
-        elif re.match(r"^ {5,}\S", line) and not text:
+        elif not text and not BULLET.match(line) and re.match(rf" {{{indent},}}\S", line):
             bare = ""
         elif not re.search(r"\w", bare):
             bare = ""
@@ -441,8 +445,8 @@ def blocks(lines):
         yield " ".join(text)
 
 
-def sentences(lines):
-    for block in blocks(lines):
+def sentences(lines, indent):
+    for block in blocks(lines, indent):
         block = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", block)
         block = re.sub(r"`[^`]*`", "code", block)
         block = re.sub(r"\b(e\.g|i\.e|etc|cf|vs|Nr|No)\.", r"\1", block)
@@ -502,9 +506,9 @@ def measured(ref):
     for crate in sorted({s.crate for s in sources}):
         mine = [s for s in sources if s.crate == crate]
         rings += [(crate, ring) for ring in circles(Crate(mine).arrows())]
-    comments = [x for s in sources for part in paragraphs_of_comments(s) for x in sentences(part)]
+    comments = [x for s in sources for part in paragraphs_of_comments(s) for x in sentences(part, COMMENT_CODE)]
     documents = [
-        x for p, t in sorted(files.items()) if p.endswith(".md") for x in sentences(t.split("\n"))
+        x for p, t in sorted(files.items()) if p.endswith(".md") for x in sentences(t.split("\n"), DOCUMENT_CODE)
     ]
     lengths = [n for n, _, _ in fns]
     session = [s for s in sources if s.crate in ("session", "engine")]
