@@ -447,8 +447,8 @@ def blocks(lines, indent):
 
 def sentences(lines, indent):
     for block in blocks(lines, indent):
-        block = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", block)
-        # With its marks: a sentence may begin with code.
+        # Links and code keep their marks: a sentence may begin with one.
+        block = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"[\1]", block)
         block = re.sub(r"`[^`]*`", "`code`", block)
         block = re.sub(r"\b(e\.g|i\.e|etc|cf|vs|Nr|No)\.", r"\1", block)
         start = 0
