@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Holds the documents true: every TOML block in README.md and docs/, and
 # deploy/*.toml, must be a configuration that `millrace check` accepts, and every
-# relative link must lead somewhere. Needs the release binary (or MILLRACE_BIN).
+# relative link must lead to a file and a heading. Needs the release binary (or MILLRACE_BIN).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,19 +26,10 @@ blocks_of() {
         inside { print > (out "." n ".toml") }' "$1"
 }
 
-links_of() {
-    grep -oE '\]\([^)#: ]+' "$1" | cut -c 3- || true
-}
-
 for document in "${documents[@]}"; do
     blocks_of "$document"
-    while IFS= read -r link; do
-        if [ -n "$link" ] && [ ! -e "$(dirname "$document")/$link" ]; then
-            printf 'readme: %s links to %s, which does not exist\n' "$document" "$link"
-            status=1
-        fi
-    done < <(links_of "$document")
 done
+scripts/check-links.py "${documents[@]}" || status=1
 
 for file in "$work"/*.toml deploy/*.toml; do
     [ -e "$file" ] || continue
@@ -54,6 +45,11 @@ done
 printf '[pool]\nmax_conections = 1\n' >"$work/wrong"
 if "$millrace" check "$work/wrong" >/dev/null 2>&1; then
     printf 'readme: proof failed: a misspelt key passed\n'
+    status=1
+fi
+printf '# Here\n[there](#nowhere)\n' >"$work/wrong.md"
+if scripts/check-links.py "$work/wrong.md" >/dev/null; then
+    printf 'readme: proof failed: a link to no heading passed\n'
     status=1
 fi
 exit "$status"
