@@ -1,7 +1,7 @@
 //! The way of one statement: which servers may run it ([`route_input`], [`directions`]), how it comes by a connection
 //! ([`checkout`]) and what goes ahead of it there ([`setup`]), how it is sent and its answer handed on ([`attempt`],
 //! [`relay`]), what it leaves ([`fold`], [`readback`]), and what an error or a lost connection means for it
-//! ([`refusals`], [`ended`]).
+//! ([`refused`], [`ended`]).
 
 pub(crate) mod attempt;
 pub(crate) mod checkout;

@@ -40,6 +40,16 @@ pub(crate) enum AttemptOutcome {
     },
 }
 
+/// What counts after an answer that was not for the client.
+struct AfterRelay {
+    /// A wait for a position went ahead.
+    wait: bool,
+    /// A transaction was begun for the request.
+    begins: bool,
+    /// The transaction is read only, on another server than the primary.
+    read_only: bool,
+}
+
 impl Session {
     /// Runs the request on the leased connection. A prepared statement that the server did not run
     /// because it is too old for its tables is prepared anew, once.
@@ -224,25 +234,7 @@ impl Session {
             self.begin_write(request);
         }
         let answers = setup.steps.len() + 1;
-        let bytes = match request.main {
-            Main::Packet(packet) if setup.bytes.is_empty() => packet,
-            Main::Packet(packet) => {
-                setup.bytes.extend_from_slice(packet);
-                &setup.bytes
-            }
-            Main::Execute { packet, id, types } => {
-                self.append_long_data(id, statement_id, &mut setup.bytes);
-                let at = setup.bytes.len() + packet::HEADER + 1;
-                if types != Types::LeftOut
-                    || types_told == self.types_version(id)
-                    || !self.append_with_types(id, packet, &mut setup.bytes)
-                {
-                    setup.bytes.extend_from_slice(packet);
-                }
-                setup.bytes[at..at + 4].copy_from_slice(&statement_id.to_le_bytes());
-                &setup.bytes
-            }
-        };
+        let bytes = self.bytes_to_send(request, &mut setup, statement_id, types_told);
         let sent = match lease.send_statement_now(bytes, answers) {
             Ok(sent) if sent == bytes.len() => Ok(()),
             // Boxed: the socket takes nearly all statements at once.
@@ -279,6 +271,68 @@ impl Session {
         self.worker.learnt.prove(std::mem::take(&mut setup.proofs));
         let begins = setup.begins;
         drop(setup);
+        let (plan, read_only) = self.plan_for(lease, request, first, recorded);
+        self.running.ends = Ends {
+            writes: request.access == Access::Write && !request.prepares(),
+            stays: stays_in_transaction(request.class),
+        };
+        match self.relay(lease, request.task.expect(), &plan).await? {
+            RelayOutcome::Whole => {
+                self.note_types(lease, request, types_told);
+                if recorded {
+                    self.record(lease, request);
+                }
+                Ok(AttemptOutcome::Done)
+            }
+            unanswered => {
+                let context = AfterRelay {
+                    wait,
+                    begins,
+                    read_only,
+                };
+                Box::pin(self.after_relay(lease, request, unanswered, context)).await
+            }
+        }
+    }
+
+    /// The request's packet, behind what goes ahead of it in the same write. An execution is sent under the number that
+    /// the statement has on the connection, with its parameters' types where the server does not know them.
+    fn bytes_to_send<'a>(
+        &self,
+        request: &Request<'a>,
+        setup: &'a mut Setup,
+        statement_id: u32,
+        types_told: u32,
+    ) -> &'a [u8] {
+        match request.main {
+            Main::Packet(packet) if setup.bytes.is_empty() => packet,
+            Main::Packet(packet) => {
+                setup.bytes.extend_from_slice(packet);
+                &setup.bytes
+            }
+            Main::Execute { packet, id, types } => {
+                self.append_long_data(id, statement_id, &mut setup.bytes);
+                let at = setup.bytes.len() + packet::HEADER + 1;
+                if types != Types::LeftOut
+                    || types_told == self.types_version(id)
+                    || !self.append_with_types(id, packet, &mut setup.bytes)
+                {
+                    setup.bytes.extend_from_slice(packet);
+                }
+                setup.bytes[at..at + 4].copy_from_slice(&statement_id.to_le_bytes());
+                &setup.bytes
+            }
+        }
+    }
+
+    /// How the answer is relayed; and whether the transaction is read only, on another server than the primary.
+    fn plan_for(
+        &self,
+        lease: &Lease,
+        request: &Request<'_>,
+        first: bool,
+        recorded: bool,
+    ) -> (Plan, bool) {
         let primary = self.worker.cluster.primary();
         let read_only =
             self.image.status.contains(Status::IN_TRANS_READONLY) && primary != Some(lease.server);
@@ -301,23 +355,29 @@ impl Session {
             cursor: opens_cursor(request),
             warnings: self.image.last.messages.ok_warnings,
         };
-        self.running.ends = Ends {
-            writes: request.access == Access::Write && !request.prepares(),
-            stays: stays_in_transaction(request.class),
-        };
-        match self.relay(lease, request.task.expect(), &plan).await? {
-            RelayOutcome::Whole => {
-                self.note_types(lease, request, types_told);
-                if recorded {
-                    self.record(lease, request);
-                }
-                Ok(AttemptOutcome::Done)
-            }
+        (plan, read_only)
+    }
+
+    /// The client has no answer: another attempt here, another server, or its error.
+    async fn after_relay(
+        &mut self,
+        lease: &mut Lease,
+        request: &Request<'_>,
+        relayed: RelayOutcome,
+        context: AfterRelay,
+    ) -> Result<AttemptOutcome, Abort> {
+        let AfterRelay {
+            wait,
+            begins,
+            read_only,
+        } = context;
+        match relayed {
+            RelayOutcome::Whole => Ok(AttemptOutcome::Done),
             RelayOutcome::Held(error) if Refusals::STALE.has(&error) => {
-                Box::pin(self.attempt_anew(lease, request, wait)).await
+                self.attempt_anew(lease, request, wait).await
             }
             RelayOutcome::Held(error) if Refusals::CROWDED.has(&error) => {
-                Box::pin(self.attempt_crowded(lease, request, wait)).await
+                self.attempt_crowded(lease, request, wait).await
             }
             // A replica refuses the write before it looks at the transaction.
             RelayOutcome::Held(error) if read_only && meaning(&error) == Meaning::NotRun => {
@@ -346,8 +406,8 @@ impl Session {
                     return Err(Abort::Ended);
                 }
                 let error = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
-                let breaking = self.broken(request, lease, BackendError::Io(error), true);
-                Box::pin(breaking).await
+                self.broken(request, lease, BackendError::Io(error), true)
+                    .await
             }
         }
     }

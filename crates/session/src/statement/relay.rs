@@ -70,6 +70,51 @@ fn put_column_count(out: &mut Vec<u8>, packet: &[u8]) {
     out.push(1);
 }
 
+/// What of a connection's buffer is understood and not yet with the client. What is rewritten stands in a buffer of its
+/// own; nearly all answers need none.
+#[derive(Debug, Default)]
+struct Window {
+    /// Bytes before it are forwarded or rewritten.
+    start: usize,
+    /// Bytes before it are understood.
+    at: usize,
+    /// What goes to the client before the bytes from `start` on.
+    out: Vec<u8>,
+}
+
+impl Window {
+    /// Bytes that wait for the client.
+    fn len(&self) -> usize {
+        self.at - self.start + self.out.len()
+    }
+
+    /// Nothing of the answer was rewritten or sent.
+    fn is_whole(&self) -> bool {
+        self.start == 0 && self.out.is_empty()
+    }
+
+    /// What is understood so far goes before what is about to be written into `out`.
+    fn take(&mut self, buffer: &[u8]) {
+        self.out.extend_from_slice(&buffer[self.start..self.at]);
+        self.start = self.at;
+    }
+
+    /// The client does not get the next `len` bytes as they are.
+    fn leave_out(&mut self, len: usize) {
+        self.at += len;
+        self.start = self.at;
+    }
+
+    /// What waits for the client.
+    fn bytes<'a>(&'a mut self, buffer: &'a [u8]) -> &'a [u8] {
+        if self.out.is_empty() {
+            return &buffer[self.start..self.at];
+        }
+        self.take(buffer);
+        &self.out
+    }
+}
+
 impl Session {
     /// Relays one answer from the leased connection to the client.
     pub(crate) async fn relay(
@@ -78,119 +123,38 @@ impl Session {
         expect: Expect,
         plan: &Plan,
     ) -> Result<RelayOutcome, Abort> {
-        let mut tracker = Tracker::new(expect, lease.capabilities);
+        let mut tracker = self.tracker(lease, expect, plan);
         self.running.outcome.clear();
-        let mut out = Vec::new();
-        // Servers are never asked to leave definitions out: which of them a client still has right
-        // cannot be known when its statements run on several connections.
-        let cached = Capabilities::CACHE_METADATA;
-        if self.client.capabilities.contains(cached) && !lease.capabilities.contains(cached) {
-            tracker = tracker.showing_counts();
-        }
-        if plan.cursor {
-            tracker = tracker.opening_cursor();
-        }
-        // Bytes before `start` are forwarded or rewritten; bytes before `at` are understood.
-        let (mut start, mut at) = (0, 0);
+        let mut window = Window::default();
         loop {
-            match tracker.next(&lease.buffer[at..]) {
+            match tracker.next(&lease.buffer[window.at..]) {
                 Event::Pass(len) => {
                     if plan.sums {
-                        self.running.outcome.sum.add(&lease.buffer[at..at + len]);
+                        let passed = &lease.buffer[window.at..window.at + len];
+                        self.running.outcome.sum.add(passed);
                     }
-                    at += len;
+                    window.at += len;
                 }
                 Event::ColumnCount { len } => {
+                    let packet = &lease.buffer[window.at..window.at + len];
                     if plan.sums {
-                        self.running.outcome.sum.add(&lease.buffer[at..at + len]);
+                        self.running.outcome.sum.add(packet);
                     }
-                    out.extend_from_slice(&lease.buffer[start..at]);
-                    put_column_count(&mut out, &lease.buffer[at..at + len]);
-                    at += len;
-                    start = at;
+                    window.take(&lease.buffer);
+                    put_column_count(&mut window.out, packet);
+                    window.leave_out(len);
                 }
                 Event::Ok { len, .. } => {
-                    // What an error left to be told is of what Millrace tracks.
-                    let bare = !std::mem::take(&mut lease.erred);
-                    let rewrite = self.note_ok(lease, at, len);
-                    if let Some(count) = plan.warnings {
-                        let capabilities = lease.capabilities;
-                        put_warnings(&mut lease.buffer[at..at + len], capabilities, count);
+                    if !self.relay_ok(lease, plan, &mut window, len) {
+                        return self.lost(lease);
                     }
-                    if self.running.ends.writes || lease.in_transaction() {
-                        self.note_end(lease);
-                    }
-                    if rewrite && !plan.discard {
-                        out.extend_from_slice(&lease.buffer[start..at]);
-                        let packet = &lease.buffer[at..at + len];
-                        let (server, client) = (lease.capabilities, self.client.capabilities);
-                        let tracks = &self.image.vars.tracks;
-                        let kept = |change: &Change<'_>| tracks.keeps(change);
-                        let again = self.is_another_transaction(lease);
-                        let told = |status| told_status(status, lease.family, bare, again);
-                        if rewrite_ok(&mut out, packet, server, client, kept, told).is_err() {
-                            lease.broken = true;
-                            return self.lost();
-                        }
-                        start = at + len;
-                    }
-                    at += len;
                 }
-                Event::Eof { len, .. } => {
-                    if let Ok((status, warnings)) = parse_eof(&lease.buffer[at + HEADER..at + len])
-                    {
-                        self.running.outcome.status = status;
-                        self.running.outcome.has_status = true;
-                        self.running.outcome.warnings = warnings;
-                        self.running.outcome.ended_ok = false;
-                        if status.contains(Status::SESSION_STATE_CHANGED) {
-                            self.running.outcome.end_marked = true;
-                            // MariaDB sets the flag for no reason (observed).
-                            self.running.outcome.state_changed |=
-                                lease.family == millrace_sql::Family::MySql;
-                            let capabilities = lease.capabilities;
-                            clear_state_flag(&mut lease.buffer[at..at + len], capabilities);
-                        }
-                    }
-                    at += len;
-                }
+                Event::Eof { len, .. } => self.relay_eof(lease, &mut window, len),
                 Event::Err { len } => {
-                    lease.erred = true;
-                    let parsed = ErrPacket::parse(&lease.buffer[at + HEADER..at + len])
-                        .map(|error| Box::new(server_error(&error)));
-                    let Ok(error) = parsed else {
-                        lease.broken = true;
-                        return self.lost();
-                    };
-                    let first = !self.running.outcome.forwarded && start == 0 && out.is_empty();
-                    if first && at == 0 && !tracker.has_begun() && lease.is_unasked() {
-                        (lease.broken, lease.closed_before) = (true, true);
-                        return Ok(RelayOutcome::Unasked(error));
+                    let begun = tracker.has_begun();
+                    if let Some(ended) = self.relay_error(lease, plan, &mut window, len, begun) {
+                        return ended;
                     }
-                    // What may be asked elsewhere may also have answered in part, as long as none of
-                    // it was shown.
-                    let held = (first
-                        || (!self.running.outcome.forwarded
-                            && plan.hold.contains(Refusals::LACKS)))
-                        && plan.hold.has(&error);
-                    if held {
-                        lease.buffer.drain(..at + len);
-                        lease.answered();
-                        // It was refused before it had changed anything.
-                        lease.settle();
-                        return Ok(RelayOutcome::Held(error));
-                    }
-                    let error = match self.in_place_of(&error, plan) {
-                        Some(other) => {
-                            out.extend_from_slice(&lease.buffer[start..at]);
-                            error_packet(&other).encode(&mut out, lease.buffer[at + 3]);
-                            start = at + len;
-                            Box::new(other.error.clone())
-                        }
-                        None => error,
-                    };
-                    self.running.outcome.error = Some(error);
-                    at += len;
                 }
                 Event::PrepareOk {
                     len,
@@ -201,19 +165,19 @@ impl Session {
                 } => {
                     self.running.outcome.warnings = warnings;
                     if let Some(number) = plan.statement {
-                        let field = at + HEADER + 1;
+                        let field = window.at + HEADER + 1;
                         lease.buffer[field..field + 4].copy_from_slice(&number.get().to_le_bytes());
                     }
                     self.running.outcome.prepared = Some((id, columns, params));
-                    at += len;
+                    window.at += len;
                 }
                 Event::LocalInfile { len } => {
-                    at += len;
-                    out.extend_from_slice(&lease.buffer[start..at]);
-                    lease.buffer.drain(..at);
-                    (start, at) = (0, 0);
-                    self.send(&out).await?;
-                    out.clear();
+                    window.at += len;
+                    window.take(&lease.buffer);
+                    lease.buffer.drain(..window.at);
+                    (window.start, window.at) = (0, 0);
+                    self.send(&window.out).await?;
+                    window.out.clear();
                     self.running.outcome.forwarded = true;
                     if Box::pin(self.upload(lease)).await.is_err() {
                         lease.broken = true;
@@ -225,73 +189,173 @@ impl Session {
                 Event::Progress { len }
                     if self.client.capabilities.contains(Capabilities::PROGRESS) =>
                 {
-                    at += len;
+                    window.at += len;
                 }
                 Event::Progress { len } => {
-                    out.extend_from_slice(&lease.buffer[start..at]);
-                    at += len;
-                    start = at;
+                    window.take(&lease.buffer);
+                    window.leave_out(len);
                 }
                 Event::NeedMore
-                    if plan.hold.contains(Refusals::LACKS_LATER)
-                        && at - start + out.len() < TOGETHER_MAX =>
+                    if plan.hold.contains(Refusals::LACKS_LATER) && window.len() < TOGETHER_MAX =>
                 {
                     if self.fill(lease).await?.is_err() {
-                        lease.broken = true;
-                        return self.lost();
+                        return self.lost(lease);
                     }
                 }
                 Event::NeedMore => {
-                    if !plan.discard && (start < at || !out.is_empty()) {
+                    if !plan.discard && window.len() > 0 {
                         self.running.outcome.forwarded = true;
-                        let sent = if out.is_empty() {
-                            self.send(&lease.buffer[start..at]).await
-                        } else {
-                            out.extend_from_slice(&lease.buffer[start..at]);
-                            self.send(&out).await
-                        };
-                        out.clear();
-                        if let Err(failure) = sent {
+                        if let Err(failure) = self.send(window.bytes(&lease.buffer)).await {
                             // The rest of the answer is of no use to anyone.
                             lease.broken = true;
                             return Err(failure);
                         }
+                        window.out.clear();
                     }
-                    lease.buffer.drain(..at);
-                    (start, at) = (0, 0);
+                    lease.buffer.drain(..window.at);
+                    (window.start, window.at) = (0, 0);
                     if self.fill(lease).await?.is_err() {
-                        lease.broken = true;
-                        return self.lost();
+                        return self.lost(lease);
                     }
                 }
-                Event::Malformed => {
-                    lease.broken = true;
-                    return self.lost();
-                }
+                Event::Malformed => return self.lost(lease),
                 Event::Done => break,
             }
         }
         self.running.outcome.rows = tracker.rows();
         self.running.outcome.result_sets = tracker.result_sets();
-        if !plan.discard && (start < at || !out.is_empty()) {
+        if !plan.discard && window.len() > 0 {
             self.running.outcome.forwarded = true;
-            let last = if out.is_empty() {
-                &lease.buffer[start..at]
-            } else {
-                out.extend_from_slice(&lease.buffer[start..at]);
-                &out[..]
-            };
+            let last = window.bytes(&lease.buffer);
             if !self.send_now(last)? {
                 self.send(last).await?;
             }
         }
-        lease.buffer.drain(..at);
+        lease.buffer.drain(..window.at);
         lease.answered();
         lease.leave_room();
         if self.running.outcome.has_status {
             lease.status = self.running.outcome.status;
         }
         Ok(RelayOutcome::Whole)
+    }
+
+    /// Follows the answer.
+    fn tracker(&self, lease: &Lease, expect: Expect, plan: &Plan) -> Tracker {
+        let mut tracker = Tracker::new(expect, lease.capabilities);
+        // Servers are never asked to leave definitions out: which of them a client still has right
+        // cannot be known when its statements run on several connections.
+        let cached = Capabilities::CACHE_METADATA;
+        if self.client.capabilities.contains(cached) && !lease.capabilities.contains(cached) {
+            tracker = tracker.showing_counts();
+        }
+        if plan.cursor {
+            tracker = tracker.opening_cursor();
+        }
+        tracker
+    }
+
+    /// An OK packet, of `len` bytes; false where it cannot be read.
+    fn relay_ok(
+        &mut self,
+        lease: &mut Lease,
+        plan: &Plan,
+        window: &mut Window,
+        len: usize,
+    ) -> bool {
+        let at = window.at;
+        // What an error left to be told is of what Millrace tracks.
+        let bare = !std::mem::take(&mut lease.erred);
+        let rewrite = self.note_ok(lease, at, len);
+        if let Some(count) = plan.warnings {
+            let capabilities = lease.capabilities;
+            put_warnings(&mut lease.buffer[at..at + len], capabilities, count);
+        }
+        if self.running.ends.writes || lease.in_transaction() {
+            self.note_end(lease);
+        }
+        if !rewrite || plan.discard {
+            window.at += len;
+            return true;
+        }
+        window.take(&lease.buffer);
+        let packet = &lease.buffer[at..at + len];
+        let (server, client) = (lease.capabilities, self.client.capabilities);
+        let tracks = &self.image.vars.tracks;
+        let kept = |change: &Change<'_>| tracks.keeps(change);
+        let again = self.is_another_transaction(lease);
+        let told = |status| told_status(status, lease.family, bare, again);
+        let rewritten = rewrite_ok(&mut window.out, packet, server, client, kept, told);
+        window.leave_out(len);
+        rewritten.is_ok()
+    }
+
+    /// An EOF packet, of `len` bytes.
+    fn relay_eof(&mut self, lease: &mut Lease, window: &mut Window, len: usize) {
+        let at = window.at;
+        window.at += len;
+        let Ok((status, warnings)) = parse_eof(&lease.buffer[at + HEADER..at + len]) else {
+            return;
+        };
+        self.running.outcome.status = status;
+        self.running.outcome.has_status = true;
+        self.running.outcome.warnings = warnings;
+        self.running.outcome.ended_ok = false;
+        if status.contains(Status::SESSION_STATE_CHANGED) {
+            self.running.outcome.end_marked = true;
+            // MariaDB sets the flag for no reason (observed).
+            self.running.outcome.state_changed |= lease.family == millrace_sql::Family::MySql;
+            let capabilities = lease.capabilities;
+            clear_state_flag(&mut lease.buffer[at..at + len], capabilities);
+        }
+    }
+
+    /// An error packet, of `len` bytes. Answers what ends the relay with it; else it is for the client. `begun`: a part
+    /// of the answer came before it.
+    fn relay_error(
+        &mut self,
+        lease: &mut Lease,
+        plan: &Plan,
+        window: &mut Window,
+        len: usize,
+        begun: bool,
+    ) -> Option<Result<RelayOutcome, Abort>> {
+        let at = window.at;
+        lease.erred = true;
+        let parsed = ErrPacket::parse(&lease.buffer[at + HEADER..at + len])
+            .map(|error| Box::new(server_error(&error)));
+        let Ok(error) = parsed else {
+            return Some(self.lost(lease));
+        };
+        let unshown = !self.running.outcome.forwarded;
+        let first = unshown && window.is_whole();
+        if first && at == 0 && !begun && lease.is_unasked() {
+            (lease.broken, lease.closed_before) = (true, true);
+            return Some(Ok(RelayOutcome::Unasked(error)));
+        }
+        // What may be asked elsewhere may also have answered in part, as long as none of it was shown.
+        let may_hold = first || (unshown && plan.hold.contains(Refusals::LACKS));
+        if may_hold && plan.hold.has(&error) {
+            lease.buffer.drain(..at + len);
+            lease.answered();
+            // It was refused before it had changed anything.
+            lease.settle();
+            return Some(Ok(RelayOutcome::Held(error)));
+        }
+        let error = match self.in_place_of(&error, plan) {
+            Some(other) => {
+                window.take(&lease.buffer);
+                error_packet(&other).encode(&mut window.out, lease.buffer[at + 3]);
+                window.leave_out(len);
+                Box::new(other.error.clone())
+            }
+            None => {
+                window.at += len;
+                error
+            }
+        };
+        self.running.outcome.error = Some(error);
+        None
     }
 
     /// The answer under way says that a transaction is open, as did the one before, and that something was
@@ -315,7 +379,9 @@ impl Session {
         }
     }
 
-    fn lost(&self) -> Result<RelayOutcome, Abort> {
+    /// The server's end, or what it sent cannot be read.
+    fn lost(&self, lease: &mut Lease) -> Result<RelayOutcome, Abort> {
+        lease.broken = true;
         if self.running.outcome.forwarded {
             // As without Millrace: the connection breaks in the middle of the answer.
             Err(Abort::Client(io::ErrorKind::ConnectionAborted.into()))
