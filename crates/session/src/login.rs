@@ -453,6 +453,7 @@ async fn greet<'a>(
         held_back: Vec::new(),
         sequence: sequence.wrapping_add(1),
         nonce: greeting.nonce,
+        was_wrong: false,
         is_native: false,
         address: caller.address,
         caller: Rc::new(caller),

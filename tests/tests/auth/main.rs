@@ -26,7 +26,7 @@ use crate::refused::{
     refusals, require_ssl,
 };
 use crate::rotated::{attempts_are_left, servers_key, sessions_go_on, two_passwords};
-use crate::secrecy::{no_secret_gets_out, slowed_down};
+use crate::secrecy::{guesses_count, no_secret_gets_out, slowed_down};
 use crate::server_tls::{old_servers, server_tls_modes};
 use crate::unlearnt::{configured, refuses_to_show};
 
@@ -93,6 +93,7 @@ async fn accounts(release: Release) -> anyhow::Result<()> {
     checks.run("parsec", pluggable::parsec(&ground)).await;
     checks.run("configured", configured(&ground)).await;
     checks.run("slowed down", slowed_down(&ground)).await;
+    checks.run("guesses count", guesses_count(&ground)).await;
     checks
         .run("no secret gets out", no_secret_gets_out(&ground))
         .await;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use millrace_sandbox::Family;
+use millrace_sandbox::{APP, Family};
 use millrace_tests::harness::Launch;
 use millrace_tests::wire::{Connection, Login, Target};
 
@@ -141,6 +141,81 @@ pub(crate) async fn slowed_down(ground: &Ground) -> anyhow::Result<()> {
             last = started.elapsed();
         }
         ensure!(last >= DELAY, "the third guess took {last:?}");
+    }
+    Ok(())
+}
+
+/// Where a server locks an account after wrong passwords, those count that were tried through Millrace, however.
+pub(crate) async fn guesses_count(ground: &Ground) -> anyhow::Result<()> {
+    let limit = "SET GLOBAL max_password_errors";
+    if ground.family == Family::MariaDb {
+        ground.everywhere(&format!("{limit}=3")).await?;
+    }
+    let counted = guess(ground).await;
+    if ground.family == Family::MariaDb {
+        ground.everywhere(&format!("{limit}=DEFAULT")).await?;
+    }
+    counted
+}
+
+async fn guess(ground: &Ground) -> anyhow::Result<()> {
+    let wrong = ground.secret("lock-but-wrong-77");
+    for (number, plugin) in ground.plugins().into_iter().enumerate() {
+        for (way, by_change, shows) in [
+            ("logins", false, true),
+            ("shy", false, false),
+            ("changes", true, true),
+            ("shychanges", true, false),
+        ] {
+            let mut codes = Vec::new();
+            for side in ["direct", "through"] {
+                let name = format!("lock_{way}{number}_{}", &side[..1]);
+                ground.account(&name, plugin, "lock-right-5c").await?;
+                if ground.family == Family::MySql {
+                    let limits = "FAILED_LOGIN_ATTEMPTS 3 PASSWORD_LOCK_TIME 1";
+                    ground
+                        .primary(&[format!("ALTER USER '{name}'@'%' {limits}")])
+                        .await?;
+                }
+                let to_side = |login: Login| match side {
+                    "direct" => ground.direct(&login),
+                    _ => login,
+                };
+                let right = ground.through(&name, "lock-right-5c", Way::Plain);
+                Connection::open(&to_side(right.clone()))
+                    .await?
+                    .quit()
+                    .await;
+                for _ in 0..3 {
+                    if by_change {
+                        let app = ground.through(APP.user, APP.password, Way::Plain);
+                        let mut session = to_side(app);
+                        session.shows_password = true;
+                        let mut session = Connection::open(&session).await?;
+                        session.login.shows_password = shows;
+                        let reply = session.change_user(&name, &wrong, "", 45).await;
+                        ensure!(
+                            reply.err().is_some() || reply.broken().is_some(),
+                            "it changed"
+                        );
+                    } else {
+                        let mut bad =
+                            to_side(ground.through(&name, "lock-but-wrong-77", Way::Plain));
+                        bad.shows_password = shows;
+                        let tried = Connection::try_open(&bad).await;
+                        ensure!(
+                            !matches!(tried, Ok((Some(_), _))),
+                            "{plugin}, {way}: let in"
+                        );
+                    }
+                }
+                // Where the client leaves, the server hears of it a moment later.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                let (_, reply) = Connection::try_open(&ground.direct(&right)).await?;
+                codes.push(reply.err().map(|err| err.code));
+            }
+            ensure!(codes[0] == codes[1], "{plugin}, {way}: {codes:?}");
+        }
     }
     Ok(())
 }

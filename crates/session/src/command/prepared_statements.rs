@@ -608,6 +608,7 @@ impl Session {
             held_back: Vec::new(),
             sequence: 1,
             nonce: self.client.identity.nonce,
+            was_wrong: false,
             is_native: false,
             address,
             caller,

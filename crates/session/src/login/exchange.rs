@@ -49,6 +49,8 @@ pub(crate) struct LoginExchange<'a> {
     /// The number of the next packet to the client.
     pub(crate) sequence: u8,
     pub(crate) nonce: [u8; 20],
+    /// A proof was checked here, and is none of the account's known passwords.
+    pub(crate) was_wrong: bool,
     /// The client has proved itself by mysql_native_password.
     pub(crate) is_native: bool,
     pub(crate) address: Option<IpAddr>,
@@ -132,6 +134,26 @@ impl LoginExchange<'_> {
     /// Checks the credentials against what is known, else has the client show its password and asks a
     /// server.
     pub(crate) async fn prove(&mut self, credentials: &Credentials) -> std::io::Result<Proof> {
+        self.was_wrong = false;
+        let proof = self.prove_by_any(credentials).await;
+        // Who hears that a proof was wrong has made a guess. A server counts it, also where nothing more is shown.
+        let is_counted = match &proof {
+            Err(_) => false,
+            // What the client answers goes to a server, but not within a session.
+            Ok(Proof::Relay) => !credentials.used_up,
+            Ok(Proof::Denied(answer)) => answer.side == Side::Server,
+            Ok(Proof::Account(_) | Proof::Own(_)) => true,
+        };
+        if self.was_wrong && !is_counted {
+            let accounts = &self.worker.shared.accounts;
+            accounts.failed(self.address, self.worker.options());
+            let guess = Secret::new(random_nonce().to_vec());
+            self.try_password(credentials, guess).await;
+        }
+        proof
+    }
+
+    async fn prove_by_any(&mut self, credentials: &Credentials) -> std::io::Result<Proof> {
         if self.has_no_question(credentials).await {
             return Ok(Proof::Relay);
         }
@@ -169,6 +191,7 @@ impl LoginExchange<'_> {
         if let Some(answer) = self.misshapen(credentials, &plugin, &response).await {
             return Ok(Proof::Denied(answer));
         }
+        self.was_wrong = !known.is_empty();
         for account in known {
             let proved = match plugin {
                 Plugin::NativePassword => account.proves_native(&response, &self.nonce),
