@@ -180,6 +180,10 @@ impl Session {
         let over = match request.class.kind {
             Kind::Rollback => plain,
             Kind::Commit => plain && replay.journal.has_nothing_to_commit(),
+            // It ends the transaction before it does anything.
+            Kind::Ddl if flags.contains(Flags::IMPLICIT_COMMIT) => {
+                replay.journal.has_nothing_to_commit()
+            }
             _ => false,
         };
         if over {

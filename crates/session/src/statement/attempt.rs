@@ -224,7 +224,7 @@ impl Session {
         }
         if writes && !request.prepares() {
             // Much may have been waited for since the server was chosen.
-            let gone = self.has_lost_role(lease.server, request.access == Access::Write);
+            let gone = self.has_lost_role(lease.server, self.needs_primary_kept(request));
             if gone {
                 lease.broken |= !setup.steps.is_empty();
                 return Ok(self.left_behind());

@@ -232,6 +232,11 @@ impl Session {
         }
         // A transaction that was begun for it must not come to anybody else.
         lease.broken |= begins;
+        if std::mem::take(&mut self.running.route.prepare_refused) {
+            // What was to be executed was not there.
+            lease.settle();
+            return Ok(AttemptOutcome::Elsewhere(answer));
+        }
         if self.lease_is_kept() {
             // The connection is not what its record says.
             return match answer.passing {

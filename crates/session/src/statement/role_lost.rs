@@ -5,8 +5,9 @@ use std::io;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_metrics::PinReason;
+use millrace_protocol::Status;
 use millrace_routing::{NoServer, Target};
-use millrace_sql::Access;
+use millrace_sql::{Access, Traits};
 use millrace_topology::{NoPrimary, ServerId, Snapshot};
 
 use crate::error::ClientError;
@@ -24,9 +25,16 @@ impl Session {
         if let Some(ended) = self.reason_it_ended(lease) {
             return Some(ended);
         }
-        let writes = request.access == Access::Write;
-        self.has_lost_role(lease.server, writes)
+        self.has_lost_role(lease.server, self.needs_primary_kept(request))
             .then(|| ClientError::no_server(NoServer::NoPrimary))
+    }
+
+    /// Whether the kept connection must be to the primary for this request. In a transaction that only reads a change
+    /// is refused anywhere, and the transaction goes on.
+    pub(super) fn needs_primary_kept(&self, request: &Request<'_>) -> bool {
+        let is_refused = self.image.status.contains(Status::IN_TRANS_READONLY)
+            && request.runs().is(Traits::CHANGES_ROWS);
+        request.access == Access::Write && !is_refused
     }
 
     /// What is made of a connection that has ended, by its server's own word where there is one.

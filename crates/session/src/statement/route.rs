@@ -37,6 +37,8 @@ pub(crate) struct Route {
     pub(super) state_refused: bool,
     /// The state whose database a server has just refused.
     pub(super) database_refused: Option<Rc<SessionState>>,
+    /// It has just refused to prepare what the statement executes.
+    pub(super) prepare_refused: bool,
     /// What it refuses was found out.
     pub(super) forgone: bool,
     pub(crate) directions: Option<Rc<Directions>>,
@@ -59,7 +61,7 @@ impl Route {
         (self.refused, self.lost, self.crowded) = (0, 0, 0);
         (self.passed, self.patient, self.brief) = (false, false, false);
         self.unsent = false;
-        (self.state_refused, self.forgone) = (false, false);
+        (self.state_refused, self.forgone, self.prepare_refused) = (false, false, false);
         if self.ended.is_some() {
             self.ended = None;
         }

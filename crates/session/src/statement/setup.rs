@@ -34,6 +34,9 @@ pub(crate) enum Step {
     Database(Rc<SessionState>),
     /// A PREPARE of the session's, which may compile no more: that is told to whoever executes it.
     Named,
+    /// The PREPARE of the statement that the request executes. Where it compiles no more, that is the request's error,
+    /// and the connection is as it was.
+    Executed,
     /// SHOW WARNINGS for the session that used the connection before.
     SaveWarnings(Rc<Handle>, u64),
     /// LAST_INSERT_ID() and FOUND_ROWS() for that session.
@@ -413,7 +416,7 @@ impl Session {
             self.apply_state(lease, &context, setup);
             lease.frame_query(&mut setup.bytes, &text);
             setup.steps.push(match wanted {
-                true => Step::Plain(Expect::Query),
+                true => Step::Executed,
                 false => Step::Named,
             });
         }
@@ -489,10 +492,12 @@ impl Session {
         match self.run_steps(lease, setup).await {
             Ok(()) => Ok(Ok(())),
             Err(error) => {
-                // The connection's state is not what its record says.
-                lease.broken = true;
+                let is_own = std::mem::take(&mut self.running.route.prepare_refused);
+                // Else the connection's state is not what its record says.
+                lease.broken |= !is_own;
                 let answer = ClientError::backend(error);
                 match answer.side {
+                    _ if is_own => Ok(Err(answer)),
                     _ if answer.passing => Ok(Err(answer)),
                     _ if self.lease_is_kept() => Err(Abort::Fatal(answer)),
                     // Another connection may do, or the session is without it from now on.
@@ -516,8 +521,17 @@ impl Session {
         lease.send(&setup.bytes, setup.steps.len()).await?;
         setup.bytes.clear();
         setup.doubtful = false;
+        let mut refused = None;
         for step in std::mem::take(&mut setup.steps) {
-            self.settle_step(lease, step).await?;
+            let is_executed = matches!(step, Step::Executed);
+            match self.settle_step(lease, step).await {
+                Ok(()) => {}
+                Err(error @ BackendError::Server(_)) if is_executed => refused = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(error) = refused {
+            return Err(error);
         }
         self.worker.learnt.prove(std::mem::take(&mut setup.proofs));
         Ok(())
@@ -528,9 +542,9 @@ impl Session {
         lease: &mut Lease,
         step: Step,
     ) -> Result<(), ClientError> {
-        let is_wait = matches!(step, Step::Wait(_));
+        let leaves_state = matches!(step, Step::Wait(_) | Step::Executed);
         self.settle_step(lease, step).await.map_err(|error| {
-            if !is_wait {
+            if !leaves_state {
                 // The connection's state is not what its record says.
                 lease.broken = true;
             }
@@ -564,6 +578,14 @@ impl Session {
                 Err(BackendError::Server(_)) => lease.books.doubt_variables(),
                 answer => drop(answer?),
             },
+            Step::Executed => {
+                let answer = lease.read_answer(Expect::Query).await;
+                if let Err(BackendError::Server(_)) = answer {
+                    lease.books.doubt_variables();
+                    self.running.route.prepare_refused = true;
+                }
+                answer?;
+            }
             Step::SaveWarnings(owner, seq) => {
                 let rows = Box::pin(lease.read_rows()).await?;
                 owner.saved.keep(seq).warnings = Some(warnings(rows));
