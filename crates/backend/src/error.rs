@@ -20,6 +20,8 @@ pub enum BackendError {
     Timeout(&'static str),
     /// A pool's limit. The text names the option.
     Limit(String),
+    /// The server refuses the monitor's account, by which others are judged.
+    MonitorRefused(ServerError),
 }
 
 impl BackendError {
@@ -34,6 +36,7 @@ impl BackendError {
             BackendError::Tls(what) => BackendError::Tls(what.clone()),
             BackendError::Timeout(what) => BackendError::Timeout(what),
             BackendError::Limit(what) => BackendError::Limit(what.clone()),
+            BackendError::MonitorRefused(error) => BackendError::MonitorRefused(error.clone()),
         }
     }
 }
@@ -47,6 +50,9 @@ impl fmt::Display for BackendError {
             BackendError::Tls(what) => write!(f, "TLS: {what}"),
             BackendError::Timeout(what) => write!(f, "no answer within {what}"),
             BackendError::Limit(what) => f.write_str(what),
+            BackendError::MonitorRefused(error) => {
+                write!(f, "the server refuses the monitor's account: {error}")
+            }
         }
     }
 }

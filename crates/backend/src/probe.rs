@@ -91,9 +91,10 @@ pub(crate) fn cause(error: &BackendError) -> Cause {
             1047 | 1053 | 3032 => Cause::ShuttingDown,
             _ => Cause::Denied,
         },
-        BackendError::Protocol(_) | BackendError::Tls(_) | BackendError::Limit(_) => {
-            Cause::Protocol
-        }
+        BackendError::Protocol(_)
+        | BackendError::Tls(_)
+        | BackendError::Limit(_)
+        | BackendError::MonitorRefused(_) => Cause::Protocol,
     }
 }
 

@@ -235,6 +235,13 @@ impl ClientError {
                 b"08004",
                 format!("Millrace: {what}"),
             ),
+            BackendError::MonitorRefused(_) => Self::proxy(
+                ErrorClass::NoServer,
+                1105,
+                b"HY000",
+                "Millrace: the servers refuse the account of [monitor], by which logins are judged; see \
+                 Millrace's log",
+            ),
             BackendError::Timeout(what) => {
                 let text = format!(
                     "Got timeout reading communication packets (Millrace: no answer within {what})"

@@ -95,6 +95,9 @@ async fn accounts(release: Release) -> anyhow::Result<()> {
     checks.run("slowed down", slowed_down(&ground)).await;
     checks.run("guesses count", guesses_count(&ground)).await;
     checks
+        .run("monitor refused", refused::monitor_refused(&ground))
+        .await;
+    checks
         .run("no secret gets out", no_secret_gets_out(&ground))
         .await;
     server_tls_modes(&mut checks, &ground.cluster).await;

@@ -1,7 +1,9 @@
 //! Logins that are refused, and accounts that change while they are in use.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, ensure};
-use millrace_sandbox::Family;
+use millrace_sandbox::{Family, MONITOR};
 use millrace_tests::wire::{Connection, Login, cap};
 
 use crate::ground::{CATCH_UP, Ground, Seen, Way, answer};
@@ -302,5 +304,58 @@ pub(crate) async fn max_user_connections(ground: &Ground) -> anyhow::Result<()> 
         let mut last = Connection::open(&login).await.context("after they left")?;
         last.expect("INSERT INTO few_c VALUES (2)").await?;
     }
+    Ok(())
+}
+
+/// Where the servers refuse the monitor's account, those come in who came in before; nobody is told a word of the
+/// monitor's account.
+pub(crate) async fn monitor_refused(ground: &Ground) -> anyhow::Result<()> {
+    let plugin = ground.plugins()[0];
+    for name in ["known_before", "unknown_before"] {
+        ground.account(name, plugin, "before-and-after-4d").await?;
+    }
+    let known = ground.through("known_before", "before-and-after-4d", Way::Tls);
+    let unknown = ground.through("unknown_before", "before-and-after-4d", Way::Tls);
+    // Each worker asks for itself.
+    for _ in 0..8 {
+        Connection::open(&known).await?.quit().await;
+    }
+    let monitor = format!("ALTER USER '{}'@'%' ACCOUNT", MONITOR.user);
+    ground.primary(&[format!("{monitor} LOCK")]).await?;
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let checked = while_refused(ground, &known, &unknown).await;
+    ground.primary(&[format!("{monitor} UNLOCK")]).await?;
+    checked?;
+    ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    ground.good("unlocked", &unknown).await?.quit().await;
+    Ok(())
+}
+
+async fn while_refused(ground: &Ground, known: &Login, unknown: &Login) -> anyhow::Result<()> {
+    for turn in 0..8 {
+        let session = Connection::open(known).await;
+        session
+            .with_context(|| format!("turn {turn}"))?
+            .quit()
+            .await;
+    }
+    let mut wrong = known.clone();
+    wrong.password = ground.secret("before-but-wrong-9e");
+    let seen = Seen::of(&wrong).await?;
+    ensure!(seen.code() == Some(1045), "{seen:?}");
+    // A wrong password takes nothing away from the others.
+    Connection::open(known).await?.quit().await;
+    let began = Instant::now();
+    let (_, reply) = Connection::try_open(unknown).await?;
+    let err = reply.err().context("let in unjudged")?;
+    let text = err.message.clone();
+    ensure!(err.code == 1105 && text.contains("[monitor]"), "{err:?}");
+    ensure!(!text.contains(MONITOR.user), "{text}");
+    ensure!(
+        began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What a worker has learnt from servers and need not ask again: what logins begin with, accounts' rows, which
 //! states servers take, how they name collations. All of it is bounded, and learnt again where it was forgotten.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -13,8 +13,10 @@ use millrace_backend::fresh::Version;
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::state::{self, SessionState, States, Value};
 use millrace_backend::user_rows::{Name, UserRows};
+use millrace_engine::refusals::is_full;
 use millrace_sql::Statement;
 use millrace_topology::ServerId;
+use tracing::warn;
 
 use crate::worker::Shared;
 
@@ -24,8 +26,21 @@ type NameOn = (ServerId, Box<[u8]>, u8);
 /// Who reads a server's account rows; when the last one had no answer, and why.
 type Reading = tokio::sync::Mutex<Option<(Instant, BackendError)>>;
 
-/// The account rows of a name, where they can be read, and when they were.
-type RowsOfName = (Option<UserRows>, Instant);
+/// The account rows of a name, as they were read.
+struct RowsOfName {
+    /// None where they cannot be read.
+    rows: Option<UserRows>,
+    read: Instant,
+    /// They may have changed since: they only count where they cannot be read again.
+    is_old: bool,
+}
+
+/// For so long rows count that cannot be read again, because the server refuses the monitor's account. Only its own
+/// restrictions (hosts, REQUIRE) are then judged by old rows: the server judges the password all the same.
+const OLD_ROWS: Duration = Duration::from_secs(3600);
+
+/// How often the log is told so.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// For so many accounts and collations.
 const BASES_MAX: usize = 10_000;
@@ -95,6 +110,7 @@ pub(crate) struct Learnt {
     bases: RefCell<HashMap<(u64, u8, bool), Base>>,
     /// The servers' account rows by name, and when they were read.
     user_rows: RefCell<HashMap<NameOn, RowsOfName>>,
+    told_refused: Cell<Option<Instant>>,
     /// Who holds it reads them.
     reading_rows: RefCell<HashMap<ServerId, Rc<Reading>>>,
     /// What the last login began with, and the base that came of: the next is likely the same.
@@ -110,7 +126,9 @@ impl Learnt {
     /// They are read anew when they are next asked for.
     pub(crate) fn forget_user_rows(&self, server: ServerId, user: &[u8]) {
         let mut known = self.user_rows.borrow_mut();
-        known.retain(|(of, name, _), _| *of != server || **name != *user);
+        for ((of, name, _), row) in known.iter_mut() {
+            row.is_old |= *of == server && **name == *user;
+        }
     }
 
     /// The rows of a server's account table for a name, as they were a moment ago. None where they
@@ -135,8 +153,14 @@ impl Learnt {
         let key = (facts.id, Box::from(name.user), collation);
         let known = || {
             let known = self.user_rows.borrow();
-            let (rows, since) = known.get(&key)?;
-            (since.elapsed() < MOMENT).then(|| rows.clone())
+            let row = known.get(&key)?;
+            (!row.is_old && row.read.elapsed() < MOMENT).then(|| row.rows.clone())
+        };
+        let old = |refused: &BackendError| {
+            let known = self.user_rows.borrow();
+            let row = known.get(&key)?;
+            let is_refused = matches!(refused, BackendError::MonitorRefused(_));
+            (is_refused && row.read.elapsed() < OLD_ROWS).then(|| row.rows.clone())
         };
         if let Some(rows) = known() {
             return Ok(rows);
@@ -150,17 +174,31 @@ impl Learnt {
         if let Some(rows) = known() {
             return Ok(rows);
         }
-        if let Some((at, error)) = &*failed
-            && *at >= came
-        {
-            return Err(error.shared());
+        if let Some((at, error)) = &*failed {
+            if let Some(rows) = old(error).filter(|_| at.elapsed() < MOMENT) {
+                return Ok(rows);
+            }
+            if *at >= came {
+                return Err(error.shared());
+            }
         }
         let network = &shared.network;
         let rows = match shared.monitor.user_rows(facts, name, network).await {
             Ok(rows) => rows,
             Err(error) => {
+                let error = match error {
+                    // What is passing, and no word on the account.
+                    BackendError::Server(error) if error.code == 1053 || is_full(&error) => {
+                        BackendError::Server(error)
+                    }
+                    BackendError::Server(error) => BackendError::MonitorRefused(error),
+                    other => other,
+                };
+                if matches!(error, BackendError::MonitorRefused(_)) {
+                    self.tell_refused(facts, &error);
+                }
                 *failed = Some((Instant::now(), error.shared()));
-                return Err(error);
+                return old(&error).ok_or(error);
             }
         };
         *failed = None;
@@ -168,8 +206,26 @@ impl Learnt {
         if remembered.len() >= REMEMBERED_MAX {
             remembered.clear();
         }
-        remembered.insert(key, (rows.clone(), Instant::now()));
+        let row = RowsOfName {
+            rows: rows.clone(),
+            read: Instant::now(),
+            is_old: false,
+        };
+        remembered.insert(key, row);
         Ok(rows)
+    }
+
+    fn tell_refused(&self, facts: &ServerFacts, error: &BackendError) {
+        let told = self.told_refused.get();
+        if told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+            return;
+        }
+        self.told_refused.set(Some(Instant::now()));
+        warn!(
+            server = %facts.address,
+            %error,
+            "logins are judged by accounts as they were read before, for an hour at most; correct [monitor]"
+        );
     }
 
     /// What a new connection of this account starts with, by the handshake's collation and its flag
