@@ -50,6 +50,7 @@ impl Session {
             long_data: Vec::new(),
             bad_long_data: false,
             cursor: false,
+            answered: false,
         };
         self.image.statements.add(id, statement);
         self.send(&out).await

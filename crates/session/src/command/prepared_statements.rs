@@ -122,6 +122,7 @@ impl Session {
                         long_data: Vec::new(),
                         bad_long_data: false,
                         cursor: false,
+                        answered: false,
                     };
                     if shared {
                         let unused = self.worker.prepared.share_statement(&mut statement);
@@ -218,7 +219,8 @@ impl Session {
             }
         }
         let wants_cursor = execute.wants_cursor() && class.kind != Kind::Call;
-        if wants_cursor && std::mem::take(&mut statement.shared) {
+        let anew = std::mem::take(&mut statement.answered);
+        if anew || (wants_cursor && std::mem::take(&mut statement.shared)) {
             // A statement has one cursor only.
             statement.uid = self.worker.prepared.next_statement_uid();
         }
@@ -233,7 +235,8 @@ impl Session {
             return killed;
         }
         if self.lease.is_none() && self.image.tx.replay.is_none() && is_about_last(&class) {
-            return Box::pin(self.execute_about_last(packet, id, types)).await;
+            let executing = self.execute_about_last((packet, id, types), wants_cursor);
+            return Box::pin(executing).await;
         }
         // A cursor keeps its connection, which must then take whatever comes next.
         let access = match self.access(&class, &text) {
@@ -274,9 +277,8 @@ impl Session {
     /// and it is prepared with the answers in place of the questions.
     async fn execute_about_last(
         &mut self,
-        packet: &[u8],
-        id: u32,
-        types: Types,
+        (packet, id, types): (&[u8], u32, Types),
+        wants_cursor: bool,
     ) -> Result<(), Abort> {
         let Some(asking) = self.image.statements.get(id) else {
             return Err(Abort::Ended);
@@ -291,7 +293,10 @@ impl Session {
                 return Ok(());
             }
         }
-        let access = self.access(&class, &text);
+        let access = match self.access(&class, &text) {
+            access if wants_cursor => access.max(Access::PrimaryRead),
+            access => access,
+        };
         let asked = Request::prepared(Task::Execute, (packet, id, types), &class, access);
         let answered = self.with_known_answers(&asked, &text)?;
         let text: Rc<[u8]> = answered.map_or(text, Into::into);
@@ -301,18 +306,20 @@ impl Session {
         refusal(directions.as_deref())?;
         let uid = self.worker.prepared.next_statement_uid();
         self.image.statements.add_temporary(id, uid, &text, &class);
-        // Its rows are sent whole: a cursor would be another statement's than the client's.
-        let mut packet = packet.to_vec();
-        if let Some(flags) = packet.get_mut(packet::HEADER + 5) {
-            *flags &= !7;
-        }
-        let what = (&*packet, TEMPORARY, types);
+        let what = (packet, TEMPORARY, types);
         let asked = Request::prepared(Task::Execute, what, &class, access).directed(directions);
         let begun = std::time::Instant::now();
         let ran = self.run_somewhere(&asked).await;
         self.image.statements.remove(TEMPORARY);
         let mut lease = ran?;
-        if let Some(held) = lease.prepared.remove(uid) {
+        let opened = wants_cursor && self.running.outcome.status.contains(Status::CURSOR_EXISTS);
+        if opened && let Some(statement) = self.image.statements.get_mut(id) {
+            // The client fetches from the one that has the answers.
+            statement.uid = uid;
+            (statement.shared, statement.unused) = (false, None);
+            (statement.cursor, statement.answered) = (true, true);
+            self.pin(PinReason::Cursor);
+        } else if let Some(held) = lease.prepared.remove(uid) {
             lease.close_statement(held).await;
         }
         let server = lease.server;

@@ -33,6 +33,8 @@ pub(crate) struct ClientStatement {
     pub(crate) bad_long_data: bool,
     /// A cursor is open on the leased connection.
     pub(crate) cursor: bool,
+    /// What the cursor is open on had answers in place of its questions: the next execution asks anew.
+    pub(crate) answered: bool,
 }
 
 /// What makes two clients' statements one: to be told apart by nothing that a server looks at.
@@ -152,6 +154,7 @@ impl Statements {
             long_data: std::mem::take(&mut asking.long_data),
             bad_long_data: false,
             cursor: false,
+            answered: false,
         };
         self.add(TEMPORARY, copy);
     }
