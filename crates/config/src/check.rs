@@ -7,7 +7,7 @@ use millrace_topology::ConfiguredRole;
 use millrace_backend::tls::ServerTlsMode;
 use millrace_session::ListenerTls;
 
-use crate::{Address, Config, ConfigError, DiscoveryMode, Place};
+use crate::{Address, ClientCertificates, Config, ConfigError, DiscoveryMode, Place};
 
 /// What a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -192,6 +192,11 @@ impl Check<'_> {
             let what = "`keep` of [tls] is for a certificate that is made: there is none where `cert` is given";
             self.error(Item::Tls, what, None);
         }
+        if tls.client_certificates == Some(ClientCertificates::Required) && tls.ca.is_none() {
+            let what = "client_certificates = \"required\" of [tls] needs `ca`: without it no client is asked";
+            let hint = "name in `ca` the authority that signs clients' certificates";
+            self.error(Item::Tls, what, Some(hint));
+        }
         let tls = &self.config.server_tls;
         if tls.cert.is_some() != tls.key.is_some() {
             let what = "`cert` and `key` of [server_tls] belong together";
@@ -233,6 +238,14 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push(
             "[server_tls] names a `ca`, but only the modes \"verify_ca\" and \"verify_identity\" \
              use it"
+                .into(),
+        );
+    }
+    if config.tls.client_certificates == Some(ClientCertificates::Optional)
+        && config.tls.ca.is_none()
+    {
+        warnings.push(
+            "[tls] has client_certificates = \"optional\", but no `ca`: no client is asked for a certificate"
                 .into(),
         );
     }

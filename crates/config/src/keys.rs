@@ -319,9 +319,10 @@ fn tls() -> Vec<Key<'static, Config>> {
         key!(Config: "ca", tls.ca, readable(),
             "Clients must show a certificate that one of these authorities signed, PEM.")
             .example("clients-ca.pem"),
-        key!(Config: "client_certificates", tls.client_certificates, Choice(CERTIFICATES),
+        key!(Config: "client_certificates", tls.client_certificates, Maybe(Choice(CERTIFICATES)),
             "With `ca`: whether every client that uses TLS must show a certificate, or only one whose account \
-             asks for it."),
+             asks for it. Without this key, every client.")
+            .example("optional"),
         key!(Config: "rsa_key", tls.rsa_key, readable(),
             "The servers' private RSA key, PEM, for clients that were given the public one. Without it a key \
              is made at start.")

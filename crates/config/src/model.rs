@@ -194,9 +194,9 @@ pub struct ClientTls {
     pub keep: Option<PathBuf>,
     /// `ca`: clients must show a certificate that one of these authorities signed.
     pub ca: Option<PathBuf>,
-    /// `client_certificates`: with `ca`, whether every client that uses TLS must show one (`"required"`,
-    /// the default), or only one whose account asks for it (`"optional"`).
-    pub client_certificates: ClientCertificates,
+    /// `client_certificates`: with `ca`, whether every client that uses TLS must show one (`"required"`),
+    /// or only one whose account asks for it (`"optional"`). None: every client. Not `"required"` without `ca`.
+    pub client_certificates: Option<ClientCertificates>,
     /// `rsa_key`: the servers' private RSA key (`private_key.pem`), PEM, for clients that were given the
     /// public one. None: a key is made at start.
     pub rsa_key: Option<PathBuf>,
@@ -205,10 +205,9 @@ pub struct ClientTls {
 }
 
 /// Which clients must show a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificates {
     /// All that use TLS.
-    #[default]
     Required,
     /// Those whose account asks for it.
     Optional,

@@ -52,8 +52,8 @@ fn acceptor_with(
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             let verifier = match tls.client_certificates {
-                ClientCertificates::Required => verifier,
-                ClientCertificates::Optional => verifier.allow_unauthenticated(),
+                None | Some(ClientCertificates::Required) => verifier,
+                Some(ClientCertificates::Optional) => verifier.allow_unauthenticated(),
             };
             builder.with_client_cert_verifier(verifier.build()?)
         }

@@ -117,6 +117,11 @@ fn each_mistake_is_named_with_its_place_and_a_way_out() {
             "`keep` of [tls] is for a certificate that is made: there is none where `cert` is given at m.toml:5",
         ),
         (
+            "[tls]\nclient_certificates = \"required\"",
+            "client_certificates = \"required\" of [tls] needs `ca`: without it no client is asked at m.toml:5; \
+             name in `ca` the authority that signs clients' certificates",
+        ),
+        (
             "[server_tls]\nmode = \"verify_ca\"",
             "this `mode` of [server_tls] needs `ca` at m.toml:5",
         ),
@@ -487,7 +492,7 @@ timeout = "17s"
             key: Some("/keys/k.pem".into()),
             keep: None,
             ca: pem("ca"),
-            client_certificates: ClientCertificates::Optional,
+            client_certificates: Some(ClientCertificates::Optional),
             rsa_key: pem("rsa"),
             required: true,
         },
@@ -713,6 +718,7 @@ fn is_default_shown(line: &str) -> bool {
         "cert =",
         "key =",
         "ca =",
+        "client_certificates =",
         "keep =",
         "rsa_key =",
         "zone =",
@@ -1020,6 +1026,18 @@ fn operators_from_elsewhere_are_warned_about() {
     assert!(warnings("listen = \"[::1]:9\"").is_empty());
     assert!(warnings("listen = \"*:9\"\ntls = \"required\"").is_empty());
     assert_eq!(warnings("listen = \"*:9\"").len(), 1);
+}
+
+#[test]
+fn clients_that_nobody_asks_for_certificates_are_warned_about() {
+    let warnings = |lines: &str| load(&format!("{SMALL}[tls]\n{lines}")).unwrap().warnings;
+    let ca = "ca = \"ca.pem\"\n";
+    assert!(warnings(ca).is_empty());
+    for which in ["required", "optional"] {
+        let which = format!("client_certificates = \"{which}\"\n");
+        assert!(warnings(&format!("{ca}{which}")).is_empty());
+    }
+    assert_eq!(warnings("client_certificates = \"optional\"").len(), 1);
 }
 
 #[test]
