@@ -8,7 +8,7 @@ use millrace_sandbox::{Cluster, ClusterSpec, skip_unless};
 use millrace_tests::differential::script::Family;
 use millrace_tests::harness::{self, ProxyOptions, Stage};
 use millrace_tests::netns;
-use millrace_tests::wire::{Connection, Login, Target, com};
+use millrace_tests::wire::{Connection, Expect, Login, Target, com};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -269,6 +269,55 @@ async fn gone_while_it_waits(family: Family) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A client of a Unix socket that sends no more, and waits for its answer, gets it; one that closed it is gone.
+async fn half_closed(family: Family) -> anyhow::Result<()> {
+    let socket = std::env::temp_dir().join(format!("millrace-half-{}", std::process::id()));
+    let options = ProxyOptions {
+        workers: Some(1),
+        extra: format!("[[listen]]\naddress = \"{}\"\n", socket.display()),
+        ..ProxyOptions::default()
+    };
+    let stage = Stage::start(family, 0, &options).await?;
+    let mut control = admin(&stage, 0).await?;
+    control.expect("CREATE TABLE app.half (a INT)").await?;
+    let direct = Target::Unix(stage.cluster.primary().socket);
+    let slow = b"SELECT IF(SLEEP(4), 0, 'slept')";
+    for target in [direct, Target::Unix(socket.clone())] {
+        let mut client = Connection::open(&app(&target)).await?;
+        client.expect("BEGIN").await?;
+        client.expect("INSERT INTO half VALUES (1)").await?;
+        client.send(com::QUERY, slow).await?;
+        client.send_no_more().await?;
+        let reply = client.read_reply(Expect::Results { binary: false }).await;
+        ensure!(
+            reply.scalar().as_deref() == Some("slept"),
+            "{target:?}: {:?}",
+            reply.render()
+        );
+        // Then it is gone, and its transaction with it.
+        let begun = Instant::now();
+        control.expect("LOCK TABLES app.half WRITE").await?;
+        let took = begun.elapsed();
+        ensure!(took < Duration::from_secs(2), "locked for {took:?}");
+        let reply = control.expect("SELECT COUNT(*) FROM app.half").await?;
+        ensure!(reply.scalar().as_deref() == Some("0"), "not rolled back");
+        control.expect("UNLOCK TABLES").await?;
+    }
+    let mut client = Connection::open(&app(&Target::Unix(socket))).await?;
+    client.expect("BEGIN").await?;
+    client.expect("INSERT INTO half VALUES (1)").await?;
+    client.send(com::QUERY, slow).await?;
+    drop(client);
+    pause(300).await;
+    let begun = Instant::now();
+    let proxy = stage.proxy.as_ref().context("no proxy")?;
+    while !proxy.metrics().await?.contains("millrace_clients 0\n") {
+        ensure!(begun.elapsed() < Duration::from_millis(3500), "still there");
+        pause(100).await;
+    }
+    Ok(())
+}
+
 /// A DBA finds Millrace's connections by their attributes.
 async fn attributes(family: Family) -> anyhow::Result<()> {
     let mut spec = ClusterSpec::new(family);
@@ -469,6 +518,7 @@ checks! {
     transactions_ended_by_wait_timeout: idle_transaction;
     clients_that_speak_something_else: strangers;
     clients_gone_while_they_wait: gone_while_it_waits;
+    clients_that_send_no_more: half_closed;
     connection_attributes: attributes;
 }
 

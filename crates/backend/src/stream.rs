@@ -105,18 +105,22 @@ impl Plain {
         let _ = self.try_io(Interest::READABLE, |_| Err::<(), _>(Errno::WOULDBLOCK));
     }
 
-    /// Whether the peer has closed its side, or is given up, as far as the socket has already said; never
-    /// waits.
+    /// Whether the peer is gone, or is given up, as far as the socket has already said; never waits.
+    ///
+    /// A Unix socket tells a peer that has closed it from one that only sends no more and waits for its
+    /// answer. Over TCP both are a FIN, and count as gone: hardly a client does the latter.
     pub fn peer_closed(&self, cx: &mut Context<'_>) -> bool {
-        let interest = Interest::READABLE;
         let ready = match self {
-            Plain::Tcp(stream) => pin!(stream.ready(interest)).poll(cx),
-            Plain::Unix(stream) => pin!(stream.ready(interest)).poll(cx),
+            Plain::Tcp(stream) => pin!(stream.ready(Interest::READABLE)).poll(cx),
+            Plain::Unix(stream) => {
+                pin!(stream.ready(Interest::READABLE | Interest::WRITABLE)).poll(cx)
+            }
         };
-        match ready {
-            Poll::Ready(Ok(ready)) => ready.is_read_closed(),
-            Poll::Ready(Err(_)) => true,
-            Poll::Pending => false,
+        match (ready, self) {
+            (Poll::Ready(Ok(ready)), Plain::Tcp(_)) => ready.is_read_closed(),
+            (Poll::Ready(Ok(ready)), Plain::Unix(_)) => ready.is_write_closed(),
+            (Poll::Ready(Err(_)), _) => true,
+            (Poll::Pending, _) => false,
         }
     }
 
@@ -410,5 +414,44 @@ impl Stream {
             Plain::Tcp(stream) => stream.readable().await,
             Plain::Unix(stream) => stream.readable().await,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn is_gone(plain: &Plain) -> bool {
+        // What the system has to say of the socket is heard meanwhile.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        poll_fn(|cx| Poll::Ready(plain.peer_closed(cx))).await
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_only_sends_no_more_is_there_at_a_unix_socket() {
+        let (mut peer, own) = UnixStream::pair().unwrap();
+        let own = Plain::from(own);
+        assert!(!is_gone(&own).await);
+        peer.write_all(b"unread").await.unwrap();
+        peer.shutdown().await.unwrap();
+        assert!(!is_gone(&own).await);
+        drop(peer);
+        assert!(is_gone(&own).await);
+    }
+
+    #[tokio::test]
+    async fn over_tcp_it_counts_as_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let mut peer = TcpStream::connect(at).await.unwrap();
+        let own = Plain::from(listener.accept().await.unwrap().0);
+        assert!(!is_gone(&own).await);
+        peer.shutdown().await.unwrap();
+        assert!(is_gone(&own).await);
     }
 }

@@ -324,6 +324,11 @@ impl Connection {
         out
     }
 
+    /// Shuts the sending side: the peer reads the end, and can still answer.
+    pub async fn send_no_more(&mut self) -> io::Result<()> {
+        self.frames.shut().await
+    }
+
     /// Sends a command; its reply is read later.
     pub async fn send(&mut self, command: u8, body: &[u8]) -> io::Result<()> {
         let payload = self.payload(command, body);

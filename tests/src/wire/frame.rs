@@ -77,6 +77,10 @@ impl Frames {
         self.io
     }
 
+    pub(crate) async fn shut(&mut self) -> io::Result<()> {
+        self.io.shutdown().await
+    }
+
     pub(crate) fn start_compression(&mut self, compression: Compression) {
         self.compression = Some(compression);
     }
