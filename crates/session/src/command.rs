@@ -393,7 +393,7 @@ impl Session {
     /// A query that may need more than a server.
     async fn odd_query(&mut self, request: &Request<'_>, query: Query<'_>) -> Result<(), Abort> {
         if asks_own_number(request.class)
-            && let Some(text) = with_connection_id(query.text, self.id)
+            && let Some(text) = with_connection_id(self.image.family, query.text, self.id)
         {
             let directions = request.directions.clone();
             return self

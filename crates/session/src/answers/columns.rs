@@ -1,29 +1,40 @@
 //! Names of columns in whose expressions answers took the place of questions: the server names a column after
 //! its text, and shall go on naming it after what the client wrote. Pure.
 
-/// The select list of a statement, read token by token beside what is written in its place.
-#[derive(Debug, Default)]
+use millrace_sql::Family;
+
+/// The select lists of a statement, read token by token beside what is written in its place.
+#[derive(Debug)]
 pub(crate) struct Columns {
-    /// The statement's first word was seen.
-    begun: bool,
-    /// The tokens are those of the statement's own select list.
-    in_list: bool,
+    family: Family,
+    /// Parentheses that are open.
     depth: usize,
+    /// The lists that are being read, each inside a column of the one before it.
+    lists: Vec<List>,
+}
+
+/// A select list as far as it was read.
+#[derive(Debug)]
+struct List {
+    /// The parentheses around its SELECT.
+    depth: usize,
+    /// It has had a comma.
+    goes_on: bool,
+    /// In one of the columns before this one something was replaced.
+    replaced: bool,
     column: Column,
 }
 
 /// One column as far as it was read.
 #[derive(Debug, Default)]
 struct Column {
-    /// Where it begins in the client's text.
+    /// Where its name begins in the client's text.
     start: Option<usize>,
     /// Behind its last token: in the client's text, and in what is written.
     end: (usize, usize),
     replaced: bool,
-    /// It has a name, or what the server makes of its text is not certain.
+    /// The client gave it a name.
     named: bool,
-    /// Its last token is a comment.
-    commented: bool,
     /// Its last token ends an operand; a word behind it would be a name.
     operand: bool,
     /// The last token was such a word.
@@ -36,7 +47,7 @@ pub(crate) enum Token {
     /// A word as it is, or a quoted name or string.
     Word,
     /// An answer in a question's place.
-    ClientError,
+    Answer,
     /// A sign.
     Sign(u8),
     Comment,
@@ -64,7 +75,7 @@ const MODIFIERS: [&str; 11] = [
 ];
 
 /// Words that end a select list.
-const CLAUSES: [&str; 12] = [
+const CLAUSES: [&str; 13] = [
     "except",
     "for",
     "from",
@@ -73,6 +84,7 @@ const CLAUSES: [&str; 12] = [
     "intersect",
     "into",
     "limit",
+    "lock",
     "order",
     "procedure",
     "union",
@@ -89,6 +101,14 @@ fn is_one_of(word: &[u8], words: &[&str]) -> bool {
 }
 
 impl Columns {
+    pub(crate) fn new(family: Family) -> Columns {
+        Columns {
+            family,
+            depth: 0,
+            lists: Vec::new(),
+        }
+    }
+
     /// Takes in the token at `at` of `text`, `length` long, before it is written to the end of `out`; what
     /// names the column before it is written first.
     pub(crate) fn before(
@@ -99,22 +119,18 @@ impl Columns {
         token: Token,
         out: &mut Vec<u8>,
     ) {
-        if !self.in_list {
-            // Comments may stand before the statement.
-            if !self.begun && token != Token::Comment {
-                self.begun = true;
-                self.in_list = text[at..at + length].eq_ignore_ascii_case(b"select");
-            }
+        let Some(list) = self.lists.last_mut().filter(|it| it.depth == self.depth) else {
             return;
-        }
-        let ends = match token {
-            Token::Sign(b',' | b';') => self.depth == 0,
-            Token::Word => self.depth == 0 && is_one_of(&text[at..at + length], &CLAUSES),
-            _ => false,
         };
-        if ends {
-            self.finish(text, out);
-            self.in_list = token == Token::Sign(b',');
+        match token {
+            Token::Sign(b',') => {
+                list.goes_on = true;
+                list.replaced |= list.column.replaced;
+                std::mem::take(&mut list.column).name(text, out);
+            }
+            Token::Sign(b')' | b';') => self.end_list(text, out),
+            Token::Word if is_one_of(&text[at..at + length], &CLAUSES) => self.end_list(text, out),
+            _ => {}
         }
     }
 
@@ -127,64 +143,95 @@ impl Columns {
         token: Token,
         out: &[u8],
     ) {
-        let word = &text[at..at + length];
-        let column = &mut self.column;
-        let is_list =
-            self.in_list && !(column.start.is_none() && word.eq_ignore_ascii_case(b"select"));
         match token {
-            Token::Sign(b',' | b';') if self.depth == 0 => return,
-            Token::Comment => {
-                column.commented = column.start.is_some();
-                return;
-            }
-            _ if !is_list => return,
-            Token::Word if column.start.is_none() && is_one_of(word, &MODIFIERS) => return,
+            Token::Sign(b'(') => self.depth += 1,
+            Token::Sign(b')') => self.depth = self.depth.saturating_sub(1),
             _ => {}
         }
-        column.start.get_or_insert(at);
-        column.named |= column.commented;
-        column.end = (at + length, out.len());
-        let top = self.depth == 0;
+        let word = &text[at..at + length];
+        if let Some(list) = self.lists.last_mut() {
+            let top = list.depth == self.depth;
+            if top && token == Token::Sign(b',') {
+                return;
+            }
+            // MariaDB names a column with the comments ahead of it, but for the first (observed).
+            let begins_with_comments = list.goes_on && self.family == Family::MariaDb;
+            match token {
+                Token::Comment if !begins_with_comments => {}
+                Token::Comment => _ = list.column.start.get_or_insert(at),
+                _ => list.column.read(word, at, token, top, out.len()),
+            }
+        }
+        if token == Token::Word && word.eq_ignore_ascii_case(b"select") {
+            self.lists.push(List {
+                depth: self.depth,
+                goes_on: false,
+                replaced: false,
+                column: Column::default(),
+            });
+        }
+    }
+
+    /// Names the columns that end with the text.
+    pub(crate) fn finish(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        if (self.lists.last()).is_some_and(|list| list.depth == self.depth) {
+            self.end_list(text, out);
+        }
+    }
+
+    fn end_list(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        let Some(list) = self.lists.pop() else {
+            return;
+        };
+        // Its columns are part of the column that it stands in.
+        if let Some(outer) = self.lists.last_mut() {
+            outer.column.replaced |= list.replaced || list.column.replaced;
+        }
+        list.column.name(text, out);
+    }
+}
+
+impl Column {
+    /// Takes in a token that is no comment, with the length of what is written then.
+    fn read(&mut self, word: &[u8], at: usize, token: Token, top: bool, written: usize) {
+        if self.start.is_none() && token == Token::Word && is_one_of(word, &MODIFIERS) {
+            return;
+        }
+        self.start.get_or_insert(at);
+        self.end = (at + word.len(), written);
         match token {
-            Token::Sign(b'(') => {
-                self.depth += 1;
-                column.operand = false;
-            }
-            Token::Sign(b')') => {
-                self.depth = self.depth.saturating_sub(1);
-                (column.operand, column.trailing_name) = (true, false);
-            }
+            Token::Sign(b'(') => self.operand = false,
+            Token::Sign(b')') => (self.operand, self.trailing_name) = (true, false),
             Token::Sign(sign) => {
                 // A number is an operand.
-                column.operand = sign.is_ascii_digit() || sign == b'.';
-                column.trailing_name = false;
+                self.operand = sign.is_ascii_digit() || sign == b'.';
+                self.trailing_name = false;
             }
-            Token::ClientError => {
-                column.replaced = true;
-                (column.operand, column.trailing_name) = (true, false);
+            Token::Answer => {
+                self.replaced = true;
+                (self.operand, self.trailing_name) = (true, false);
             }
-            Token::Word if top && word.eq_ignore_ascii_case(b"as") => column.named = true,
+            Token::Word if top && word.eq_ignore_ascii_case(b"as") => self.named = true,
             Token::Word if is_one_of(word, &OPERATORS) => {
-                (column.operand, column.trailing_name) = (false, false);
+                (self.operand, self.trailing_name) = (false, false);
             }
             Token::Word => {
                 let is_end = word.eq_ignore_ascii_case(b"end");
-                column.trailing_name = top && column.operand && !is_end;
-                column.operand = true;
+                self.trailing_name = top && self.operand && !is_end;
+                self.operand = true;
             }
             Token::Comment => {}
         }
     }
 
-    /// Names the column that has ended.
-    pub(crate) fn finish(&mut self, text: &[u8], out: &mut Vec<u8>) {
-        let column = std::mem::take(&mut self.column);
-        let Some(start) = column.start.filter(|_| self.in_list && column.replaced) else {
+    /// Writes the name of a column that would have another now.
+    fn name(self, text: &[u8], out: &mut Vec<u8>) {
+        let Some(start) = self.start.filter(|_| self.replaced) else {
             return;
         };
-        let (end, written) = column.end;
+        let (end, written) = self.end;
         let name = &text[start..end];
-        if column.named || column.trailing_name || name.len() > NAME_MAX || self.depth > 0 {
+        if self.named || self.trailing_name || name.len() > NAME_MAX {
             return;
         }
         let mut naming = b" AS `".to_vec();

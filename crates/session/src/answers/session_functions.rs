@@ -21,10 +21,12 @@ enum Question {
     ErrorCount,
 }
 
-/// The statement asks about the one before it.
+/// The statement asks about the one before it. A view asks each time it is used, and must be stored as it was
+/// written.
 pub(crate) fn is_about_last(class: &Statement) -> bool {
     let counts = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
-    class.kind == Kind::Diagnostics || class.flags.intersects(counts)
+    let asks = class.flags.intersects(counts) && !class.flags.contains(Flags::STORED_CODE);
+    class.kind == Kind::Diagnostics || asks
 }
 
 /// It asks for ROW_COUNT() beside LAST_INSERT_ID(), which may have to be read or set first: a statement
@@ -137,7 +139,7 @@ impl Session {
         let number = |number: i64, function| format!("COALESCE({number},{function}())");
         let unsigned =
             |number: u64, variable| format!("IF(1,CAST({number} AS UNSIGNED),@@{variable})");
-        let answered = substitute(text, |question| match question {
+        let answered = substitute(self.image.family, text, |question| match question {
             Question::RowCount if !has_rows => Some(number(row_count, "ROW_COUNT")),
             Question::FoundRows if !has_found => Some(number(found_rows, "FOUND_ROWS")),
             Question::WarningCount => {
@@ -215,8 +217,8 @@ pub(crate) fn asks_own_number(class: &Statement) -> bool {
 
 /// The text with the client's own connection number, which it was greeted with and may name to
 /// KILL, in place of CONNECTION_ID().
-pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
-    substitute(text, |question| {
+pub(crate) fn with_connection_id(family: Family, text: &[u8], id: u32) -> Option<Vec<u8>> {
+    substitute(family, text, |question| {
         let own = || format!("COALESCE(CAST({id} AS UNSIGNED),CONNECTION_ID())");
         (question == Question::ConnectionId).then(own)
     })
@@ -225,7 +227,7 @@ pub(crate) fn with_connection_id(text: &[u8], id: u32) -> Option<Vec<u8>> {
 /// Whether a text that [`with_connection_id`] made still depends on its connection's number: it names
 /// CONNECTION_ID() beside the client's own number, for the column's type, and may ask in other ways.
 pub(crate) fn asks_connection(text: &[u8], lex: &LexMode) -> bool {
-    let bare = substitute(text, |question| {
+    let bare = substitute(lex.family, text, |question| {
         (question == Question::ConnectionId).then(|| "1".to_owned())
     });
     let mut class = Statement::default();
@@ -242,9 +244,13 @@ fn begins_comment(rest: &[u8]) -> bool {
 /// The text with the answers in place of the questions; none where nothing is to be replaced or
 /// not all of the text is plain to see. A column that would have been named after the question
 /// still is.
-fn substitute(text: &[u8], answer: impl Fn(Question) -> Option<String>) -> Option<Vec<u8>> {
+fn substitute(
+    family: Family,
+    text: &[u8],
+    answer: impl Fn(Question) -> Option<String>,
+) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() + 32);
-    let mut columns = Columns::default();
+    let mut columns = Columns::new(family);
     let mut replaced = false;
     let mut at = 0;
     while at < text.len() {
@@ -252,19 +258,10 @@ fn substitute(text: &[u8], answer: impl Fn(Question) -> Option<String>) -> Optio
         let mut value = None;
         let (length, token) = match rest[0] {
             quote @ (b'\'' | b'"' | b'`') => (quoted_length(rest, quote)?, Token::Word),
-            b'#' => (line_length(rest), Token::Comment),
-            b'-' if begins_comment(rest) => (line_length(rest), Token::Comment),
-            // These run code, or hold hints.
-            b'/' if [&b"/*!"[..], b"/*M!", b"/*+"]
-                .iter()
-                .any(|open| rest.starts_with(open)) =>
-            {
-                return None;
-            }
-            b'/' if rest.starts_with(b"/*") => {
-                let end = rest.windows(2).skip(2).position(|two| two == b"*/")?;
-                (end + 4, Token::Comment)
-            }
+            first @ (b'#' | b'-' | b'/') => match comment(rest)? {
+                0 => (1, Token::Sign(first)),
+                length => (length, Token::Comment),
+            },
             byte if byte.is_ascii_alphabetic() || b"_@".contains(&byte) || byte >= 0x80 => {
                 let word = |byte: &u8| {
                     byte.is_ascii_alphanumeric() || b"_$@.".contains(byte) || *byte >= 0x80
@@ -275,7 +272,7 @@ fn substitute(text: &[u8], answer: impl Fn(Question) -> Option<String>) -> Optio
                 match answered {
                     Some((answer, more)) => {
                         value = Some(answer);
-                        (length + more, Token::ClientError)
+                        (length + more, Token::Answer)
                     }
                     None => (length, Token::Word),
                 }
@@ -333,14 +330,43 @@ fn line_length(text: &[u8]) -> usize {
     end.map_or(text.len(), |end| end + 1)
 }
 
-/// The length of `()` with blanks, where the text begins so.
+/// The length of `()`, where the text begins so. Blanks and comments may stand ahead of both.
 fn empty_call(text: &[u8]) -> Option<usize> {
-    let inner = text.strip_prefix(b"(")?;
-    let blanks = inner
-        .iter()
-        .take_while(|byte| byte.is_ascii_whitespace())
-        .count();
-    (inner.get(blanks) == Some(&b')')).then_some(blanks + 2)
+    let mut at = 0;
+    for sign in [b'(', b')'] {
+        loop {
+            let rest = &text[at..];
+            match rest.first()? {
+                byte if byte.is_ascii_whitespace() => at += 1,
+                _ => match comment(rest)? {
+                    0 => break,
+                    length => at += length,
+                },
+            }
+        }
+        if text[at] != sign {
+            return None;
+        }
+        at += 1;
+    }
+    Some(at)
+}
+
+/// The length of the comment that the text begins with, 0 where it begins with none. None where the comment
+/// does not end, or holds code or hints.
+fn comment(text: &[u8]) -> Option<usize> {
+    let opens = |signs: &[u8]| text.starts_with(signs);
+    if opens(b"#") || begins_comment(text) {
+        return Some(line_length(text));
+    }
+    if opens(b"/*!") || opens(b"/*M!") || opens(b"/*+") {
+        return None;
+    }
+    if !opens(b"/*") {
+        return Some(0);
+    }
+    let end = text.windows(2).skip(2).position(|two| two == b"*/")?;
+    Some(end + 4)
 }
 
 /// The length of a quoted string or name; none where it does not end or holds a backslash.
@@ -359,7 +385,7 @@ fn quoted_length(text: &[u8], quote: u8) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn answered(text: &str) -> Option<String> {
+    fn answered(family: Family, text: &str) -> Option<String> {
         let answer = |question| {
             Some(match question {
                 Question::ConnectionId => "7".to_owned(),
@@ -369,8 +395,25 @@ mod tests {
                 Question::ErrorCount => "10".to_owned(),
             })
         };
-        let text = substitute(text.as_bytes(), answer)?;
+        let text = substitute(family, text.as_bytes(), answer)?;
         Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    #[test]
+    fn a_view_is_stored_as_it_was_written() {
+        for (text, asks) in [
+            ("SELECT ROW_COUNT()", true),
+            ("CREATE TABLE t SELECT ROW_COUNT()", true),
+            ("CREATE VIEW v AS SELECT ROW_COUNT()", false),
+            ("ALTER VIEW v AS SELECT 1, @@warning_count", false),
+            ("CREATE FUNCTION f() RETURNS INT RETURN FOUND_ROWS()", false),
+        ] {
+            for family in [Family::MySql, Family::MariaDb] {
+                let mut class = Statement::default();
+                classify(text.as_bytes(), &LexMode::new(family, 90_704), &mut class);
+                assert_eq!(is_about_last(&class), asks, "{text}");
+            }
+        }
     }
 
     #[test]
@@ -381,9 +424,12 @@ mod tests {
             ("KILL QUERY CONNECTION_ID( )", false),
             ("SELECT CONNECTION_ID() + connection_id() FROM t", false),
             ("SELECT CONNECTION_ID(), @@pseudo_thread_id", true),
-            ("SELECT CONNECTION_ID(), CONNECTION_ID(/* so */)", true),
+            (
+                "SELECT CONNECTION_ID(), CONNECTION_ID /* so */ (# too\n)",
+                false,
+            ),
         ] {
-            let own = with_connection_id(text.as_bytes(), 7).unwrap_or_default();
+            let own = with_connection_id(Family::MySql, text.as_bytes(), 7).unwrap_or_default();
             assert_eq!(asks_connection(&own, &mode), asks, "{text}");
         }
     }
@@ -406,6 +452,13 @@ mod tests {
                 Some("SELECT 7 AS `CONNECTION_ID()`INTO @a"),
             ),
             ("KILL CONNECTION_ID()", Some("KILL 7")),
+            (
+                "SELECT CONNECTION_ID /* c */ (-- d\n )",
+                Some("SELECT 7 AS `CONNECTION_ID /* c */ (-- d\n )`"),
+            ),
+            ("SELECT CONNECTION_ID(/*! 1 */)", None),
+            ("SELECT CONNECTION_ID(/* open", None),
+            ("SELECT CONNECTION_ID (1", None),
             ("SELECT 'connection_id()'", None),
             ("SELECT x.connection_id()", None),
             (
@@ -436,16 +489,38 @@ mod tests {
                 "SELECT row_count() IS NULL, -row_count() AS y, (SELECT row_count() FROM t)",
                 Some(
                     "SELECT 8 IS NULL AS `row_count() IS NULL`, -8 AS y, \
-                     (SELECT 8 FROM t) AS `(SELECT row_count() FROM t)`",
+                     (SELECT 8 AS `row_count()` FROM t) AS `(SELECT row_count() FROM t)`",
                 ),
             ),
             (
-                "SELECT 1 + /* c */ row_count()",
-                Some("SELECT 1 + /* c */ 8"),
+                "SELECT 1 + /* c */ row_count() # d",
+                Some("SELECT 1 + /* c */ 8 AS `1 + /* c */ row_count()` # d"),
+            ),
+            (
+                "SELECT row_count() /* c */ x, row_count() -- c\n AS y",
+                Some("SELECT 8 /* c */ x, 8 -- c\n AS y"),
             ),
             (
                 "INSERT INTO t SELECT row_count()",
-                Some("INSERT INTO t SELECT 8"),
+                Some("INSERT INTO t SELECT 8 AS `row_count()`"),
+            ),
+            (
+                "(/* c */SELECT row_count() /* d */)",
+                Some("(/* c */SELECT 8 AS `row_count()` /* d */)"),
+            ),
+            (
+                "WITH a(z) AS (SELECT row_count() FROM t) SELECT z, row_count() FROM a",
+                Some(
+                    "WITH a(z) AS (SELECT 8 AS `row_count()` FROM t) \
+                     SELECT z, 8 AS `row_count()` FROM a",
+                ),
+            ),
+            (
+                "SELECT * FROM (SELECT 1, row_count()) t WHERE 1 IN (SELECT row_count())",
+                Some(
+                    "SELECT * FROM (SELECT 1, 8 AS `row_count()`) t \
+                     WHERE 1 IN (SELECT 8 AS `row_count()`)",
+                ),
             ),
             ("SET @a = ROW_COUNT()", Some("SET @a = 8")),
             ("SELECT FOUND_ROWS()", None),
@@ -457,7 +532,25 @@ mod tests {
             ("SELECT row_count", None),
         ];
         for (text, expected) in cases {
-            assert_eq!(answered(text).as_deref(), expected, "{text}");
+            for family in [Family::MySql, Family::MariaDb] {
+                let answered = answered(family, text);
+                assert_eq!(answered.as_deref(), expected, "{text}");
+            }
         }
+    }
+
+    #[test]
+    fn mariadb_names_columns_with_the_comments_ahead_of_them() {
+        let text = "SELECT /* a */ row_count(), /* b */ -- c\n row_count() /* d */ , 1";
+        let named = |name: &str| {
+            format!(
+                "SELECT /* a */ 8 AS `row_count()`, /* b */ -- c\n 8 AS `{name}row_count()` /* d */ , 1"
+            )
+        };
+        assert_eq!(answered(Family::MySql, text), Some(named("")));
+        assert_eq!(
+            answered(Family::MariaDb, text),
+            Some(named("/* b */ -- c\n "))
+        );
     }
 }

@@ -70,7 +70,7 @@ impl Session {
             return prepared;
         }
         let own_number = asks_own_number(&class)
-            .then(|| with_connection_id(text, self.id))
+            .then(|| with_connection_id(self.image.family, text, self.id))
             .flatten();
         let mut framed = Vec::new();
         let (packet, text) = match own_number.as_ref().or(rewritten.as_ref()) {
