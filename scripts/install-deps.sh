@@ -34,6 +34,9 @@ apt_servers_optional=(galera-4 rsync)
 apt_test=(ca-certificates python3)
 # Without these a check is skipped, and no suite is.
 apt_test_optional=(valgrind iproute2 nftables dnsmasq-base)
+# For logins by Kerberos (GSSAPI). Apart, so that those above come where these cannot.
+apt_test_kerberos=(mariadb-plugin-gssapi-server mariadb-plugin-gssapi-client
+    krb5-kdc krb5-admin-server krb5-user)
 apt_faults_optional=(percona-toolkit)
 apt_bench=(sysbench haproxy)
 sid_servers=(mysql-server-core mysql-client-core)
@@ -123,7 +126,7 @@ apt_install() {
     for service in "${missing[@]}"; do
         case $service in
             mariadb-server) keep_from_starting_at_boot mariadb ;;
-            haproxy) keep_from_starting_at_boot haproxy ;;
+            haproxy | krb5-kdc | krb5-admin-server) keep_from_starting_at_boot "$service" ;;
         esac
     done
 }
@@ -333,6 +336,7 @@ add_llvm_tools() {
 
 apt_packages=("${apt_servers[@]}")
 apt_optional=("${apt_servers_optional[@]}")
+apt_kerberos=()
 sid_packages=("${sid_servers[@]}")
 llvm_tools=no
 trixie_packages=()
@@ -344,7 +348,7 @@ for group in "$@"; do
         servers) ;;
         test | faults)
             apt_packages+=("${apt_test[@]}") apt_optional+=("${apt_test_optional[@]}")
-            trixie_packages=("${trixie_servers[@]}")
+            apt_kerberos=("${apt_test_kerberos[@]}") trixie_packages=("${trixie_servers[@]}")
             [ "$group" = test ] || apt_optional+=("${apt_faults_optional[@]}")
             ;;
         bench) apt_packages+=("${apt_bench[@]}") sid_packages+=("${sid_bench[@]}") llvm_tools=yes ;;
@@ -365,6 +369,9 @@ flock 9
 apt_install "${apt_packages[@]}" || fail "apt could not install: ${apt_packages[*]}"
 if [ ${#apt_optional[@]} -gt 0 ] && ! apt_install "${apt_optional[@]}"; then
     shout "apt could not install: ${apt_optional[*]}. What needs it is skipped."
+fi
+if [ ${#apt_kerberos[@]} -gt 0 ] && ! apt_install "${apt_kerberos[@]}"; then
+    shout "apt could not install: ${apt_kerberos[*]}. What needs it is skipped."
 fi
 install_unpacked MySQL "$mysql_dir" mysqld sid "${sid_packages[@]}"
 if [ ${#trixie_packages[@]} -gt 0 ]; then

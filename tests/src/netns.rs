@@ -2,7 +2,7 @@
 //! program runs once more, for this one test, in a namespace of network and mounts. They end with the test.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -29,6 +29,14 @@ fn missing() -> Option<String> {
 /// # Errors
 /// Where the test failed there.
 pub fn enter(test: &str) -> anyhow::Result<bool> {
+    enter_with(test, &[])
+}
+
+/// [`enter`], with variables that its environment has there.
+///
+/// # Errors
+/// Where the test failed there.
+pub fn enter_with(test: &str, variables: &[(&str, &Path)]) -> anyhow::Result<bool> {
     if std::env::var_os(INSIDE).is_some() {
         let rules = "add table ip t; \
                      add chain ip t i { type filter hook input priority 0; }";
@@ -52,6 +60,7 @@ pub fn enter(test: &str) -> anyhow::Result<bool> {
         .arg(program)
         .args(["--exact", test, "--nocapture"])
         .env(INSIDE, "1")
+        .envs(variables.iter().copied())
         .status()?;
     ensure!(status.success(), "{test} failed in its network namespace");
     Ok(false)
@@ -61,11 +70,11 @@ pub fn enter(test: &str) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// Where that cannot be.
-pub fn name_hosts(file: &std::path::Path, lines: &str) -> anyhow::Result<()> {
+pub fn name_hosts(file: &Path, lines: &str) -> anyhow::Result<()> {
     std::fs::write(file, format!("127.0.0.1 localhost\n{lines}"))?;
     let status = Command::new("mount")
         .arg("--bind")
-        .args([file, std::path::Path::new("/etc/hosts")])
+        .args([file, Path::new("/etc/hosts")])
         .status()
         .context("mount")?;
     ensure!(status.success(), "mount --bind {}", file.display());
@@ -139,10 +148,10 @@ impl Drop for Hosts {
 ///
 /// # Errors
 /// Where that is not allowed.
-pub fn replace(path: &str, by: &std::path::Path) -> anyhow::Result<()> {
+pub fn replace(path: &str, by: &Path) -> anyhow::Result<()> {
     let status = Command::new("mount")
         .arg("--bind")
-        .args([by, std::path::Path::new(path)])
+        .args([by, Path::new(path)])
         .status()
         .context("mount")?;
     ensure!(status.success(), "{path} cannot be replaced");

@@ -3,6 +3,7 @@
 
 mod entering;
 mod ground;
+mod kerberos;
 mod other_user;
 mod pluggable;
 mod refused;
@@ -146,4 +147,21 @@ async fn pam() -> anyhow::Result<()> {
         return Ok(());
     }
     pluggable::pam(release).await
+}
+
+#[tokio::test]
+async fn gssapi() -> anyhow::Result<()> {
+    let release = Release::MariaDb;
+    if millrace_tests::harness::direct_only()
+        || !skip_unless(release, "GSSAPI")
+        || !kerberos::is_here()?
+    {
+        return Ok(());
+    }
+    // The servers find the realm's configuration by their environment.
+    let config = kerberos::config();
+    if !millrace_tests::netns::enter_with("gssapi", &[(kerberos::CONFIG, &config)])? {
+        return Ok(());
+    }
+    kerberos::gssapi().await
 }

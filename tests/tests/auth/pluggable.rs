@@ -14,7 +14,7 @@ use crate::ground::{CATCH_UP, Ground, Way};
 
 /// How a login of MariaDB's client ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Login {
+pub(crate) enum Login {
     /// What the server says of the session.
     In(String),
     Refused(String),
@@ -25,10 +25,12 @@ const WHO: &str = "SELECT SUBSTRING_INDEX(USER(), '@', 1), CURRENT_USER(), IFNUL
                    DATABASE(), (SELECT COUNT(*) FROM app.seen)";
 
 /// A login with MariaDB's own client.
-struct Client<'a> {
-    ground: &'a Ground,
-    release: Release,
-    more: &'a [&'a str],
+pub(crate) struct Client<'a> {
+    pub(crate) ground: &'a Ground,
+    pub(crate) release: Release,
+    pub(crate) more: &'a [&'a str],
+    /// Variables of its environment.
+    pub(crate) env: Vec<(&'a str, String)>,
 }
 
 impl Client<'_> {
@@ -60,7 +62,7 @@ impl Client<'_> {
         if way == Way::Socket {
             command.arg("--protocol=socket");
         }
-        command.args(self.more);
+        command.args(self.more).envs(self.env.iter().cloned());
         let output = command.kill_on_drop(true).output().await?;
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         if output.status.success() {
@@ -73,7 +75,7 @@ impl Client<'_> {
     }
 
     /// Both must end alike; answers how.
-    async fn same(&self, user: &str, password: &str, way: Way) -> anyhow::Result<Login> {
+    pub(crate) async fn same(&self, user: &str, password: &str, way: Way) -> anyhow::Result<Login> {
         let direct = self.log_in(user, password, way, true).await?;
         let through = self.log_in(user, password, way, false).await?;
         let what = format!("{user}, {password:?}, {way:?}, {:?}", self.more);
@@ -124,6 +126,7 @@ pub(crate) async fn parsec(ground: &Ground) -> anyhow::Result<()> {
         ground,
         release: Release::MariaDb11_8,
         more: &[],
+        env: Vec::new(),
     };
     for way in [Way::Plain, Way::Tls, Way::Socket] {
         for _ in 0..2 {
@@ -272,6 +275,7 @@ async fn by_plugin(release: Release, cleartext: &str) -> anyhow::Result<()> {
         ground: &ground,
         release: Release::MariaDb,
         more: &[],
+        env: Vec::new(),
     };
     for way in [Way::Plain, Way::Tls, Way::Socket] {
         for _ in 0..2 {
