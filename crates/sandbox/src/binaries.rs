@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::group::galera_provider;
-use crate::{Family, Release, Topology};
+use crate::{Release, Topology};
 
 /// Programs of one family.
 #[derive(Clone, Debug)]
@@ -65,8 +65,8 @@ pub(crate) fn galera_needs() -> Result<(), NotInstalled> {
 }
 
 /// As [`skip_unless`], for a topology.
-pub fn skip_unless_topology(family: Family, topology: Topology, what: &str) -> bool {
-    if !skip_unless(family, what) {
+pub fn skip_unless_topology(which: impl Into<Release>, topology: Topology, what: &str) -> bool {
+    if !skip_unless(which, what) {
         return false;
     }
     let missing = match topology {

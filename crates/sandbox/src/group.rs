@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::accounts::REPLICATION;
 use crate::server::Server;
-use crate::spec::{ClusterSpec, Topology};
+use crate::spec::{ClusterSpec, Release, Topology};
 
 /// Ports that a member needs beside its clients' one: for the group's own traffic, and in Galera
 /// for incremental and for whole state transfers.
@@ -47,7 +47,7 @@ pub(crate) fn options(
     match spec.topology {
         Topology::Async => Vec::new(),
         Topology::Group => group_options(server, members),
-        Topology::Galera => galera_options(server, members),
+        Topology::Galera => galera_options(spec, server, members),
     }
 }
 
@@ -78,11 +78,15 @@ fn group_options(server: &Server, members: &[Server]) -> Vec<(&'static str, Stri
     ]
 }
 
-fn galera_options(server: &Server, members: &[Server]) -> Vec<(&'static str, String)> {
+fn galera_options(
+    spec: &ClusterSpec,
+    server: &Server,
+    members: &[Server],
+) -> Vec<(&'static str, String)> {
     let provider = galera_provider().unwrap_or_else(|| PathBuf::from(PROVIDERS[0]));
     let port = |index: usize| server.group_ports.get(index).copied().unwrap_or(0);
     let first = members.first().map_or(0, |member| member.port);
-    vec![
+    let mut options = vec![
         ("wsrep-on", "ON".into()),
         ("wsrep-provider", provider.display().to_string()),
         ("wsrep-cluster-name", format!("millrace-{first}")),
@@ -115,7 +119,12 @@ fn galera_options(server: &Server, members: &[Server]) -> Vec<(&'static str, Str
         ("wsrep-gtid-domain-id", "0".into()),
         ("innodb-autoinc-lock-mode", "2".into()),
         ("wsrep-slave-threads", "2".into()),
-    ]
+    ];
+    if spec.release == Release::MariaDb11_8 {
+        // With it the provider's options cannot be changed under way, as `isolate` does.
+        options.push(("plugin-wsrep-provider", "OFF".into()));
+    }
+    options
 }
 
 /// The server puts its own folder before our path, so a copying method of our own is what brings
@@ -123,7 +132,8 @@ fn galera_options(server: &Server, members: &[Server]) -> Vec<(&'static str, Str
 pub(crate) const SST: (&str, &str) = (
     "wsrep_sst_sandbox",
     r#"#!/bin/sh
-script=$(command -v wsrep_sst_rsync) || exit 127
+script=$(dirname "$0")/wsrep_sst_rsync
+[ -x "$script" ] || script=$(command -v wsrep_sst_rsync) || exit 127
 PATH=$(dirname "$0"):$PATH exec "$script" "$@"
 "#,
 );
@@ -133,7 +143,9 @@ PATH=$(dirname "$0"):$PATH exec "$script" "$@"
 pub(crate) const RSYNC: (&str, &str) = (
     "rsync",
     r#"#!/bin/sh
-real=$(PATH=${PATH#*:} command -v rsync) || exit 127
+here=$(dirname "$0")
+others=$(echo "$PATH" | tr : '\n' | grep -vxF "$here" | paste -sd : -)
+real=$(PATH=$others command -v rsync) || exit 127
 for word in "$@"; do
     [ "$before" != --config ] || config=$word
     before=$word

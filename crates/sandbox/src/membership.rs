@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ use crate::spec::{Role, Topology};
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
 /// A group suspects a silent member after 5 seconds and expels it at its next look.
 const EXPEL_LIMIT: Duration = Duration::from_secs(40);
+/// What the scripts that copy a member's data read options with.
+const PRINTER: &str = "my_print_defaults";
 const POLL: Duration = Duration::from_millis(25);
 
 impl Cluster {
@@ -56,6 +58,15 @@ impl Cluster {
             let tool = folder.join(name);
             fs::write(&tool, text)?;
             fs::set_permissions(&tool, Permissions::from_mode(0o755))?;
+        }
+        // Of an unpacked release only wrappers run, and the scripts take what lies beside them.
+        let server = &self.binaries().server;
+        let scripts = server.with_file_name("../root/usr/bin");
+        if scripts.is_dir() {
+            symlink(server.with_file_name(PRINTER), folder.join(PRINTER))?;
+            for script in ["wsrep_sst_rsync", "wsrep_sst_common"] {
+                symlink(scripts.join(script), folder.join(script))?;
+            }
         }
         Ok(())
     }

@@ -7,19 +7,19 @@ mod judgement;
 mod primary;
 mod view;
 
-use millrace_sandbox::{Cluster, ClusterSpec, Family, Topology, skip_unless_topology};
+use millrace_sandbox::{Cluster, ClusterSpec, Family, Release, Topology, skip_unless_topology};
 use millrace_tests::checks::Checks;
 use millrace_tests::harness::direct_only;
 
 /// A cluster of three.
-async fn cluster(family: Family, topology: Topology) -> anyhow::Result<Cluster> {
-    let mut spec = ClusterSpec::new(family);
+async fn cluster(which: impl Into<Release>, topology: Topology) -> anyhow::Result<Cluster> {
+    let mut spec = ClusterSpec::new(which);
     spec.topology = topology;
     Cluster::up(spec).await
 }
 
-fn wanted(family: Family, topology: Topology) -> bool {
-    !direct_only() && skip_unless_topology(family, topology, "discovery")
+fn wanted(which: impl Into<Release>, topology: Topology) -> bool {
+    !direct_only() && skip_unless_topology(which, topology, "discovery")
 }
 
 async fn asynchronous(family: Family) -> anyhow::Result<()> {
@@ -81,13 +81,22 @@ async fn mysql_group() -> anyhow::Result<()> {
     checks.finish()
 }
 
-#[tokio::test]
-async fn mariadb_galera() -> anyhow::Result<()> {
-    if !wanted(Family::MariaDb, Topology::Galera) {
+async fn galera(release: Release) -> anyhow::Result<()> {
+    if !wanted(release, Topology::Galera) {
         return Ok(());
     }
-    let mut checks = Checks::new("discovery, mariadb galera");
-    let cluster = cluster(Family::MariaDb, Topology::Galera).await?;
+    let mut checks = Checks::new(format!("discovery, {release} galera"));
+    let cluster = cluster(release, Topology::Galera).await?;
     groups::galera(&mut checks, &cluster).await;
     checks.finish()
+}
+
+#[tokio::test]
+async fn mariadb_galera() -> anyhow::Result<()> {
+    galera(Release::MariaDb).await
+}
+
+#[tokio::test]
+async fn mariadb_11_8_galera() -> anyhow::Result<()> {
+    galera(Release::MariaDb11_8).await
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use millrace_sandbox::{Family, Topology};
+use millrace_sandbox::{Family, Release, Topology};
 use millrace_tests::cutter::Mode;
 use millrace_tests::ledger::Contents;
 
@@ -539,8 +539,8 @@ pub(crate) async fn heal(ground: &Ground, story: &Story) -> anyhow::Result<()> {
 }
 
 /// What runs on what: in CI, and in the long run.
-pub(crate) fn series(family: Family, topology: Topology, all: bool) -> Vec<(Plan, Vec<Fault>)> {
-    let plan = Plan::new(family, topology);
+pub(crate) fn series(release: Release, topology: Topology, all: bool) -> Vec<(Plan, Vec<Fault>)> {
+    let plan = Plan::new(release, topology);
     let short = match topology {
         Topology::Async => vec![F::Switchover, F::PrimaryKilled, F::ReplicaPaused],
         Topology::Group => vec![F::Switchover, F::PrimaryKilled],
@@ -614,7 +614,7 @@ fn all_asynchronous(plan: Plan) -> Vec<(Plan, Vec<Fault>)> {
         F::StaleSource,
         F::InnodbReadOnly,
     ];
-    if plan.family == Family::MariaDb {
+    if plan.release.family() == Family::MariaDb {
         one_server.push(F::IdleTransactions);
     }
     let network = vec![

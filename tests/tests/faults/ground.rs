@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{APP, Cluster, ClusterSpec, Family, Topology};
+use millrace_sandbox::{APP, Cluster, ClusterSpec, Release, Topology};
 use millrace_tests::cutter::{Cutter, Mode};
 use millrace_tests::harness::{self, Proxy, ProxyOptions};
 use millrace_tests::ledger::{Contents, Row};
@@ -21,7 +21,7 @@ pub(crate) type AdminRow = BTreeMap<String, Option<String>>;
 /// What a series of faults runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
-    pub(crate) family: Family,
+    pub(crate) release: Release,
     pub(crate) topology: Topology,
     /// Asynchronous clusters: no acknowledged write is only on the primary.
     pub(crate) semi_sync: bool,
@@ -43,9 +43,9 @@ pub(crate) enum Disks {
 }
 
 impl Plan {
-    pub(crate) fn new(family: Family, topology: Topology) -> Self {
+    pub(crate) fn new(release: Release, topology: Topology) -> Self {
         Plan {
-            family,
+            release,
             topology,
             semi_sync: topology == Topology::Async,
             forwarders: false,
@@ -56,10 +56,11 @@ impl Plan {
 
     pub(crate) fn name(&self) -> String {
         let mut name = match (self.topology, self.semi_sync) {
-            (Topology::Async, true) => format!("{}, semi-synchronous", self.family),
-            (Topology::Async, false) => format!("{}, asynchronous", self.family),
+            (Topology::Async, true) => format!("{}, semi-synchronous", self.release),
+            (Topology::Async, false) => format!("{}, asynchronous", self.release),
             (Topology::Group, _) => "Group Replication".to_owned(),
-            (Topology::Galera, _) => "Galera".to_owned(),
+            (Topology::Galera, _) if self.release == Release::MariaDb => "Galera".to_owned(),
+            (Topology::Galera, _) => format!("Galera of {}", self.release),
         };
         if self.proxies > 1 {
             name += &format!(", {} Millraces", self.proxies);
@@ -83,7 +84,7 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) async fn start(plan: Plan) -> anyhow::Result<Self> {
-        let mut spec = ClusterSpec::new(plan.family);
+        let mut spec = ClusterSpec::new(plan.release);
         spec.topology = plan.topology;
         spec.semi_sync = plan.semi_sync;
         match plan.disks {

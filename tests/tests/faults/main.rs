@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use millrace_sandbox::{Family, Topology, skip_unless_topology};
+use millrace_sandbox::{Release, Topology, skip_unless_topology};
 use millrace_tests::checks::Checks;
 use millrace_tests::harness;
 use millrace_tests::ledger::{self, Found, Wrong};
@@ -41,46 +41,54 @@ const RECOVERY_LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
 fn mysql() {
-    test(Family::MySql, Topology::Async);
+    test(Release::MySql, Topology::Async);
 }
 
 #[test]
 fn mariadb() {
-    test(Family::MariaDb, Topology::Async);
+    test(Release::MariaDb, Topology::Async);
 }
 
 #[test]
 fn group_replication() {
-    test(Family::MySql, Topology::Group);
+    test(Release::MySql, Topology::Group);
 }
 
 #[test]
 fn galera() {
-    test(Family::MariaDb, Topology::Galera);
+    test(Release::MariaDb, Topology::Galera);
 }
 
-fn test(family: Family, topology: Topology) {
-    if harness::direct_only() || !skip_unless_topology(family, topology, "faults") {
+#[test]
+fn galera_11_8() {
+    test(Release::MariaDb11_8, Topology::Galera);
+}
+
+fn test(release: Release, topology: Topology) {
+    if harness::direct_only() || !skip_unless_topology(release, topology, "faults") {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
-    if let Err(error) = runtime.block_on(run(family, topology)) {
+    if let Err(error) = runtime.block_on(run(release, topology)) {
         panic!("{error:#}");
     }
 }
 
-async fn run(family: Family, topology: Topology) -> anyhow::Result<()> {
+async fn run(release: Release, topology: Topology) -> anyhow::Result<()> {
     let all = std::env::var("MILLRACE_FAULTS").is_ok_and(|which| which == "all");
     let name = match topology {
-        Topology::Async => format!("faults on {family}"),
+        Topology::Async => format!("faults on {release}"),
+        Topology::Galera if release != Release::MariaDb => {
+            format!("faults on {topology} of {release}")
+        }
         _ => format!("faults on {topology}"),
     };
     let mut checks = Checks::new(&name);
     let mut lines = Vec::new();
-    for (plan, faults) in cases::series(family, topology, all) {
+    for (plan, faults) in cases::series(release, topology, all) {
         run_series(plan, &faults, &mut checks, &mut lines).await?;
     }
     report::publish(&name.replace(' ', "-"), &lines)?;
