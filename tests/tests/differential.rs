@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use millrace_sandbox::{Cluster, Release, skip_unless};
-use millrace_tests::checks;
 use millrace_tests::differential::known::Known;
 use millrace_tests::differential::player::Profile;
 use millrace_tests::differential::script::{self, Family};
@@ -99,12 +98,7 @@ async fn run(release: Release) -> anyhow::Result<()> {
     };
     let mut known = Known::parse(include_str!("../known-differences.txt"))?;
     let mut failed = compare(&sides, &cases, &format!("{release} modern"), &mut known).await;
-    // On a second release of a family CI has no time for both kinds of clients.
-    let again = match checks::is_selection(release) {
-        true => &[],
-        false => &cases[..],
-    };
-    let small: Vec<Case> = again
+    let small: Vec<Case> = cases
         .iter()
         .filter(|c| !c.file.contains("big"))
         // Servers lose all but the first of several commands in one compressed packet, and end a
