@@ -2,6 +2,7 @@
 //! connection would answer for another: the client's own connection number, and what is known of
 //! a last statement whose connection others have used since.
 
+use millrace_backend::books::StatementAt;
 use millrace_backend::pool::Lease;
 use millrace_sql::{Family, Flags, Kind, LexMode, Statement, classify};
 use millrace_topology::ServerId;
@@ -41,9 +42,27 @@ impl Session {
     /// The statement is about the one before, and no connection is kept that knows.
     fn asks_back(&self, class: &Statement) -> bool {
         // In several statements, one asks about another.
-        (self.lease.is_none() || self.kept_without_messages() || counts_beside_id(class))
-            && class.kind != Kind::Multi
+        class.kind != Kind::Multi
             && is_about_last(class)
+            && (!self.kept_counts(class) || self.kept_without_messages() || counts_beside_id(class))
+    }
+
+    /// A connection is kept that counts what the statement asks for. It counts no longer what a statement of
+    /// Millrace's own has followed there.
+    pub(crate) fn kept_counts(&self, class: &Statement) -> bool {
+        let rows = !class.flags.contains(Flags::USES_ROW_COUNT)
+            || self.is_kept_at(self.image.last.last_at());
+        let found = &self.image.last.found_rows;
+        let found = !class.flags.contains(Flags::USES_FOUND_ROWS)
+            || !found.known
+            || self.is_kept_at(found.at);
+        self.lease.is_some() && rows && found
+    }
+
+    /// The statement is the last one that ran on the connection that is kept.
+    fn is_kept_at(&self, at: Option<StatementAt>) -> bool {
+        let kept = self.lease.as_ref();
+        kept.is_some_and(|lease| at == Some(lease.books.last_statement()))
     }
 
     /// Reads what the statement asks about the one before from the connections that know, where
@@ -106,23 +125,24 @@ impl Session {
         let about_rows = class.flags.contains(Flags::USES_ROW_COUNT);
         let last = self.image.last.last_at();
         let (diagnostics, found) = (self.image.last.messages.at, self.image.last.found_rows.at);
-        let has_messages = about_messages && diagnostics.is_some() && self.is_idle_at(diagnostics);
+        // A statement runs on the connection that is kept, whatever else is idle.
+        let kept = self.lease.is_some();
+        let has_messages =
+            !kept && about_messages && diagnostics.is_some() && self.is_idle_at(diagnostics);
         let has_rows = match has_messages {
             true => last == diagnostics,
             // Its LAST_INSERT_ID() may have to be read first, and that is a statement too.
             false => {
                 let also_id = class.flags.contains(Flags::USES_LAST_INSERT_ID);
-                about_rows && !also_id && self.is_idle_at(last)
+                about_rows && !also_id && self.is_here(last)
             }
         };
+        let found_known = self.image.last.found_rows.known;
         let has_found = match has_messages || has_rows {
+            _ if kept => !found_known || (self.is_here(found) && !counts_beside_id(class)),
             true => found == if has_messages { diagnostics } else { last },
-            false => self.is_idle_at(found),
+            false => self.is_here(found),
         };
-        // A kept connection knows all but messages, and what its count was before that.
-        let (kept, beside_id) = (self.lease.is_some(), counts_beside_id(class));
-        let has_rows = has_rows || (kept && !beside_id);
-        let has_found = has_found || (kept && !(beside_id && self.image.last.found_rows.known));
         // To give the connection the one would change the other there.
         let has_rows = has_rows && (has_found || !class.flags.contains(Flags::USES_FOUND_ROWS));
         self.image.last.collect_saved();
@@ -197,6 +217,14 @@ impl Session {
             true => None,
             false => self.pool_of(server, false).try_take_own(uid, seq),
         })
+    }
+
+    /// The connection that is kept knows of this statement, or one that is free does, where none is kept.
+    fn is_here(&mut self, at: Option<StatementAt>) -> bool {
+        match self.lease.is_some() {
+            true => self.is_kept_at(at),
+            false => self.is_idle_at(at),
+        }
     }
 
     /// The connection of a statement of this session is free and unused since.

@@ -234,7 +234,7 @@ impl Session {
         {
             return killed;
         }
-        if self.lease.is_none() && self.image.tx.replay.is_none() && is_about_last(&class) {
+        if is_about_last(&class) && self.image.tx.replay.is_none() && !self.kept_counts(&class) {
             let executing = self.execute_about_last((packet, id, types), wants_cursor);
             return Box::pin(executing).await;
         }
@@ -272,7 +272,7 @@ impl Session {
         Ok(())
     }
 
-    /// COM_STMT_EXECUTE of a statement about the one before, where no connection is kept. Which one it
+    /// COM_STMT_EXECUTE of a statement about the one before, where no connection is kept that counts. Which one it
     /// would find there nobody knows once it has been prepared anew: so what it asks is gathered first,
     /// and it is prepared with the answers in place of the questions.
     async fn execute_about_last(

@@ -93,13 +93,15 @@ impl Session {
         }
     }
 
-    /// Locks may have been taken or released.
+    /// Locks may have been taken or released, and can be asked for by their names.
     fn locks_to_check(&self, class: &Statement) -> bool {
         let touches = Flags::ACQUIRES_USER_LOCK | Flags::RELEASES_USER_LOCK;
         let may_touch = class.flags.intersects(touches)
             || class.kind == Kind::Call
             || !class.functions.is_empty();
-        may_touch && self.handle.pins.has(PinReason::UserLock)
+        let held = &self.image.held;
+        let nameable = !held.locks_unknown && !held.locks.is_empty();
+        may_touch && nameable && self.handle.pins.has(PinReason::UserLock)
     }
 
     /// Reads back what the statement may have changed and the server does not report.
@@ -457,9 +459,6 @@ impl Session {
 
     /// Asks which of the locks that were asked for are held; with the last the pin ends.
     async fn check_locks(&mut self, lease: &mut Lease) {
-        if self.image.held.locks_unknown || self.image.held.locks.is_empty() {
-            return;
-        }
         let mut query = "SELECT ".to_owned();
         for (at, name) in self.image.held.locks.iter().enumerate() {
             if at > 0 {
