@@ -58,6 +58,7 @@ fn follow(mut tracker: Tracker, data: &[u8], size: usize) -> (Vec<Event>, usize)
             Event::ColumnCount { len }
             | Event::Ok { len, .. }
             | Event::Eof { len, .. }
+            | Event::MarkedDefinitionsEnd { len }
             | Event::Err { len }
             | Event::PrepareOk { len, .. }
             | Event::LocalInfile { len }

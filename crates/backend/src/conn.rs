@@ -430,7 +430,10 @@ impl Conn {
         let mut answer = Vec::new();
         loop {
             let taken = match tracker.next(&self.buffer) {
-                Event::Pass(len) | Event::ColumnCount { len } | Event::PrepareOk { len, .. } => len,
+                Event::Pass(len)
+                | Event::ColumnCount { len }
+                | Event::MarkedDefinitionsEnd { len }
+                | Event::PrepareOk { len, .. } => len,
                 Event::Progress { len } => {
                     self.buffer.drain(..len);
                     continue;

@@ -42,6 +42,8 @@ pub enum Event {
     Ok { len: usize, last: bool },
     /// A whole classic EOF packet that ends rows or opens a cursor.
     Eof { len: usize, last: bool },
+    /// A whole classic EOF packet between definitions and rows, with news of the session's state in its flags.
+    MarkedDefinitionsEnd { len: usize },
     /// A whole ERR packet, which ends the response.
     Err { len: usize },
     /// The first packet of a successful prepare; definitions follow.
@@ -376,19 +378,23 @@ impl Tracker {
     }
 
     /// The EOF between definitions and rows, unless it opens a cursor and so ends the
-    /// response.
+    /// response, or has a flag that is not for every client.
     fn pass_definitions_end(&mut self, buf: &[u8], at: usize) -> usize {
         let Some((5, EOF)) = peek(buf, at) else {
             return at;
         };
         match eof_status(&buf[at..]) {
-            Some(status) if !self.opens_cursor(status) => {
-                self.out_params = status.contains(Status::PS_OUT_PARAMS | Status::MORE_RESULTS);
-                self.state = State::Rows;
+            Some(status) if !self.opens_cursor(status) && !is_marked(status) => {
+                self.begin_rows(status);
                 at + HEADER + 5
             }
             _ => at,
         }
+    }
+
+    fn begin_rows(&mut self, status: Status) {
+        self.out_params = status.contains(Status::PS_OUT_PARAMS | Status::MORE_RESULTS);
+        self.state = State::Rows;
     }
 
     #[inline]
@@ -430,7 +436,8 @@ impl Tracker {
         let payload = &buf[HEADER..end];
         let event = match (self.state, payload[0]) {
             (_, ERR) => self.err(end, payload),
-            (State::Rows | State::DefinitionsEnd, EOF) => self.end(end, payload),
+            (State::DefinitionsEnd, EOF) => self.definitions_end(end, payload),
+            (State::Rows, EOF) => self.end(end, payload),
             (State::First, OK) if self.expect == Expect::Prepare => self.prepared(end, payload),
             (State::First, OK) => self.ok(end, payload),
             (State::First, EOF) if self.expect != Expect::Prepare => self.end(end, payload),
@@ -459,6 +466,16 @@ impl Tracker {
         }
         self.state = State::Done;
         Ok(Event::Err { len })
+    }
+
+    /// The EOF between definitions and rows where it is not passed unseen, or one that opens a cursor.
+    fn definitions_end(&mut self, len: usize, payload: &[u8]) -> Result<Event, Malformed> {
+        let status = ok::parse_eof(payload)?.0;
+        if !is_marked(status) || self.opens_cursor(status) {
+            return self.end(len, payload);
+        }
+        self.begin_rows(status);
+        Ok(Event::MarkedDefinitionsEnd { len })
     }
 
     /// An OK with header 0xFE or a classic EOF.
@@ -519,6 +536,11 @@ impl Tracker {
             warnings,
         })
     }
+}
+
+/// The server tells that the session's state has changed (MariaDB also where it has not).
+fn is_marked(status: Status) -> bool {
+    status.contains(Status::SESSION_STATE_CHANGED)
 }
 
 /// Payload length and first payload byte of the frame at `at`, once both are there. An

@@ -470,3 +470,29 @@ fn a_routines_own_cursor_is_no_end() {
         assert_eq!(at, ends_at, "{expect:?} {cursor}");
     }
 }
+
+#[test]
+fn a_marked_end_of_definitions_is_told() {
+    use millrace_protocol::response::Tracker;
+    // One column, its definition, EOF with SERVER_SESSION_STATE_CHANGED, a row, EOF.
+    let mut bytes = vec![1, 0, 0, 1, 1, 1, 0, 0, 2, 3];
+    bytes.extend([5, 0, 0, 3, 0xFE, 0, 0, 0x0A, 0x40]);
+    bytes.extend([2, 0, 0, 4, 1, b'5']);
+    bytes.extend([5, 0, 0, 5, 0xFE, 0, 0, 2, 0]);
+    let mut tracker = Tracker::new(Expect::Query, Capabilities::PROTOCOL_41);
+    let mut at = 0;
+    for expected in [
+        Event::Pass(10),
+        Event::MarkedDefinitionsEnd { len: 9 },
+        Event::Pass(6),
+        Event::Eof { len: 9, last: true },
+    ] {
+        let event = tracker.next(&bytes[at..]);
+        assert_eq!(event, expected);
+        at += match event {
+            Event::Pass(len) | Event::MarkedDefinitionsEnd { len } | Event::Eof { len, .. } => len,
+            _ => 0,
+        };
+    }
+    assert!(tracker.is_done());
+}

@@ -59,6 +59,7 @@ fn column_counts_are_whole_packets() {
                     merged.push(other);
                     if let Event::Ok { len, .. }
                     | Event::Eof { len, .. }
+                    | Event::MarkedDefinitionsEnd { len }
                     | Event::Err { len }
                     | Event::PrepareOk { len, .. }
                     | Event::LocalInfile { len }

@@ -94,6 +94,7 @@ pub fn follow_with(mut tracker: Tracker, pieces: &[&[u8]]) -> (Vec<Event>, usize
             | Event::ColumnCount { len }
             | Event::Ok { len, .. }
             | Event::Eof { len, .. }
+            | Event::MarkedDefinitionsEnd { len }
             | Event::Err { len }
             | Event::PrepareOk { len, .. }
             | Event::LocalInfile { len }

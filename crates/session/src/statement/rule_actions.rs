@@ -224,6 +224,7 @@ async fn run_for_nothing(
             | Event::ColumnCount { len }
             | Event::Ok { len, .. }
             | Event::Eof { len, .. }
+            | Event::MarkedDefinitionsEnd { len }
             | Event::Err { len }
             | Event::Progress { len }
             | Event::PrepareOk { len, .. } => len,
