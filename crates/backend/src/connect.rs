@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::rsa::{OAEP_SHA1_MGF1SHA1, OaepPublicEncryptingKey, PublicEncryptingKey};
@@ -302,20 +302,16 @@ pub const MAX_PACKET: u32 = 1 << 30;
 /// What a DBA finds Millrace's own connections by, in `performance_schema.session_connect_attrs`. A
 /// connection serves many clients, one after the other, so it has none of theirs.
 pub(crate) fn attributes() -> Attributes {
-    static ATTRIBUTES: OnceLock<Attributes> = OnceLock::new();
-    let attributes = ATTRIBUTES.get_or_init(|| {
-        let pid = std::process::id().to_string();
-        let pairs = [
-            ("program_name", "millrace"),
-            ("_client_name", "millrace"),
-            ("_client_version", env!("CARGO_PKG_VERSION")),
-            ("_os", std::env::consts::OS),
-            ("_platform", std::env::consts::ARCH),
-            ("_pid", &pid),
-        ];
-        pairs.into_iter().collect()
-    });
-    attributes.clone()
+    let pid = std::process::id().to_string();
+    let pairs = [
+        ("program_name", "millrace"),
+        ("_client_name", "millrace"),
+        ("_client_version", env!("CARGO_PKG_VERSION")),
+        ("_os", std::env::consts::OS),
+        ("_platform", std::env::consts::ARCH),
+        ("_pid", &pid),
+    ];
+    pairs.into_iter().collect()
 }
 
 async fn log_in(

@@ -1,4 +1,4 @@
-//! Starts the admin listener on a thread of its own, with what it may look at.
+//! The admin listener: a thread of its own, and what it may look at.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,43 +10,60 @@ use millrace_config::{Address, Admin, Config};
 use millrace_session::{ListenerTls, Shared};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::oneshot;
-use tracing::info;
+use tracing::{info, warn};
 
-/// Starts it, where the configuration wants it. Whoever waits for this knows that it listens.
-pub(crate) async fn start(config: &Config, shared: &Shared) -> anyhow::Result<()> {
-    let Some(admin) = &config.admin else {
-        return Ok(());
-    };
-    let (options, sources) = (options(admin, shared), sources(config, shared));
-    let address = admin.address.to_string();
-    let (listens, listening) = oneshot::channel();
-    std::thread::Builder::new()
-        .name("admin".to_owned())
-        .spawn(move || {
-            let runtime = Builder::new_current_thread()
-                .enable_all()
-                .build_local(LocalOptions::default());
-            let runtime = match runtime {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(listens.send(Err(error))),
-            };
-            runtime.block_on(async {
-                match Listener::bind(&address).await {
-                    Ok(listener) => {
-                        let _ = listens.send(Ok(()));
-                        serve_operators(listener, options, sources).await;
-                    }
-                    Err(error) => drop(listens.send(Err(error))),
+/// The admin listener's thread: it listens, and serves nobody before it is told to. It ends where it is
+/// dropped before that.
+pub(crate) struct AdminThread {
+    begin: oneshot::Sender<()>,
+}
+
+impl AdminThread {
+    /// Starts it, and waits until it listens.
+    pub(crate) async fn bind(
+        admin: &Admin,
+        config: &Config,
+        shared: &Shared,
+    ) -> anyhow::Result<AdminThread> {
+        let (options, sources) = (options(admin, shared), sources(config, shared));
+        let address = admin.address.to_string();
+        let (listens, listening) = oneshot::channel();
+        let (begin, begins) = oneshot::channel();
+        let run = async move || match Listener::bind(&address).await {
+            Ok(listener) => {
+                // Whoever waits for this may be gone: then nobody says that it begins either.
+                let _ = listens.send(Ok(()));
+                if begins.await.is_ok() {
+                    serve_operators(listener, options, sources).await;
                 }
-            });
-        })
-        .context("cannot start the admin listener's thread")?;
-    listening
-        .await
-        .context("the admin listener's thread has ended")?
-        .with_context(|| format!("cannot listen on {} for operators", admin.address))?;
-    info!(address = %admin.address, "listening for operators");
-    Ok(())
+            }
+            Err(error) => drop(listens.send(Err(error))),
+        };
+        std::thread::Builder::new()
+            .name("admin".to_owned())
+            .spawn(move || {
+                let runtime = Builder::new_current_thread()
+                    .enable_all()
+                    .build_local(LocalOptions::default());
+                match runtime {
+                    Ok(runtime) => runtime.block_on(run()),
+                    Err(error) => warn!(%error, "the admin listener's thread cannot start"),
+                }
+            })
+            .context("cannot start the admin listener's thread")?;
+        listening
+            .await
+            .context("the admin listener's thread has ended")?
+            .with_context(|| format!("cannot listen on {} for operators", admin.address))?;
+        info!(address = %admin.address, "listening for operators");
+        Ok(AdminThread { begin })
+    }
+
+    /// Has it serve, until the process ends.
+    pub(crate) fn serve(self) {
+        // It waits for this.
+        let _ = self.begin.send(());
+    }
 }
 
 fn options(admin: &Admin, shared: &Shared) -> OperatorsOptions {

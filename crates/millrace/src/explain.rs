@@ -110,29 +110,14 @@ fn explained(
     config: &Config,
     world: &World,
 ) -> anyhow::Result<Vec<(String, String)>> {
-    let family = match world.family.as_deref() {
-        None | Some("mysql") => Family::MySql,
-        Some("mariadb") => Family::MariaDb,
-        Some(other) => bail!("the family is mysql or mariadb, not `{other}`"),
-    };
+    let family = world.family()?;
     let snapshot = snapshot(config, world, family)?;
-    let version = match family {
-        Family::MySql => 90_700,
-        Family::MariaDb => 101_100,
-    };
-    let mode = LexMode::new(family, version);
+    let mode = LexMode::new(family, version(family));
     let text = args.sql.as_bytes();
     let mut class = Statement::default();
     classify(text, &mode, &mut class);
     let rules = Rules::new(config.rules.clone()).context("the rules' patterns")?;
-    let listener = match &args.listener {
-        Some(address) => config
-            .listeners
-            .iter()
-            .position(|listener| listener.address.to_string() == *address)
-            .with_context(|| format!("there is no listener {address}"))?,
-        None => 0,
-    };
+    let listener = listener(args, config)?;
     let who = Who {
         account: args.account.as_bytes(),
         database: args.database.as_bytes(),
@@ -152,65 +137,20 @@ fn explained(
         directions = directions.with_hint(hint, &config.sets);
     }
     let required = position(family, &world.session.position)?;
-    let of_account = config
-        .accounts
-        .iter()
-        .find(|account| account.name == args.account)
-        .and_then(|account| account.consistency);
-    let of_listener = config.listeners.get(listener).and_then(|at| at.consistency);
-    let said = match &world.session.consistency {
-        Some(name) => Some(
-            Consistency::from_name(name)
-                .with_context(|| format!("there is no consistency `{name}`"))?,
-        ),
-        None => None,
-    };
-    let level = directions
-        .consistency
-        .or(said)
-        .or(of_account)
-        .or(of_listener)
-        .unwrap_or(config.sessions.consistency);
-    let at = |address: &String| {
-        let found = snapshot
-            .servers
-            .iter()
-            .find(|view| *view.address == **address);
-        found
-            .map(|view| view.id)
-            .with_context(|| format!("there is no server {address}"))
-    };
+    let level = level(args, config, world, listener)?;
     let session = SessionView {
         target: config
             .listeners
             .get(listener)
             .map_or_else(Default::default, |listener| listener.target),
-        consistency: level,
-        transaction: match (world.session.transaction, world.session.read_only) {
-            (true, _) => Transaction::ReadWrite,
-            (false, true) => Transaction::ReadOnly,
-            (false, false) => Transaction::None,
-        },
-        seen: world.session.seen.as_ref().map(at).transpose()?,
+        consistency: directions.consistency.unwrap_or(level),
+        transaction: world.session.in_transaction(),
+        seen: seen(world, &snapshot)?,
         wanted: directions.wanted,
         ..SessionView::new(&required)
     };
-    let described = |view: &ServerView| {
-        let mut described = world.server.iter();
-        described.find(|described| described.address == *view.address)
-    };
-    let outstanding: Vec<u32> = snapshot
-        .servers
-        .iter()
-        .map(|view| described(view).map_or(0, |described| described.running))
-        .collect();
-    let response_us: Vec<u32> = snapshot
-        .servers
-        .iter()
-        .map(|view| {
-            described(view).map_or(0, |described| described.response_ms.saturating_mul(1000))
-        })
-        .collect();
+    let outstanding = world.of_each(&snapshot, |one| one.running);
+    let response_us = world.of_each(&snapshot, |one| one.response_ms.saturating_mul(1000));
     Ok(explain(&Question {
         text,
         class: &class,
@@ -230,6 +170,89 @@ fn explained(
             rotation: 0,
         },
     }))
+}
+
+impl World {
+    fn family(&self) -> anyhow::Result<Family> {
+        match self.family.as_deref() {
+            None | Some("mysql") => Ok(Family::MySql),
+            Some("mariadb") => Ok(Family::MariaDb),
+            Some(other) => bail!("the family is mysql or mariadb, not `{other}`"),
+        }
+    }
+
+    /// What is described of each server, in the snapshot's order; 0 where it is not described.
+    fn of_each(&self, snapshot: &Snapshot, what: impl Fn(&Described) -> u32) -> Vec<u32> {
+        let described = |view: &ServerView| {
+            let mut described = self.server.iter();
+            described.find(|one| one.address == *view.address)
+        };
+        let servers = snapshot.servers.iter();
+        servers
+            .map(|view| described(view).map_or(0, &what))
+            .collect()
+    }
+}
+
+impl DescribedSession {
+    fn in_transaction(&self) -> Transaction {
+        match (self.transaction, self.read_only) {
+            (true, _) => Transaction::ReadWrite,
+            (false, true) => Transaction::ReadOnly,
+            (false, false) => Transaction::None,
+        }
+    }
+}
+
+/// A version that servers of the family have.
+fn version(family: Family) -> u32 {
+    match family {
+        Family::MySql => 90_700,
+        Family::MariaDb => 101_100,
+    }
+}
+
+/// The listener's place in the configuration.
+fn listener(args: &ExplainArgs, config: &Config) -> anyhow::Result<usize> {
+    let Some(address) = &args.listener else {
+        return Ok(0);
+    };
+    let mut listeners = config.listeners.iter();
+    listeners
+        .position(|listener| listener.address.to_string() == *address)
+        .with_context(|| format!("there is no listener {address}"))
+}
+
+/// What the session's reads must see, where no rule and no hint says otherwise.
+fn level(
+    args: &ExplainArgs,
+    config: &Config,
+    world: &World,
+    listener: usize,
+) -> anyhow::Result<Consistency> {
+    if let Some(name) = &world.session.consistency {
+        return Consistency::from_name(name)
+            .with_context(|| format!("there is no consistency `{name}`"));
+    }
+    let mut accounts = config.accounts.iter();
+    let of_account = accounts.find(|account| account.name == args.account);
+    let of_listener = config.listeners.get(listener);
+    Ok(of_account
+        .and_then(|account| account.consistency)
+        .or(of_listener.and_then(|listener| listener.consistency))
+        .unwrap_or(config.sessions.consistency))
+}
+
+/// The server that the session has read from last.
+fn seen(world: &World, snapshot: &Snapshot) -> anyhow::Result<Option<ServerId>> {
+    let Some(address) = &world.session.seen else {
+        return Ok(None);
+    };
+    let mut servers = snapshot.servers.iter();
+    let view = servers
+        .find(|view| *view.address == **address)
+        .with_context(|| format!("there is no server {address}"))?;
+    Ok(Some(view.id))
 }
 
 fn position(family: Family, text: &str) -> anyhow::Result<GtidSet> {

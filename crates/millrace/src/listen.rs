@@ -1,12 +1,13 @@
 //! Listeners: accept clients and hand each to the worker with the fewest. They run on the first
 //! worker's thread: with one worker, taking a client in wakes no other.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -144,23 +145,25 @@ pub(crate) async fn accept(
     stop: oneshot::Receiver<()>,
 ) {
     let mut tasks = tokio::task::JoinSet::new();
+    let workers = Rc::new(Workers {
+        mailboxes,
+        metrics,
+        turn: Cell::new(0),
+    });
     for Bound { socket, entry } in listeners {
-        let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
         match socket {
             Bindable::Tcp(sockets) => {
                 for socket in sockets {
-                    let (mailboxes, metrics) = (mailboxes.clone(), metrics.clone());
+                    let workers = workers.clone();
                     let take = move |plain, peer| {
-                        let message = Message::Client { plain, peer, entry };
-                        send(&mailboxes, &metrics, message);
+                        workers.hand(Message::Client { plain, peer, entry });
                     };
                     tasks.spawn_local(accept_tcp(socket, take));
                 }
             }
             Bindable::Unix(listener, path) => {
-                let take = move |plain| {
-                    send(&mailboxes, &metrics, Message::UnixClient { plain, entry });
-                };
+                let workers = workers.clone();
+                let take = move |plain| workers.hand(Message::UnixClient { plain, entry });
                 tasks.spawn_local(accept_unix(listener, Remove(path), take));
             }
         }
@@ -205,16 +208,27 @@ async fn accept_unix(
     }
 }
 
-fn send(mailboxes: &[UnboundedSender<Message>], metrics: &Metrics, message: Message) {
-    // A worker counts a client when it gets to it, so among equals each has its turn.
-    static TURN: AtomicUsize = AtomicUsize::new(0);
-    let turn = TURN.fetch_add(1, Ordering::Relaxed);
-    let least = (0..mailboxes.len())
-        .map(|place| (turn + place) % mailboxes.len())
-        .min_by_key(|worker| metrics.clients_of(*worker));
-    if let Some(mailbox) = least.and_then(|worker| mailboxes.get(worker)) {
-        // A closed mailbox is a worker that ends: the client is dropped.
-        let _ = mailbox.send(message);
+/// Who takes new clients, for all listeners together.
+struct Workers {
+    mailboxes: Arc<Vec<UnboundedSender<Message>>>,
+    metrics: Arc<Metrics>,
+    /// A worker counts a client when it gets to it, so among equals each has its turn.
+    turn: Cell<usize>,
+}
+
+impl Workers {
+    /// Hands a client to the worker with the fewest.
+    fn hand(&self, client: Message) {
+        let turn = self.turn.get();
+        self.turn.set(turn.wrapping_add(1));
+        let count = self.mailboxes.len();
+        let least = (0..count)
+            .map(|place| (turn % count + place) % count)
+            .min_by_key(|worker| self.metrics.clients_of(*worker));
+        if let Some(mailbox) = least.and_then(|worker| self.mailboxes.get(worker)) {
+            // A closed mailbox is a worker that ends: the client is dropped.
+            let _ = mailbox.send(client);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The `millrace` program: reads the command line and hands over.
 
 mod admin;
+mod app;
 mod check;
 mod check_servers;
 mod coalesce;
@@ -10,7 +11,9 @@ mod explain;
 mod listen;
 mod logging;
 mod reload;
+mod report;
 mod serve;
+mod threads;
 mod tls;
 
 use std::process::ExitCode;

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use millrace_backend::account::Account;
 use millrace_backend::secret::Secret;
+use tracing::warn;
 
 use crate::options::Options;
 
@@ -29,6 +30,8 @@ pub struct Accounts {
     failures: Mutex<HashMap<IpAddr, Failures>>,
     /// Whether clients of a kind show their password when they are asked, and since when that is known.
     shows: Mutex<HashMap<Asked, (bool, Instant)>>,
+    /// It was said that accounts cannot be read.
+    unread: AtomicBool,
 }
 
 /// Who is asked for a password: programs of one kind, for one account, from one address.
@@ -65,6 +68,16 @@ impl Accounts {
                 name.accounts.clone()
             }
             None => Vec::new(),
+        }
+    }
+
+    /// Says once that the servers do not let Millrace read their accounts.
+    pub(crate) fn say_unread(&self) {
+        if !self.unread.swap(true, Ordering::Relaxed) {
+            warn!(
+                "the servers' accounts cannot be read: what they ask of hosts, TLS and certificates is \
+                 judged by Millrace's own connections; see [monitor] user in docs/logins.md"
+            );
         }
     }
 

@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::{Arc, Once};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_backend::account::{Account, Proof};
@@ -21,7 +21,6 @@ use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 use tokio::sync::{Notify, oneshot};
-use tracing::warn;
 
 use crate::error::{ClientError, observed};
 use crate::login::caller::LetIn;
@@ -90,9 +89,6 @@ impl Verifiers {
         }
     }
 }
-
-/// It is said once that accounts cannot be read.
-static UNREAD: Once = Once::new();
 
 /// How long the connection that asks is kept when nobody logs in.
 const REST: Duration = Duration::from_secs(20);
@@ -418,12 +414,7 @@ pub(super) async fn let_in(
             required = Some(row.map(|row| row.requires.clone()));
         }
     } else {
-        UNREAD.call_once(|| {
-            warn!(
-                "the servers' accounts cannot be read: what they ask of hosts, TLS and certificates is \
-                 judged by Millrace's own connections; see [monitor] user in docs/logins.md"
-            );
-        });
+        worker.shared.accounts.say_unread();
     }
     if rows.is_none() && facts.address.is_socket() {
         unproven = is_let_in_unproven(worker, facts, name, tls).await?;

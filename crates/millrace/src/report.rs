@@ -1,0 +1,91 @@
+//! What metrics and health say of the servers, from what the monitor knows. Decides nothing.
+
+use std::sync::Arc;
+
+use millrace_admin::Readiness;
+use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
+use millrace_backend::monitor::{Counts, Monitor, Traffic, World};
+use millrace_metrics::{Metrics, PrimaryState, ServerState, StatementKind};
+use millrace_topology::{Health, NoPrimary, ServerId};
+
+/// Keeps what the metrics say of the servers up to date.
+pub(crate) async fn publish_servers(monitor: Arc<Monitor>, metrics: Arc<Metrics>) {
+    let mut world = monitor.watch();
+    loop {
+        let states = {
+            let world = world.borrow_and_update();
+            let snapshot = &world.snapshot;
+            let views = snapshot.servers.iter();
+            views
+                .map(|view| ServerState {
+                    name: view.address.to_string(),
+                    up: view.health.is_usable(),
+                    fit: view.is_fit(),
+                    primary: snapshot.primary == Some(view.id),
+                    draining: view.draining,
+                    gone: view.gone,
+                    lag_seconds: view.lag_seconds,
+                })
+                .collect()
+        };
+        metrics.set_servers(states);
+        metrics.set_primary(primary_state(&monitor));
+        if world.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whom a monitor asks what becomes of clients' statements on a server.
+pub(crate) fn traffic(metrics: &Arc<Metrics>) -> Traffic {
+    let metrics = metrics.clone();
+    Traffic(Arc::new(move |server: ServerId| {
+        let answered = |kind: &StatementKind| metrics.answered(server.index(), *kind);
+        Counts {
+            answered: StatementKind::ALL.iter().map(answered).sum(),
+            read: answered(&StatementKind::Read),
+            leased: metrics.leased(server.index()),
+        }
+    }))
+}
+
+fn primary_state(monitor: &Monitor) -> PrimaryState {
+    let snapshot = monitor.watch().borrow().snapshot.clone();
+    let failovers = monitor.failovers();
+    let now = snapshot.without.map(NoPrimary::label);
+    let kinds = MoveKind::ALL.into_iter();
+    let outcomes = FailoverCount::ALL.iter().zip(failovers.totals());
+    PrimaryState {
+        without: NoPrimary::LABELS
+            .iter()
+            .map(|label| (*label, u64::from(now == Some(*label))))
+            .collect(),
+        failovers: kinds
+            .map(|kind| (kind.as_str(), failovers.made(kind)))
+            .collect(),
+        statements: outcomes
+            .map(|(outcome, count)| (outcome.as_str(), count))
+            .collect(),
+        changes: snapshot.epoch,
+        last_pause_ms: failovers.list().iter().find_map(Timeline::pause_ms),
+    }
+}
+
+/// Ready: somebody can take writes, or at least reads.
+pub(crate) fn readiness(world: &World) -> Readiness {
+    let snapshot = &world.snapshot;
+    let primary = snapshot.primary_view();
+    let replicas = snapshot.fit_replicas().count();
+    let detail = match primary {
+        Some(view) => format!("primary {}, {replicas} replicas take reads", view.address),
+        None => format!("no primary, {replicas} replicas take reads"),
+    };
+    let all_asked = snapshot
+        .servers
+        .iter()
+        .all(|view| view.gone || view.health != Health::Unknown);
+    Readiness {
+        ready: world.greeting.is_some() && (primary.is_some() || (all_asked && replicas > 0)),
+        detail,
+    }
+}
