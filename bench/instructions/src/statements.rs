@@ -5,14 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use millrace_backend::pool::PoolOptions;
 use millrace_metrics::{Metrics, PerServer};
 use millrace_protocol::command::{COM_STMT_PREPARE, encode_command, encode_query};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_session::{
-    Accounts, FailoverOptions, Held, ListenerContext, Message, Options, Registry, ServerKey,
-    Shared, Worker, Written,
+    Accounts, FailoverOptions, Held, ListenerContext, Message, Registry, ServerKey,
+    SessionSettings, Shared, Worker, Written,
 };
 use tokio::sync::mpsc::{self, UnboundedSender};
 
@@ -48,8 +47,7 @@ fn empty_stage() -> anyhow::Result<(Stage, UnboundedSender<Message>)> {
     let names = addresses.iter().map(ToString::to_string).collect();
     let (mailbox, messages) = mpsc::unbounded_channel();
     let shared = Shared {
-        options: Arc::new(Options::default()),
-        pool: Arc::new(PoolOptions::default()),
+        settings: SessionSettings::default(),
         counts: Arc::new(PerServer::new(addresses.len())),
         accounts: Arc::new(Accounts::default()),
         registry: Arc::new(Registry::default()),
@@ -59,9 +57,6 @@ fn empty_stage() -> anyhow::Result<(Stage, UnboundedSender<Message>)> {
         network: plain_network()?,
         metrics: Arc::new(Metrics::new(1, names)),
         monitor,
-        rules: Arc::default(),
-        limits: Arc::default(),
-        sets: Arc::default(),
         written: Arc::new(Written::new(1)),
         held: Arc::new(Held::new(&FailoverOptions::default())),
         mailboxes: Arc::new(vec![mailbox.clone()]),

@@ -47,6 +47,8 @@ trait Behind<T> {
     /// Whether nothing was wrong with it.
     fn read(&self, name: &'static str, section: &Section<'_>, target: &mut T) -> bool;
     fn show(&self, target: &T) -> String;
+    fn copy(&self, from: &T, to: &mut T);
+    fn is_same(&self, one: &T, other: &T) -> bool;
     fn takes(&self) -> String;
     fn is_bare(&self) -> bool;
 }
@@ -57,13 +59,21 @@ struct Field<T, V, K> {
     kind: K,
 }
 
-impl<T, V, K: Kind<V>> Behind<T> for Field<T, V, K> {
+impl<T, V: Clone, K: Kind<V>> Behind<T> for Field<T, V, K> {
     fn read(&self, name: &'static str, section: &Section<'_>, target: &mut T) -> bool {
         section.read_as(name, (self.get_mut)(target), &self.kind)
     }
 
     fn show(&self, target: &T) -> String {
         self.kind.show((self.get)(target))
+    }
+
+    fn copy(&self, from: &T, to: &mut T) {
+        (self.get_mut)(to).clone_from((self.get)(from));
+    }
+
+    fn is_same(&self, one: &T, other: &T) -> bool {
+        self.show(one) == self.show(other)
     }
 
     fn takes(&self) -> String {
@@ -96,6 +106,19 @@ impl<T> Behind<T> for Password<T> {
         if is_set { "(set)" } else { "" }.to_owned()
     }
 
+    fn copy(&self, from: &T, to: &mut T) {
+        if let Some(secret) = (self.get)(from) {
+            (self.set)(to, secret.clone());
+        }
+    }
+
+    fn is_same(&self, one: &T, other: &T) -> bool {
+        match ((self.get)(one), (self.get)(other)) {
+            (Some(one), Some(other)) => one.is(other),
+            (one, other) => one.is_some() == other.is_some(),
+        }
+    }
+
     fn takes(&self) -> String {
         String::new()
     }
@@ -109,7 +132,7 @@ impl<T> Behind<T> for Password<T> {
 const PASSWORD: &str = "password";
 
 impl<'a, T: 'a> Key<'a, T> {
-    pub(crate) fn new<V: 'a>(
+    pub(crate) fn new<V: Clone + 'a>(
         name: &'static str,
         get: fn(&T) -> &V,
         get_mut: fn(&mut T) -> &mut V,
@@ -172,6 +195,21 @@ impl<'a, T: 'a> Key<'a, T> {
             sample: Sample::Given(value),
             ..self
         }
+    }
+
+    /// Whether a change is followed while Millrace runs.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.is_followed
+    }
+
+    /// Takes the value over as another configuration has it.
+    pub(crate) fn copy(&self, from: &T, to: &mut T) {
+        self.behind.copy(from, to);
+    }
+
+    /// Whether both have the same value. Secrets are compared as well.
+    pub(crate) fn is_same(&self, one: &T, other: &T) -> bool {
+        self.behind.is_same(one, other)
     }
 
     /// Reads it. False where it is wrong, or missing and required; both are reported.

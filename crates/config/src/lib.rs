@@ -16,6 +16,7 @@ mod load;
 mod model;
 mod nearest;
 mod page;
+mod reload;
 mod rules;
 mod section;
 mod show;
@@ -32,4 +33,5 @@ pub use model::{
     Account, Admin, ClientCertificates, ClientTls, Config, Listener, Log, LogFormat, LogLevel,
     Server, ServerTls,
 };
+pub use reload::Settings;
 pub use show::{RuleText, Setting, sections};

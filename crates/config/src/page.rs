@@ -156,7 +156,8 @@ the same in the form of a file.
 - Addresses are `\"host:port\"`, `\"[v6]:port\"`, or the absolute path of a Unix socket.
 - Relative paths are relative to the file's folder.
 - Passwords never stand in the file: it names a file or an environment variable.
-- A change takes a restart, unless it says here that it is read again on SIGHUP.
+- A change takes a restart, unless it says here that it is read again on SIGHUP. The log then names the keys that \
+have changed and take a restart.
 - `SHOW CONFIG` of the [admin listener](admin.md) lists the values in force.
 ";
 

@@ -6,10 +6,10 @@ use std::time::Instant;
 use anyhow::Context;
 use millrace_admin::{Listener, OperatorsOptions, Sources, serve_operators};
 use millrace_backend::account::Account;
-use millrace_config::{Address, Admin, Config};
+use millrace_config::{Address, Admin, Settings};
 use millrace_session::{ListenerTls, Shared};
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
 /// The admin listener's thread: it listens, and serves nobody before it is told to. It ends where it is
@@ -22,10 +22,10 @@ impl AdminThread {
     /// Starts it, and waits until it listens.
     pub(crate) async fn bind(
         admin: &Admin,
-        config: &Config,
+        settings: watch::Receiver<Arc<Settings>>,
         shared: &Shared,
     ) -> anyhow::Result<AdminThread> {
-        let (options, sources) = (options(admin, shared), sources(config, shared));
+        let (options, sources) = (options(admin, shared), sources(settings, shared));
         let address = admin.address.to_string();
         let (listens, listening) = oneshot::channel();
         let (begin, begins) = oneshot::channel();
@@ -76,22 +76,19 @@ fn options(admin: &Admin, shared: &Shared) -> OperatorsOptions {
         tls,
         acceptor: shared.tls.clone(),
         connections_max: admin.max_connections as usize,
-        login_timeout: shared.options.login_timeout,
-        slowing: shared.options.clone(),
+        login_timeout: shared.settings.options.login_timeout,
+        slowing: shared.settings.options.clone(),
     }
 }
 
-fn sources(config: &Config, shared: &Shared) -> Sources {
+fn sources(settings: watch::Receiver<Arc<Settings>>, shared: &Shared) -> Sources {
     Sources {
         monitor: shared.monitor.clone(),
         mailboxes: shared.mailboxes.clone(),
         registry: shared.registry.clone(),
         held: Arc::clone(&shared.held),
         metrics: shared.metrics.clone(),
-        connections_max: shared.pool.max_connections,
-        waiting_max: shared.pool.max_waiting,
-        settings: config.settings(),
-        rules: config.rule_texts(),
+        settings,
         started: Instant::now(),
     }
 }

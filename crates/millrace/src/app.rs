@@ -1,35 +1,33 @@
 //! The process as one value, from its configuration to its end: [`App`] is built, [`Bound`] listens,
 //! [`Running`] serves. Each stage is made from the one before, and has only what exists by then.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::Context;
 use millrace_admin::Listener;
 use millrace_backend::connect::{Address, Network, SharedNetwork};
 use millrace_backend::monitor::{Monitor, MonitorOptions};
 use millrace_backend::names::Resolver;
-use millrace_config::{Account, Config};
+use millrace_config::{Account, Config, Settings};
 use millrace_metrics::{Metrics, PerServer};
 use millrace_routing::rules::{Rule, Rules};
-use millrace_session::{Accounts, Held, Message, Registry, Shared, Written};
+use millrace_session::{Accounts, Held, Message, Registry, SessionSettings, Shared, Written};
 use tokio::signal::unix::Signal;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tracing::info;
 
 use crate::admin::AdminThread;
 use crate::coalesce::Coalescer;
 use crate::drain::{Signals, drain};
-use crate::reload::Drained;
+use crate::reload::{Drained, Reload, Source};
 use crate::threads::{MonitorThread, start_monitor, start_workers, tell_time};
 use crate::{listen, report, tls};
 
 /// What all threads share, and the configuration that it is made from. No socket is bound yet, and no thread
 /// runs.
 pub(crate) struct App {
-    config: Config,
+    settings: watch::Sender<Arc<Settings>>,
     shared: Shared,
     monitoring: Arc<MonitorOptions>,
     drained: Drained,
@@ -62,12 +60,10 @@ impl App {
         let mut drained = Drained::default();
         drained.follow(&config, &monitor);
         let (senders, receivers) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
-        let options = Arc::new(config.sessions.clone());
         let (acceptor, fingerprint) = tls::acceptor(&config.tls)?;
         let shared = Shared {
-            held: Arc::new(Held::new(&options.failover)),
-            options,
-            pool: Arc::new(config.pool.clone()),
+            held: Arc::new(Held::new(&config.sessions.failover)),
+            settings: session_settings(&config)?,
             counts: Arc::new(PerServer::new(addresses.len())),
             accounts: Arc::new(known(&config.accounts)),
             registry: Arc::default(),
@@ -77,14 +73,11 @@ impl App {
             network,
             metrics,
             monitor,
-            rules: Arc::new(Rules::new(config.rules.clone()).context("the rules' patterns")?),
-            limits: Arc::new(config.rules.iter().map(limit).collect()),
-            sets: Arc::new(config.sets.clone()),
             written: Arc::new(Written::new(workers)),
             mailboxes: Arc::new(senders),
         };
         Ok(App {
-            config,
+            settings: watch::Sender::new(Arc::new(Settings::new(config))),
             shared,
             monitoring,
             drained,
@@ -97,13 +90,17 @@ impl App {
     /// # Errors
     /// An address that cannot be listened on.
     pub(crate) async fn bind(self) -> anyhow::Result<Bound> {
-        let config = &self.config;
+        let settings = self.settings.borrow().clone();
+        let config = &settings.config;
         let mut listeners = Vec::new();
         for (number, listener) in (0..).zip(&config.listeners) {
             listeners.push(listen::bind(number, listener, &config.tcp).await?);
         }
         let operators = match &config.admin {
-            Some(admin) => Some(AdminThread::bind(admin, config, &self.shared).await?),
+            Some(admin) => {
+                let settings = self.settings.subscribe();
+                Some(AdminThread::bind(admin, settings, &self.shared).await?)
+            }
             None => None,
         };
         let http = match &config.http {
@@ -141,6 +138,17 @@ fn known(configured: &[Account]) -> Accounts {
     accounts
 }
 
+/// What sessions start with.
+fn session_settings(config: &Config) -> anyhow::Result<SessionSettings> {
+    Ok(SessionSettings {
+        options: Arc::new(config.sessions.clone()),
+        pool: Arc::new(config.pool.clone()),
+        rules: Arc::new(Rules::new(config.rules.clone()).context("the rules' patterns")?),
+        limits: Arc::new(config.rules.iter().map(limit).collect()),
+        sets: Arc::new(config.sets.clone()),
+    })
+}
+
 /// How many statements of a rule may run at once, where it limits them.
 fn limit(rule: &Rule) -> Option<Arc<Semaphore>> {
     Some(Arc::new(Semaphore::new(rule.then.concurrency? as usize)))
@@ -155,13 +163,13 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Starts all threads and tasks. `file` is read again at each of `hangups`.
+    /// Starts all threads and tasks. The file is read again at each of `hangups`.
     ///
     /// # Errors
     /// Where the system refuses a thread.
-    pub(crate) fn spawn(self, file: Option<PathBuf>, hangups: Signal) -> anyhow::Result<Running> {
+    pub(crate) fn spawn(self, source: Source, hangups: Signal) -> anyhow::Result<Running> {
         let App {
-            config,
+            settings,
             shared,
             monitoring,
             drained,
@@ -182,13 +190,23 @@ impl Bound {
                 drop(accepting);
             }
         };
+        let in_force = settings.subscribe();
+        let config = &in_force.borrow().clone().config;
         let coalescer = Coalescer::new(config.coalesce_limit, receivers.len(), metrics.clone());
         let rests = coalescer.rests().collect();
         let workers = start_workers(&shared, receivers, rests, accept)?;
         tokio::spawn(tell_time(shared.mailboxes.clone(), coalescer));
-        tokio::spawn(drained.follow_file(file, hangups, monitor.clone()));
+        let reload = Reload {
+            source,
+            settings,
+            sessions: shared.settings,
+            drained,
+            monitor: monitor.clone(),
+            mailboxes: shared.mailboxes.clone(),
+        };
+        tokio::spawn(reload.follow(hangups));
         tokio::spawn(report::publish_servers(monitor.clone(), metrics.clone()));
-        if let Some((listener, address)) = self.http.zip(config.http) {
+        if let Some((listener, address)) = self.http.zip(config.http.as_ref()) {
             info!(%address, "serving metrics and health");
             let world = monitor.watch();
             let ready = move || report::readiness(&world.borrow());
@@ -198,7 +216,7 @@ impl Bound {
         Ok(Running {
             mailboxes: shared.mailboxes,
             registry: shared.registry,
-            drain_timeout: config.drain_timeout,
+            settings: in_force,
             stop,
             stopped,
             workers,
@@ -211,7 +229,7 @@ impl Bound {
 pub(crate) struct Running {
     mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
     registry: Arc<Registry>,
-    drain_timeout: Duration,
+    settings: watch::Receiver<Arc<Settings>>,
     /// Dropped where no client is to come any more.
     stop: oneshot::Sender<()>,
     /// Ends in an error when none comes any more.
@@ -225,7 +243,8 @@ impl Running {
     pub(crate) async fn drain(self, signals: &mut Signals) {
         drop(self.stop);
         let _ = self.stopped.await;
-        drain(self.mailboxes, self.registry, self.drain_timeout, signals).await;
+        let timeout = self.settings.borrow().config.drain_timeout;
+        drain(self.mailboxes, self.registry, timeout, signals).await;
         for worker in self.workers {
             let _ = tokio::task::spawn_blocking(move || worker.join()).await;
         }

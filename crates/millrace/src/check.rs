@@ -99,7 +99,7 @@ fn folder_of(file: &Path) -> std::io::Result<()> {
 }
 
 /// Reads a file; prints what is wrong with it and answers none.
-pub(crate) fn load(file: &PathBuf) -> anyhow::Result<Option<Config>> {
+pub(crate) fn load(file: &Path) -> anyhow::Result<Option<Config>> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| anyhow::anyhow!("cannot read {}: {error}", file.display()))?;
     match Config::from_toml(&file.display().to_string(), &text, &Environment::process()) {

@@ -10,8 +10,8 @@ use tracing::warn;
 
 use crate::app::App;
 use crate::drain::Signals;
-use crate::reload::hangups;
-use crate::{check, logging};
+use crate::logging;
+use crate::reload::{Source, hangups};
 
 /// How to serve: a file, or flags alone.
 #[derive(Debug, Args)]
@@ -54,7 +54,11 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<i32> {
     if args.end_with_parent {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
-    let Some(config) = configuration(args)? else {
+    let source = Source {
+        file: args.config.clone(),
+        workers: args.workers,
+    };
+    let Some(config) = configuration(args, &source)? else {
         return Ok(1);
     };
     logging::start(config.log);
@@ -63,41 +67,32 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<i32> {
     }
     prepare_process();
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(config, args.config.clone()))?;
+    runtime.block_on(serve(config, source))?;
     Ok(0)
 }
 
-fn configuration(args: &ServeArgs) -> anyhow::Result<Option<Config>> {
-    let mut config = match &args.config {
-        Some(file) => match check::load(file)? {
-            Some(config) => config,
-            None => return Ok(None),
-        },
-        None => {
-            let flags = Flags {
-                listen: args.listen.clone(),
-                server: args.server.clone(),
-                monitor_user: args.monitor_user.clone(),
-                monitor_password_file: args.monitor_password_file.clone(),
-                http: args.http.clone(),
-                admin: args.admin.clone(),
-                admin_password_file: args.admin_password_file.clone(),
-            };
-            match Config::from_flags(&flags, &Environment::process()) {
-                Ok(config) => config,
-                Err(errors) => {
-                    for error in errors {
-                        eprintln!("millrace: {error}");
-                    }
-                    return Ok(None);
-                }
-            }
-        }
-    };
-    if args.workers.is_some() {
-        config.workers = args.workers;
+fn configuration(args: &ServeArgs, source: &Source) -> anyhow::Result<Option<Config>> {
+    if let Some(file) = &source.file {
+        return source.read(file);
     }
-    Ok(Some(config))
+    let flags = Flags {
+        listen: args.listen.clone(),
+        server: args.server.clone(),
+        monitor_user: args.monitor_user.clone(),
+        monitor_password_file: args.monitor_password_file.clone(),
+        http: args.http.clone(),
+        admin: args.admin.clone(),
+        admin_password_file: args.admin_password_file.clone(),
+    };
+    match Config::from_flags(&flags, &Environment::process()) {
+        Ok(config) => Ok(Some(source.overridden(config))),
+        Err(errors) => {
+            for error in errors {
+                eprintln!("millrace: {error}");
+            }
+            Ok(None)
+        }
+    }
 }
 
 /// As many open files as allowed, and no core file: it would hold passwords.
@@ -120,11 +115,11 @@ fn prepare_process() {
     }
 }
 
-/// The life of the process. `file`: where the configuration is from, if from a file.
-async fn serve(config: Config, file: Option<PathBuf>) -> anyhow::Result<()> {
+/// The life of the process.
+async fn serve(config: Config, source: Source) -> anyhow::Result<()> {
     // From here on they no longer end the process at once.
     let (mut signals, hangups) = (Signals::new()?, hangups()?);
-    let running = App::build(config)?.bind().await?.spawn(file, hangups)?;
+    let running = App::build(config)?.bind().await?.spawn(source, hangups)?;
     signals.next().await;
     running.drain(&mut signals).await;
     Ok(())

@@ -40,6 +40,9 @@ impl Session {
                 }
             };
             let command = self.take_command(length);
+            if !self.worker.has(&self.settings) {
+                self.take_settings();
+            }
             self.handle.busy_since.set(self.worker.tick());
             self.handle.counts.command();
             self.handle.interrupted.set(false);
@@ -143,7 +146,7 @@ impl Session {
                 }
                 return Ok(Some(length));
             }
-            let limit = self.worker.options().max_packet;
+            let limit = self.settings.options.max_packet;
             let announced =
                 packet::header(&self.client.inbuf).map_or(0, |header| header.len as usize);
             if self.client.inbuf.len().max(announced) > limit {

@@ -10,6 +10,7 @@ mod image;
 mod login;
 mod options;
 mod session;
+mod settings;
 #[cfg(test)]
 mod simulation;
 mod statement;
@@ -21,6 +22,7 @@ pub use login::accounts::Accounts;
 pub use login::random_nonce;
 pub use millrace_protocol::auth::fingerprint;
 pub use options::{FailoverOptions, Hosts, Options, ServerKey};
+pub use settings::SessionSettings;
 pub use worker::processlist::{Doing, PoolLine, ServerLine, SessionLine};
 pub use worker::registry::{Client, Registry};
 pub use worker::written::Written;

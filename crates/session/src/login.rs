@@ -335,7 +335,7 @@ async fn log_in(
             // A server that could not be had says nothing against the client.
             if answer.error.code == 1045 || answer.side != Side::Proxy {
                 let accounts = &worker.shared.accounts;
-                accounts.hold_back(address, worker.options()).await;
+                accounts.hold_back(address, &worker.options()).await;
             }
             let mut out = Vec::new();
             error_packet(&answer).encode(&mut out, exchange.sequence);

@@ -28,6 +28,7 @@ use crate::image::SessionImage;
 use crate::image::pins::{Cause, KeptFor};
 use crate::login::caller::Caller;
 use crate::login::error_packet;
+use crate::settings::SessionSettings;
 use crate::statement::outcome::Outcome;
 use crate::statement::route::Route;
 use crate::statement::rule_actions::RuleActions;
@@ -127,6 +128,8 @@ impl Running {
 /// One client's session: what it has ([`SessionImage`]), and what it runs on.
 pub(crate) struct Session {
     pub(crate) worker: Rc<Worker>,
+    /// In force for the command under way.
+    pub(crate) settings: Rc<SessionSettings>,
     pub(crate) handle: Rc<Handle>,
     /// The client's connection number.
     pub(crate) id: u32,
@@ -172,6 +175,7 @@ impl Session {
         let level = entry.consistency.unwrap_or_default();
         let me = (handle.uid, handle.saved.clone());
         let mut session = Session {
+            settings: worker.settings(),
             handle,
             id,
             client: Client {
@@ -239,9 +243,16 @@ impl Session {
         self.handle.level.set(level);
     }
 
+    /// Goes on under the settings that the worker has now.
+    #[cold]
+    pub(crate) fn take_settings(&mut self) {
+        self.settings = self.worker.settings();
+        self.select_rules();
+    }
+
     /// What the configuration gives the account, else the listener, else everybody.
     fn level_of_account(&self) -> Consistency {
-        let options = self.worker.options();
+        let options = &self.settings.options;
         let of_account = options
             .levels
             .get(&*self.client.identity.account.user)

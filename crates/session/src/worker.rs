@@ -21,13 +21,12 @@ use millrace_backend::account::Proof;
 use millrace_backend::connect::SharedNetwork;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::opener::{Logins, Successors};
-use millrace_backend::pool::{PoolOptions, ServerCount, ServerFacts, ServerPool, WakeWorkers};
+use millrace_backend::pool::{ServerCount, ServerFacts, ServerPool, WakeWorkers};
 use millrace_backend::state::States;
 use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
-use millrace_routing::rules::Rules;
-use millrace_routing::{Consistency, ServerSet, Target};
+use millrace_routing::{Consistency, Target};
 use millrace_topology::ServerId;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
 use crate::command::kill::Killed;
@@ -35,6 +34,7 @@ use crate::failover::wait_queue::Held;
 use crate::login::accounts::Accounts;
 use crate::login::verify::Verifiers;
 use crate::options::{Options, ServerKey};
+use crate::settings::SessionSettings;
 use crate::statement::directions::Remembered;
 use crate::worker::cluster::{ClusterView, drops};
 use crate::worker::free_lists::FreeLists;
@@ -51,10 +51,8 @@ pub(crate) use crate::worker::handle::Running;
 /// What all workers of the process share.
 #[derive(Clone)]
 pub struct Shared {
-    /// Limits and behaviour.
-    pub options: Arc<Options>,
-    /// The pools' limits.
-    pub pool: Arc<PoolOptions>,
+    /// What the configuration said of sessions when the process started. What is in force now, a worker knows.
+    pub settings: SessionSettings,
     /// Connections per server, over all workers.
     pub counts: Arc<PerServer<Arc<ServerCount>>>,
     /// Known passwords.
@@ -73,12 +71,6 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// Watches the servers.
     pub monitor: Arc<Monitor>,
-    /// Rules for query routing.
-    pub rules: Arc<Rules>,
-    /// How many statements may yet begin, for each rule that limits them.
-    pub limits: Arc<Vec<Option<Arc<Semaphore>>>>,
-    /// Named sets of servers.
-    pub sets: Arc<HashMap<String, ServerSet>>,
     /// What was written through this process.
     pub written: Arc<Written>,
     /// Statements that wait for a server.
@@ -107,6 +99,8 @@ pub enum Message {
     },
     /// A second has passed.
     Second,
+    /// What the configuration says has changed.
+    Settings(SessionSettings),
     /// Another worker has sessions waiting for a server, or has made room on one.
     Room(ServerId),
     /// What does this session run, and where? It must not give its connection back meanwhile.
@@ -200,6 +194,7 @@ fn successors(shared: &Shared) -> Successors {
 pub struct Worker {
     pub(crate) index: usize,
     pub(crate) shared: Shared,
+    settings: RefCell<Rc<SessionSettings>>,
     pub(crate) cluster: Rc<ClusterView>,
     pub(crate) states: Rc<States>,
     pub(crate) verifiers: Verifiers,
@@ -230,7 +225,7 @@ impl Worker {
         });
         let opener = Rc::new(Logins {
             network: shared.network.clone(),
-            timeout: shared.pool.connect_timeout,
+            timeout: shared.settings.pool.connect_timeout,
             states: states.clone(),
             buffers: Rc::default(),
             successors: successors(&shared),
@@ -241,7 +236,7 @@ impl Worker {
             let count = shared.counts.get(facts.id.index());
             let pool = ServerPool::new(
                 facts.clone(),
-                shared.pool.clone(),
+                shared.settings.pool.clone(),
                 opener.clone(),
                 count.cloned().unwrap_or_default(),
                 index,
@@ -261,6 +256,7 @@ impl Worker {
         Rc::new(Worker {
             index,
             cluster: ClusterView::new(index, shared.clone(), Pools::new(make)),
+            settings: RefCell::new(Rc::new(shared.settings.clone())),
             shared,
             states,
             verifiers: Verifiers::default(),
@@ -312,6 +308,11 @@ impl Worker {
                 }
             }
             Message::Second => self.sweep(),
+            Message::Settings(settings) => {
+                let drain_time = settings.options.failover.drain_time;
+                self.cluster.set_drain_time(drain_time);
+                self.settings.replace(Rc::new(settings));
+            }
             Message::Room(server) => {
                 // Another worker may know of it first.
                 if server.index() < self.cluster.servers.len() {
@@ -436,8 +437,18 @@ impl Worker {
         self.shared.metrics.worker(self.index)
     }
 
-    pub(crate) fn options(&self) -> &Options {
-        &self.shared.options
+    /// What the configuration says now. A session has it for as long as a command takes.
+    pub(crate) fn settings(&self) -> Rc<SessionSettings> {
+        self.settings.borrow().clone()
+    }
+
+    /// Whether these are in force.
+    pub(crate) fn has(&self, settings: &Rc<SessionSettings>) -> bool {
+        Rc::ptr_eq(settings, &self.settings.borrow())
+    }
+
+    pub(crate) fn options(&self) -> Arc<Options> {
+        self.settings.borrow().options.clone()
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -475,7 +486,35 @@ impl Worker {
 
     /// The most bytes that the worker's journals may keep together: its part of what all may.
     pub(crate) fn journals_max(&self) -> usize {
-        let all = self.options().failover.max_replay_total_bytes;
+        let all = self.settings.borrow().options.failover.max_replay_total_bytes;
         all / self.shared.mailboxes.len().max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::login::admission::tests::shared;
+
+    #[test]
+    fn settings_are_replaced_whole_and_who_has_others_sees_it() {
+        let worker = Worker::new(0, shared());
+        let before = worker.settings();
+        assert!(worker.has(&before));
+        let mut options = Options::clone(&before.options);
+        options.max_packet += 1;
+        options.failover.drain_time = Duration::ZERO;
+        let drained = ServerId(3);
+        worker.cluster.note_draining(drained, true);
+        assert!(!worker.cluster.is_drained(drained));
+        worker.take(Message::Settings(SessionSettings {
+            options: Arc::new(options),
+            ..SessionSettings::clone(&before)
+        }));
+        assert!(!worker.has(&before));
+        let after = worker.settings();
+        assert_eq!(after.options.max_packet, before.options.max_packet + 1);
+        assert!(Arc::ptr_eq(&after.rules, &before.rules));
+        assert!(worker.cluster.is_drained(drained));
     }
 }

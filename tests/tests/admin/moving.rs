@@ -249,6 +249,8 @@ pub(crate) async fn drained_by_configuration(cluster: &Cluster) -> anyhow::Resul
     operator
         .wait_for(&server, SOON, |row| is(row, "draining", "yes"))
         .await?;
+    let shown = "SHOW CONFIG WHERE name LIKE 'server%.draining' AND value = 'true'";
+    operator.wait_for(shown, SOON, |_| true).await?;
     client
         .send(com::QUERY, b"INSERT INTO app.kept VALUES (2)")
         .await?;
@@ -268,5 +270,19 @@ pub(crate) async fn drained_by_configuration(cluster: &Cluster) -> anyhow::Resul
     let reply = client.read_reply(Expect::Single).await;
     ensure!(reply.ok().is_some(), "{:?}", reply.render());
     expect(&operator.row(&server).await?, &[("draining", "no")])?;
+    ensure!(operator.rows(shown).await?.is_empty());
+    // What takes a restart is said, and what was in force stays.
+    again(&format!("coalesce_limit = \"1ms\"\n{whole}")).await?;
+    let said = async {
+        while !std::fs::read_to_string(ground.proxy.log_path())?.contains("keys=coalesce_limit") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(SOON, said).await??;
+    let limit = operator
+        .row("SHOW CONFIG WHERE name = 'coalesce_limit'")
+        .await?;
+    ensure!(value(&limit, "value")? != "1ms", "{limit:#?}");
     Ok(())
 }

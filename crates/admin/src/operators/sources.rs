@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_backend::monitor::{Monitor, World};
-use millrace_config::{RuleText, Setting};
+use millrace_config::Settings;
 use millrace_metrics::Metrics;
 use millrace_session::{Client, Held, Message, Registry, ServerLine, SessionLine};
 use millrace_topology::ServerId;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::operators::cell::{Cell, Refusal};
 
@@ -33,14 +33,8 @@ pub struct Sources {
     pub held: Arc<Held>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// `pool.max_connections`, per server.
-    pub connections_max: usize,
-    /// `pool.max_waiting`, per server.
-    pub waiting_max: usize,
-    /// The configuration in force, without secrets.
-    pub settings: Vec<Setting>,
-    /// The rules for query routing, in order.
-    pub rules: Vec<RuleText>,
+    /// The configuration in force.
+    pub settings: watch::Receiver<Arc<Settings>>,
     /// When the process started.
     pub started: Instant,
 }
@@ -48,6 +42,10 @@ pub struct Sources {
 impl Sources {
     pub(crate) fn world(&self) -> Arc<World> {
         self.monitor.watch().borrow().clone()
+    }
+
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.borrow().clone()
     }
 
     /// The address of a server.

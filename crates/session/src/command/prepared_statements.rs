@@ -52,7 +52,7 @@ impl Session {
 
     /// COM_STMT_PREPARE.
     pub(crate) async fn prepare(&mut self, packet: &[u8], text: &[u8]) -> Result<(), Abort> {
-        let limit = self.worker.options().max_prepared_statements;
+        let limit = self.settings.options.max_prepared_statements;
         if self.image.statements.len() >= limit {
             let text = format!(
                 "Can't create more than max_prepared_stmt_count statements \
@@ -147,7 +147,7 @@ impl Session {
     /// The text that a rule puts in the place of one that is to be prepared. Its executions run what
     /// was prepared; of them the rules are asked again, but for this.
     fn rewritten_for_good(&self, text: &[u8]) -> Option<Vec<u8>> {
-        if !self.worker.shared.rules.rewrites() {
+        if !self.settings.rules.rewrites() {
             return None;
         }
         let class = self.worker.lists.classify(text, &self.image.vars.lex);
@@ -362,7 +362,7 @@ impl Session {
 
     /// COM_STMT_SEND_LONG_DATA: kept until the execution; there is no answer.
     pub(super) fn keep_long_data(&mut self, id: u32, param: u16, data: &[u8]) -> Result<(), Abort> {
-        let limit = self.worker.options().max_long_data;
+        let limit = self.settings.options.max_long_data;
         if self.image.statements.long_data + data.len() > limit {
             let text = format!(
                 "Parameter of prepared statement which is set through mysql_send_long_data() is longer \
@@ -526,7 +526,7 @@ impl Session {
                     lease.broken = true;
                     let answer = self.unavailable(lease.server, error);
                     lease.give_back();
-                    if !answer.passing || lost >= self.worker.options().failover.retries {
+                    if !answer.passing || lost >= self.settings.options.failover.retries {
                         return Err(answer.into());
                     }
                     lost += 1;
@@ -665,7 +665,7 @@ impl Session {
                 if answer.error.code == 1045 {
                     // Passwords are no faster to guess on a session than by logins.
                     let accounts = &worker.shared.accounts;
-                    accounts.hold_back(address, worker.options()).await;
+                    accounts.hold_back(address, &worker.options()).await;
                 }
                 self.stays_who_it_is(&answer, sequence, old_database).await
             }

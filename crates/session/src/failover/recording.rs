@@ -71,7 +71,7 @@ impl Session {
         };
         // What it is to find would have to be set between it and the one before.
         let torn = about.last && needs_insert_id;
-        let options = &self.worker.options().failover;
+        let options = &self.settings.options.failover;
         let all_max = self.worker.journals_max();
         if !replayable || torn {
             journal.spoil(Unreplayable::Statement);
@@ -107,7 +107,7 @@ impl Session {
                 Some(executed)
             }
         };
-        let options = &self.worker.options().failover;
+        let options = &self.settings.options.failover;
         let (state, answer) = (
             self.image.vars.state.clone(),
             Answered::of(&self.running.outcome),

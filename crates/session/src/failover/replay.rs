@@ -136,7 +136,7 @@ impl Session {
             self.running.route.ended = Some(ClientError::unknown_outcome());
         }
         self.running.route.lost += u8::from(sent);
-        if u32::from(self.running.route.lost) > self.worker.options().failover.retries {
+        if u32::from(self.running.route.lost) > self.settings.options.failover.retries {
             // It may be what ends its servers.
             return Err(self.lose_transaction(Unreplayable::NoServer));
         }
@@ -191,7 +191,7 @@ impl Session {
             self.end_transaction();
             return Ok(());
         }
-        let options = &self.worker.options().failover;
+        let options = &self.settings.options.failover;
         let private = replay.journal.begun.private_version != self.image.vars.private.version;
         let spoilt = replay.journal.spoilt(Instant::now(), options);
         match spoilt.or(private.then_some(Unreplayable::Statement)) {

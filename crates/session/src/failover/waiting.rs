@@ -219,7 +219,7 @@ impl Session {
     }
 
     pub(crate) fn hold_time(&self) -> Duration {
-        let limit = self.worker.options().failover.hold_time;
+        let limit = self.settings.options.failover.hold_time;
         match self.client.target {
             Target::ReplicasOnly => limit.min(REPLICA_WAIT_MAX),
             _ => limit,

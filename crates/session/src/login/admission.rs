@@ -90,18 +90,17 @@ pub(crate) mod tests {
 
     use millrace_backend::connect::Network;
     use millrace_backend::monitor::{Monitor, MonitorOptions};
-    use millrace_backend::pool::PoolOptions;
     use millrace_backend::secret::Secret;
     use millrace_backend::tcp::TcpOptions;
     use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
     use millrace_metrics::{Metrics, PerServer};
-    use millrace_routing::rules::Rules;
     use tokio::sync::mpsc;
 
     use super::*;
     use crate::failover::wait_queue::Held;
     use crate::login::accounts::Accounts;
     use crate::options::{Options, ServerKey};
+    use crate::settings::SessionSettings;
     use crate::worker::Shared;
     use crate::worker::registry::Registry;
     use crate::worker::written::Written;
@@ -132,8 +131,10 @@ pub(crate) mod tests {
         let (mailbox, _) = mpsc::unbounded_channel();
         Shared {
             held: Arc::new(Held::new(&options.failover)),
-            options: Arc::new(options),
-            pool: Arc::new(PoolOptions::default()),
+            settings: SessionSettings {
+                options: Arc::new(options),
+                ..SessionSettings::default()
+            },
             counts: Arc::new(PerServer::new(0)),
             accounts: Arc::new(Accounts::default()),
             registry: Arc::new(Registry::default()),
@@ -147,9 +148,6 @@ pub(crate) mod tests {
             }),
             metrics: Arc::new(Metrics::new(1, Vec::new())),
             monitor: Monitor::new(&asked, Vec::new(), &[]),
-            rules: Arc::new(Rules::new(Vec::new()).unwrap()),
-            limits: Arc::default(),
-            sets: Arc::default(),
             written: Arc::new(Written::new(1)),
             mailboxes: Arc::new(vec![mailbox]),
         }

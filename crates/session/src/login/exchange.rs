@@ -146,7 +146,7 @@ impl LoginExchange<'_> {
         };
         if self.was_wrong && !is_counted {
             let accounts = &self.worker.shared.accounts;
-            accounts.failed(self.address, self.worker.options());
+            accounts.failed(self.address, &self.worker.options());
             let guess = Secret::new(random_nonce().to_vec());
             self.try_password(credentials, guess).await;
         }

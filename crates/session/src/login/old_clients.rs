@@ -87,7 +87,7 @@ pub(super) async fn serve(mut exchange: LoginExchange<'_>) -> std::io::Result<()
         Proof::Account(_) => None,
         Proof::Denied(answer) => {
             let (address, options) = (exchange.address, worker.options());
-            worker.shared.accounts.hold_back(address, options).await;
+            worker.shared.accounts.hold_back(address, &options).await;
             Some(refusal(&error_packet(&answer)))
         }
         Proof::Relay | Proof::Own(_) => {

@@ -82,7 +82,7 @@ pub(super) async fn log_in(
             if denied {
                 let (worker, address) = (exchange.worker, exchange.address);
                 let accounts = &worker.shared.accounts;
-                accounts.hold_back(address, worker.options()).await;
+                accounts.hold_back(address, &worker.options()).await;
             }
             exchange.worker.metrics().error(answer.side, answer.class);
             let mut out = Vec::new();
@@ -110,7 +110,7 @@ pub(super) async fn log_in_with(
         tls: exchange.stream.is_tls(),
         whose: For::Client,
     };
-    let timeout = worker.shared.pool.connect_timeout;
+    let timeout = worker.settings().pool.connect_timeout;
     let network = &worker.shared.network;
     exchange.waits.begin();
     let opened = on_primary(&worker, async |facts| {
@@ -205,7 +205,7 @@ async fn relay(
     credentials: &Credentials,
 ) -> Result<Option<(Stream, Vec<u8>)>, ClientError> {
     let worker = exchange.worker;
-    let timeout = worker.shared.pool.connect_timeout;
+    let timeout = worker.settings().pool.connect_timeout;
     exchange.waits.begin();
     on_primary(worker, async |facts| {
         learn_accounts(worker, facts, credentials.name()).await
@@ -337,7 +337,7 @@ async fn relay_to(
             let delay = worker
                 .shared
                 .accounts
-                .failed(exchange.address, worker.options());
+                .failed(exchange.address, &worker.options());
             tokio::time::sleep(delay).await;
             let told = exchange.as_told(credentials, payload).await;
             exchange.write(&told).await?;

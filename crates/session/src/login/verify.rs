@@ -183,7 +183,7 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
         let passing = matches!(&answer, Err(why) if why.passing || why.is_full());
         for waiter in waiting {
             let limit = match &answer {
-                Err(why) if why.is_full() => worker.shared.pool.wait_timeout,
+                Err(why) if why.is_full() => worker.settings().pool.wait_timeout,
                 _ => worker.options().failover.hold_time,
             };
             if !passing {
@@ -318,7 +318,7 @@ async fn ask_again(
             Family::MySql => Ok(()),
         }
     };
-    let changed = tokio::time::timeout(worker.shared.pool.connect_timeout, changing).await;
+    let changed = tokio::time::timeout(worker.settings().pool.connect_timeout, changing).await;
     match changed {
         Ok(Ok(())) => Some(Ok(())),
         Ok(Err(BackendError::Server(error))) if error.code != 1053 => {
@@ -350,7 +350,7 @@ async fn connect(
         whose: For::Client,
     };
     learn_accounts(worker, &facts, key.name()).await?;
-    let timeout = worker.shared.pool.connect_timeout;
+    let timeout = worker.settings().pool.connect_timeout;
     let timeout = if last { timeout } else { timeout.min(HUNG) };
     let version = facts.fresh.version();
     let opened = open(&facts.address, &login, &worker.shared.network, timeout).await?;
@@ -393,7 +393,7 @@ pub(super) async fn let_in(
     let (mut who, mut unproven) = (Who::default(), false);
     let mut required = None;
     if rows.is_some() {
-        let timeout = worker.shared.pool.connect_timeout;
+        let timeout = worker.settings().pool.connect_timeout;
         let asked = tokio::time::timeout(timeout, by_which_row(conn)).await;
         who = asked.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
         let current = &who.row;
@@ -457,7 +457,7 @@ async fn is_let_in_unproven(
         tls,
         whose: For::Client,
     };
-    let timeout = worker.shared.pool.connect_timeout;
+    let timeout = worker.settings().pool.connect_timeout;
     match open(&facts.address, &login, &worker.shared.network, timeout).await {
         Ok(_) => Ok(true),
         // Its password has expired, which is said to who has shown the right one.

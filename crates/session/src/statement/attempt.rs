@@ -429,7 +429,7 @@ impl Session {
     /// Asks a connection for a sign of life before a write is trusted to it: should the write's answer
     /// not come, nobody could tell whether it was done.
     async fn prove(&mut self, lease: &mut Lease) -> Result<(), ClientError> {
-        let limit = self.worker.shared.pool.connect_timeout;
+        let limit = self.settings.pool.connect_timeout;
         let error = match tokio::time::timeout(limit, lease.ping()).await {
             Ok(Ok(())) => {
                 lease.used = self.worker.tick();

@@ -197,7 +197,7 @@ impl Session {
     /// has read last, as long as that one has what the session must see. Any node, asked to wait, shows no
     /// less: so where there has to be a wait, the session is free to go where it likes.
     fn settle_in_cluster(&mut self, node: ServerId) -> Option<ServerId> {
-        let reads = self.worker.options().routing.reads;
+        let reads = self.settings.options.routing.reads;
         let stays = self.worker.cluster.with_world(|world| {
             let is_primary = world.snapshot.primary == Some(node);
             let fit = world.snapshot.server(node).is_some_and(ServerView::is_fit);
@@ -354,7 +354,7 @@ impl Session {
         }
         let directions = request.directions.as_ref();
         let wanted = directions.and_then(|directions| directions.wanted);
-        let routing = &self.worker.options().routing;
+        let routing = &self.settings.options.routing;
         self.worker.cluster.with_world(|world| {
             let snapshot = &world.snapshot;
             let asked = snapshot.server(seen.server).filter(|view| {
@@ -410,7 +410,7 @@ impl Session {
             snapshot.servers.iter().filter(takes_reads)
         };
         let own = snapshot.server(server).map_or(0, busy);
-        let all = self.worker.options().routing.reads == Reads::All;
+        let all = self.settings.options.routing.reads == Reads::All;
         let least = others()
             .filter(|view| all || snapshot.primary != Some(view.id))
             .map(busy)
@@ -465,7 +465,7 @@ impl Session {
     /// Whether another server that is read has what may be visible here, or nearly.
     fn could_move(&self, server: ServerId, found: &Position) -> bool {
         self.worker.cluster.take_positions();
-        let all = self.worker.options().routing.reads == Reads::All;
+        let all = self.settings.options.routing.reads == Reads::All;
         self.worker.cluster.with_known(|known| {
             self.worker.cluster.with_world(|world| {
                 let others = world.snapshot.servers.iter();

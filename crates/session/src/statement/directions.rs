@@ -83,7 +83,7 @@ impl Session {
     /// The rules that can concern the session as it is now. Sessions for which they are the same share
     /// one selection, so that what was remembered for one holds for the others.
     pub(crate) fn select_rules(&mut self) {
-        let rules = &self.worker.shared.rules;
+        let rules = &self.settings.rules;
         if rules.all().is_empty() {
             return;
         }
@@ -136,7 +136,7 @@ impl Session {
         let directions = match found {
             Some(directions) => directions,
             None => {
-                let directions = Rc::new(self.worker.shared.rules.say(
+                let directions = Rc::new(self.settings.rules.say(
                     &self.selection,
                     &Sent {
                         text,
@@ -160,7 +160,7 @@ impl Session {
         };
         match Hint::of(class, text) {
             Some(hint) => {
-                let sets = &self.worker.shared.sets;
+                let sets = &self.settings.sets;
                 Some(Rc::new(directions.with_hint(&hint, sets)))
             }
             None if directions.matched.is_empty() => None,

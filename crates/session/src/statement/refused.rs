@@ -280,7 +280,7 @@ impl Session {
             may_repeat: may_repeat(request),
             undone: self.is_undone_with_connection(request),
             lost: self.running.route.lost.into(),
-            retries: self.worker.options().failover.retries,
+            retries: self.settings.options.failover.retries,
         }) {
             AfterBreak::Leave => return Ok(AttemptOutcome::Gone { why, sent }),
             AfterBreak::Unsent => {

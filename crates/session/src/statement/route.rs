@@ -144,8 +144,8 @@ impl Session {
                 directions: request.directions.as_deref(),
                 unknown_hint: hint
                     .as_ref()
-                    .and_then(|hint| idle_item(hint, &self.worker.shared.sets)),
-                rules: &self.worker.shared.rules,
+                    .and_then(|hint| idle_item(hint, &self.settings.sets)),
+                rules: &self.settings.rules,
                 pins: &pins,
                 session: *session,
                 world,
@@ -186,7 +186,7 @@ impl Session {
         say("servers tried before", route.refused.to_string());
         if let Some(directions) = &route.directions {
             for number in &directions.matched {
-                if let Some(rule) = self.worker.shared.rules.get(*number) {
+                if let Some(rule) = self.settings.rules.get(*number) {
                     say("rule", rule.name.to_string());
                 }
             }

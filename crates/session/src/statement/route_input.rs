@@ -185,7 +185,7 @@ impl Session {
                 .or_else(|| self.otherwise(request)),
         };
         let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
-        let measures = self.worker.options().routing.balance == Balance::Latency;
+        let measures = self.settings.options.routing.balance == Balance::Latency;
         self.worker.cluster.servers.each(|at, server| {
             if at < SERVERS {
                 outstanding[at] = server.outstanding();
@@ -203,7 +203,7 @@ impl Session {
                 behind,
                 rotation: self.worker.cluster.rotation(),
             };
-            let routing = &self.worker.options().routing;
+            let routing = &self.settings.options.routing;
             self.worker
                 .cluster
                 .with_world(|world| look(&world.snapshot, routing, &view, &load))

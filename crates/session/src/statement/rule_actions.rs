@@ -89,16 +89,17 @@ impl Session {
     }
 
     async fn enter_rule(&self, number: u16) -> Result<OwnedSemaphorePermit, Abort> {
-        let shared = &self.worker.shared;
-        let limit = shared.limits.get(usize::from(number)).cloned().flatten();
+        let settings = &self.settings;
+        let limit = settings.limits.get(usize::from(number)).cloned();
+        let limit = limit.flatten();
         let Some(limit) = limit else {
             return Err(Abort::Ended);
         };
-        let wait = shared.pool.wait_timeout;
+        let wait = settings.pool.wait_timeout;
         match tokio::time::timeout(wait, limit.acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => {
-                let rule = shared.rules.get(number);
+                let rule = settings.rules.get(number);
                 let name = rule.map_or("", |rule| &*rule.name);
                 let text = format!(
                     "Millrace: as many statements as the rule `{name}` allows run already, and none \
@@ -180,7 +181,7 @@ impl Session {
         directions: Option<&Directions>,
         text: &[u8],
     ) -> Option<Vec<u8>> {
-        let rule = self.worker.shared.rules.get(directions?.rewritten_by?)?;
+        let rule = self.settings.rules.get(directions?.rewritten_by?)?;
         let rewrite = rule.then.rewrite.as_ref()?;
         match rewrite.pattern.replace_all(text, &rewrite.template[..]) {
             Cow::Owned(new) => Some(new),

@@ -161,7 +161,7 @@ impl Session {
 
     /// A statement that answers 0 when the server has what the session's reads must see.
     fn wait_statement(&self) -> String {
-        let seconds = f64::from(self.worker.options().routing.wait_limit_ms) / 1000.0;
+        let seconds = f64::from(self.settings.options.routing.wait_limit_ms) / 1000.0;
         // The connection's collation may still be another session's: with utf16 a bare literal
         // would be an empty set, which every server has.
         match self.required() {
@@ -205,7 +205,7 @@ impl Session {
             self.worker.cluster.reached_on(lease, self.required());
             return Ok(());
         };
-        let limit = match self.worker.options().routing.wait_limit_ms {
+        let limit = match self.settings.options.routing.wait_limit_ms {
             // There is nobody else to turn to: its own limit holds.
             _ if on_primary => u64::from(u32::MAX),
             limit => LEAST_MS.max(limit.into()),

@@ -61,7 +61,7 @@ impl Session {
             !prepares && (deferred || self.image.autocommit_off()) && self.opens_transaction(class);
         let writable = opens && !self.begins_read_only();
         if writable {
-            let options = &self.worker.options().failover;
+            let options = &self.settings.options.failover;
             let replays = options.max_replay_statements > 0 && options.max_replay_bytes > 0;
             if !replays || !is_replayable(class) || !is_replayable_outside(request) {
                 return None;

@@ -42,6 +42,8 @@ pub(crate) struct ClusterView {
     taken: RefCell<Vec<u64>>,
     /// Since when servers have been drained, by index.
     drained: RefCell<Vec<Option<Instant>>>,
+    /// How long transactions may go on on a server that is drained.
+    drain_time: Cell<Duration>,
     /// So many answers had been given then.
     answers: Cell<u64>,
     /// So many of the hidden writes are in what this worker has written down.
@@ -69,6 +71,7 @@ impl ClusterView {
     pub(super) fn new(index: usize, shared: Shared, servers: Pools) -> Rc<ClusterView> {
         let world = shared.monitor.watch().borrow().clone();
         servers.grow(&world.facts);
+        let drain_time = shared.settings.options.failover.drain_time;
         Rc::new(ClusterView {
             index,
             shared,
@@ -80,6 +83,7 @@ impl ClusterView {
             known: RefCell::default(),
             taken: RefCell::default(),
             drained: RefCell::default(),
+            drain_time: Cell::new(drain_time),
             answers: Cell::new(0),
             found: Cell::new(0),
             epoch: Cell::new(0),
@@ -201,7 +205,7 @@ impl ClusterView {
         }
     }
 
-    fn note_draining(&self, server: ServerId, draining: bool) {
+    pub(super) fn note_draining(&self, server: ServerId, draining: bool) {
         let mut drained = self.drained.borrow_mut();
         if drained.len() <= server.index() {
             drained.resize(server.index() + 1, None);
@@ -210,9 +214,13 @@ impl ClusterView {
         *since = draining.then(|| since.unwrap_or_else(Instant::now));
     }
 
+    pub(super) fn set_drain_time(&self, limit: Duration) {
+        self.drain_time.set(limit);
+    }
+
     /// Whether the server has been drained for longer than transactions may go on there.
     pub(crate) fn is_drained(&self, server: ServerId) -> bool {
-        let limit = self.shared.options.failover.drain_time;
+        let limit = self.drain_time.get();
         let since = self.drained.borrow().get(server.index()).copied().flatten();
         since.is_some_and(|since| since.elapsed() >= limit)
     }

@@ -54,7 +54,7 @@ pub(crate) const STATUS: Listing = Listing {
 };
 
 pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(), Trouble> {
-    for setting in &sources.settings {
+    for setting in &sources.settings().shown {
         let row = [
             setting.name.clone().into(),
             setting.value.clone().into(),
@@ -70,7 +70,7 @@ pub(crate) async fn variables(sources: &Sources, answer: &mut Answer<'_>) -> Res
         let value = value.text().map(std::borrow::Cow::into_owned);
         answer.row(&[name.into(), value.into()]).await?;
     }
-    for setting in &sources.settings {
+    for setting in &sources.settings().shown {
         let row = [setting.name.clone().into(), setting.value.clone().into()];
         answer.row(&row).await?;
     }

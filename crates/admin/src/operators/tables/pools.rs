@@ -67,6 +67,8 @@ impl Sum {
 pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(), Trouble> {
     let world = sources.world();
     let servers = sources.server_lines().await?;
+    let settings = sources.settings();
+    let limits = &settings.config.pool;
     let ask = |reply| Message::Pools {
         max: POOLS_MAX,
         reply,
@@ -91,9 +93,9 @@ pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(
             sum.lent.into(),
             sum.lent.saturating_sub(sum.opened).into(),
             open.into(),
-            sources.connections_max.into(),
+            limits.max_connections.into(),
             concurrency(sources, server),
-            sources.waiting_max.into(),
+            limits.max_waiting.into(),
         ];
         answer.row(&row).await?;
     }

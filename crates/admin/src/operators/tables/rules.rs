@@ -27,7 +27,7 @@ pub(crate) const LISTING: Listing = Listing {
 
 pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(), Trouble> {
     let metrics = Collected::of(&sources.metrics);
-    for (number, rule) in (1u64..).zip(&sources.rules) {
+    for (number, rule) in (1u64..).zip(&sources.settings().rules) {
         let hits = metrics.sum("millrace_rule_matches", "rule", &rule.name);
         let row = [
             number.into(),
