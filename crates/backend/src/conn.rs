@@ -68,8 +68,6 @@ pub struct Conn {
     pub buffers: Rc<BufferPool>,
     /// The server.
     pub server: ServerId,
-    /// The machine that it was opened to: see [`Address::at`](crate::connect::Address).
-    pub at: Option<IpAddr>,
     /// The server's number for it, as in its process list.
     pub thread_id: u32,
     /// The flags agreed on.
@@ -78,8 +76,8 @@ pub struct Conn {
     pub family: Family,
     /// Status flags of the last answer.
     pub status: Status,
-    /// Which of the machines that the server's name has meant it leads to, by its pool's count.
-    pub place: u32,
+    /// What it has of its login.
+    pub login: LoginFacts,
     /// What is set on it.
     pub state: Rc<SessionState>,
     /// What it remembers of the sessions that have used it.
@@ -89,10 +87,6 @@ pub struct Conn {
     /// It was reset, or its user changed: in a cluster it waits for nothing any more (MariaDB 10.11, observed:
     /// `wsrep_sync_wait` is without effect then).
     pub deaf: bool,
-    /// When it was opened.
-    pub opened: Instant,
-    /// The version of its server's accounts and global variables when it logged in.
-    pub version: Version,
     /// Coarse time of last use, in the worker's ticks.
     pub used: u64,
     /// Not to be used again: an unfinished answer, a KILL, an error.
@@ -109,16 +103,29 @@ pub struct Conn {
     pub closed_before: bool,
     /// Its server is taken for dead: nobody waits for what it has to say.
     pub down: Rc<Cell<bool>>,
-    /// `@@wait_timeout` as a login finds it; seconds.
-    wait_timeout: Option<u64>,
+    permit: Option<Permit>,
+    exchange: Exchange,
+}
+
+/// What a connection has of where it leads and of its last login. No statement changes it.
+#[derive(Debug)]
+pub struct LoginFacts {
+    /// The machine that it was opened to: see [`Address::at`](crate::connect::Address).
+    pub at: Option<IpAddr>,
+    /// Which of the machines that the server's name has meant it leads to, by its pool's count.
+    pub place: u32,
+    /// When it was opened.
+    pub opened: Instant,
+    /// The version of its server's accounts and global variables when it logged in.
+    pub version: Version,
     /// The number of the collation that its results had after the login or reset; 0 where that is not known.
     pub results_number: u16,
     /// See [`Opened::tells_variables`].
     pub tells_variables: bool,
+    /// `@@wait_timeout` as a login finds it; seconds.
+    wait_timeout: Option<u64>,
     nonce: Vec<u8>,
     plugin: String,
-    permit: Option<Permit>,
-    exchange: Exchange,
 }
 
 impl Drop for Conn {
@@ -151,24 +158,26 @@ impl Conn {
             state: Rc::default(),
             books: Books::new(server),
             prepared: Prepared::default(),
+            login: LoginFacts {
+                at: None,
+                place: 0,
+                opened: Instant::now(),
+                version: 0,
+                results_number: 0,
+                tells_variables: opened.tells_variables,
+                wait_timeout: None,
+                nonce: opened.greeting.nonce.to_vec(),
+                plugin: opened.greeting.auth_plugin,
+            },
             deaf: false,
-            opened: Instant::now(),
-            version: 0,
             used: 0,
             broken: false,
             path_lost: false,
             erred: false,
             one_shot: false,
             closed_before: false,
-            wait_timeout: None,
-            results_number: 0,
-            tells_variables: opened.tells_variables,
             down: Rc::default(),
-            nonce: opened.greeting.nonce.to_vec(),
-            plugin: opened.greeting.auth_plugin,
             permit,
-            at: None,
-            place: 0,
             exchange: Exchange::default(),
         }
     }
@@ -298,7 +307,7 @@ impl Conn {
     pub fn wait_timeout(&self) -> Option<u64> {
         let set = self.state.reported("wait_timeout");
         set.and_then(|set| std::str::from_utf8(set).ok()?.parse().ok())
-            .or(self.wait_timeout)
+            .or(self.login.wait_timeout)
     }
 
     /// The packet of `len` bytes at the front of what was read is no answer, but the server's word that

@@ -47,7 +47,7 @@ impl<'a> CheckoutRequest<'a> {
 
     /// The less, the less has to go ahead of the statement there.
     fn rank(&self, conn: &Conn) -> u8 {
-        if conn.version < self.version {
+        if conn.login.version < self.version {
             return TOO_OLD;
         }
         let rank = if conn.books.is_of(self.uid) {
@@ -109,11 +109,11 @@ impl Idle {
     pub(crate) fn has(&self, version: Version) -> bool {
         let all = self.free.iter().chain(&self.old);
         let mut all = all.chain(self.bound.iter().map(|(_, conn)| conn));
-        all.any(|conn| conn.version >= version)
+        all.any(|conn| conn.login.version >= version)
     }
 
     pub(crate) fn push(&mut self, conn: Box<Conn>) {
-        if conn.version < self.newest_wanted {
+        if conn.login.version < self.newest_wanted {
             self.old.push(conn);
         } else if !conn.books.is_missed() {
             self.free.push(conn);
@@ -146,7 +146,8 @@ impl Idle {
     /// For a session that was there before they were too old.
     #[cold]
     fn take_from_old(&mut self, wanted: &CheckoutRequest<'_>) -> Option<Found> {
-        let own = |conn: &Conn| conn.books.is_of(wanted.uid) && conn.version >= wanted.version;
+        let own =
+            |conn: &Conn| conn.books.is_of(wanted.uid) && conn.login.version >= wanted.version;
         let at = self.old.iter().rposition(|conn| own(conn));
         let at = at.or_else(|| {
             let (back, _) = best(self.old.iter().rev(), wanted)?;
@@ -380,7 +381,7 @@ mod tests {
     #[test]
     fn a_new_session_gets_nothing_from_before_and_an_old_one_rather_that() {
         let mut idle = idle(&[(1, 7, false), (2, 8, true), (3, 9, false)]);
-        idle.free[1].version = 2;
+        idle.free[1].login.version = 2;
         let state = Rc::default();
         let new = CheckoutRequest::new(1, &state, 2);
         let old = CheckoutRequest::new(8, &state, 0);
@@ -389,7 +390,7 @@ mod tests {
         assert_eq!(taken(idle.take(&new)), None, "the others are too old");
         assert_eq!((idle.len(), idle.usable()), (2, 0));
         let mut current = conn(4, 0, false);
-        current.version = 2;
+        current.login.version = 2;
         idle.push(current);
         assert_eq!(taken(idle.take(&old)), Some((2, false)), "its own");
         assert_eq!(taken(idle.take(&old)), Some((1, false)));
@@ -406,7 +407,7 @@ mod tests {
         assert_eq!(idle.take_old(5).map(|conn| conn.used), Some(2));
         assert!(idle.take_old(5).is_none(), "somebody misses the others");
         let mut current = conn(0, 0, false);
-        current.version = 5;
+        current.login.version = 5;
         idle.push(current);
         assert_eq!(idle.take_oldest().map(|conn| conn.used), Some(1));
         assert_eq!(idle.take_own(7, 3).map(|conn| conn.used), Some(3));

@@ -136,7 +136,7 @@ async fn is_same_account(
         return Ok(None);
     }
     let buffer = std::mem::take(&mut conn.buffer);
-    let tells_variables = conn.tells_variables;
+    let tells_variables = conn.login.tells_variables;
     Ok(Some(Opened {
         stream: conn.into_stream(),
         greeting,
@@ -164,7 +164,7 @@ impl Opener for Logins {
             };
             let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
             conn.buffers = self.buffers.clone();
-            conn.at = facts.address.at;
+            conn.login.at = facts.address.at;
             let state = tokio::time::timeout(self.timeout, conn.set_up(facts))
                 .await
                 .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;

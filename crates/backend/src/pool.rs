@@ -283,7 +283,7 @@ impl ServerPool {
 
     /// The connection was opened to the machine that the server is now.
     pub(crate) fn is_there(&self, conn: &Conn) -> bool {
-        conn.place == self.place.get()
+        conn.login.place == self.place.get()
     }
 
     /// The server's facts.
@@ -409,7 +409,7 @@ impl ServerPool {
                     None => idle_max,
                 };
                 tick.saturating_sub(conn.used) >= most
-                    || conn.opened.elapsed() >= self.options.max_lifetime
+                    || conn.login.opened.elapsed() >= self.options.max_lifetime
             };
             for mut conn in idle.take_all() {
                 if aged(&conn) {

@@ -121,7 +121,7 @@ async fn connect(
         })?;
     let greeting = opened.greeting.clone();
     let mut conn = Conn::new(opened, id, greeting.family(), None);
-    conn.at = address.at;
+    conn.login.at = address.at;
     Ok((conn, greeting))
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn probe(
         track: followed.track.clone(),
         tracked_by_default: followed.tracked_by_default.clone(),
         begins: followed.begins.clone(),
-        at: followed.conn.at,
+        at: followed.conn.login.at,
     })
 }
 
@@ -451,10 +451,9 @@ async fn report_mysql(
         .query(
             "SELECT @@version, @@server_uuid, @@server_id, @@GLOBAL.read_only, \
              @@GLOBAL.super_read_only, @@GLOBAL.offline_mode, @@GLOBAL.gtid_mode, \
-             @@GLOBAL.gtid_executed, @@GLOBAL.max_connections, @@GLOBAL.sql_mode, \
-             @@lower_case_table_names, CONCAT_WS(' ', @@hostname, @@port, @@datadir), \
-             @@GLOBAL.log_bin, @@innodb_read_only, @@GLOBAL.transaction_read_only, \
-             @@GLOBAL.init_connect",
+             @@GLOBAL.gtid_executed, @@GLOBAL.sql_mode, \
+             CONCAT_WS(' ', @@hostname, @@port, @@datadir), @@GLOBAL.log_bin, @@innodb_read_only, \
+             @@GLOBAL.transaction_read_only, @@GLOBAL.init_connect",
         )
         .await?;
     let row = rows
@@ -470,16 +469,14 @@ async fn report_mysql(
     report.super_read_only = is_on(&at(4));
     report.offline_mode = is_on(&at(5));
     report.gtid = at(6).starts_with("ON");
-    report.log = !report.gtid && is_on(&at(12));
-    report.innodb_read_only = is_on(&at(13));
-    report.begins_read_only = is_on(&at(14)) || sets_read_only(&at(15));
+    report.log = !report.gtid && is_on(&at(10));
+    report.innodb_read_only = is_on(&at(11));
+    report.begins_read_only = is_on(&at(12)) || sets_read_only(&at(13));
     report.shares_storage = followed.shares_storage;
     report.executed = GtidSet::parse_mysql(at(7).as_bytes())
         .map_err(|_| BackendError::Protocol("gtid_executed is not understood"))?;
-    report.max_connections = at(8).parse().unwrap_or(151);
-    report.sql_mode = at(9).into();
-    report.lower_case_table_names = at(10).parse().unwrap_or(0);
-    report.identity = at(11).into();
+    report.sql_mode = at(8).into();
+    report.identity = at(9).into();
     // 8.0.22 renamed the statements; 8.4 dropped the old ones.
     let renamed = report.version_number >= 80_022;
     let statement = match renamed {
@@ -509,9 +506,9 @@ async fn report_mariadb(
     let rows = conn
         .query(
             "SELECT @@version, @@server_id, @@GLOBAL.read_only, @@GLOBAL.log_bin, \
-             @@GLOBAL.gtid_current_pos, @@GLOBAL.max_connections, @@GLOBAL.sql_mode, \
-             @@lower_case_table_names, CONCAT_WS(' ', @@hostname, @@port, @@datadir), \
-             @@innodb_read_only, @@GLOBAL.tx_read_only, @@GLOBAL.init_connect",
+             @@GLOBAL.gtid_current_pos, @@GLOBAL.sql_mode, \
+             CONCAT_WS(' ', @@hostname, @@port, @@datadir), @@innodb_read_only, @@GLOBAL.tx_read_only, \
+             @@GLOBAL.init_connect",
         )
         .await?;
     let row = rows
@@ -526,12 +523,10 @@ async fn report_mariadb(
     report.gtid = is_on(&at(3));
     report.executed = GtidSet::parse_mariadb(at(4).as_bytes())
         .map_err(|_| BackendError::Protocol("gtid_current_pos is not understood"))?;
-    report.max_connections = at(5).parse().unwrap_or(151);
-    report.sql_mode = at(6).into();
-    report.lower_case_table_names = at(7).parse().unwrap_or(0);
-    report.identity = at(8).into();
-    report.innodb_read_only = is_on(&at(9));
-    report.begins_read_only = is_on(&at(10)) || sets_read_only(&at(11));
+    report.sql_mode = at(5).into();
+    report.identity = at(6).into();
+    report.innodb_read_only = is_on(&at(7));
+    report.begins_read_only = is_on(&at(8)) || sets_read_only(&at(9));
     let channels = conn.query_named("SHOW ALL SLAVES STATUS").await?;
     report.peers = sources(channels.as_ref());
     report.replication = replication(channels);
@@ -554,7 +549,7 @@ pub(crate) async fn read_catalogue(
     network: &SharedNetwork,
 ) -> Result<CatalogueRows, BackendError> {
     let mut conn = match slot.take() {
-        Some(conn) if conn.server == facts.id && conn.at == facts.address.at => conn,
+        Some(conn) if conn.server == facts.id && conn.login.at == facts.address.at => conn,
         _ => connect(facts.id, &facts.address, options, network).await?.0,
     };
     let mut rows = [const { Vec::new() }; 3];

@@ -347,9 +347,9 @@ impl Session {
     /// The session has got this connection: an older one will not do from now on.
     pub(crate) fn note_version(&mut self, lease: &Lease) {
         if let Some(place) = self.pools.get_mut(lease.server.index())
-            && place.version < lease.version
+            && place.version < lease.login.version
         {
-            place.version = lease.version;
+            place.version = lease.login.version;
         }
     }
 

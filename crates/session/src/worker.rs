@@ -486,7 +486,12 @@ impl Worker {
 
     /// The most bytes that the worker's journals may keep together: its part of what all may.
     pub(crate) fn journals_max(&self) -> usize {
-        let all = self.settings.borrow().options.failover.max_replay_total_bytes;
+        let all = self
+            .settings
+            .borrow()
+            .options
+            .failover
+            .max_replay_total_bytes;
         all / self.shared.mailboxes.len().max(1)
     }
 }

@@ -134,22 +134,14 @@ pub struct ProbeReport {
     /// SHOW REPLICA STATUS; none where the server replicates from nobody. With several channels,
     /// the worst of them.
     pub replication: Option<ReplicationStatus>,
-    /// How many replicas are attached, where that was asked.
-    pub replicas_attached: Option<u32>,
     /// Positions are usable: MySQL's `@@gtid_mode` is ON; always so on MariaDB with a binary log.
     pub gtid: bool,
     /// Where that is not so: binary-log coordinates are, its own and its source's.
     pub log: bool,
     /// `@@gtid_executed`; MariaDB's `@@gtid_current_pos` (see the probe for what is asked).
     pub executed: GtidSet,
-    /// `@@max_connections`.
-    pub max_connections: u32,
-    /// The id of `@@collation_server`, as sent in a handshake.
-    pub collation_id: u16,
     /// `@@GLOBAL.sql_mode`, what new sessions start with.
     pub sql_mode: Box<str>,
-    /// `@@lower_case_table_names`: 0, 1 or 2.
-    pub lower_case_table_names: u8,
     /// How long the probe's question took, in microseconds.
     pub round_trip_us: u32,
     /// `Threads_running`: statements that it runs at this moment, the probe's included.
@@ -182,14 +174,10 @@ impl ProbeReport {
             group: None,
             galera: None,
             replication: None,
-            replicas_attached: None,
             gtid: true,
             log: false,
             executed: GtidSet::new(family),
-            max_connections: 151,
-            collation_id: 255,
             sql_mode: "".into(),
-            lower_case_table_names: 0,
             round_trip_us: 0,
             threads_running: 0,
         }

@@ -49,13 +49,13 @@ impl Conn {
             number = rows.columns.first().map_or(0, |column| column.collation);
             row = rows.rows.into_iter().next().unwrap_or_default();
         }
-        self.results_number = number;
+        self.login.results_number = number;
         for cell in row.iter_mut().flatten() {
             // All are in ASCII; utf16 and its like put zeros between.
             cell.retain(|byte| *byte != 0);
         }
         let names = state::CHARSETS;
-        self.wait_timeout = row.pop().flatten().as_deref().and_then(decimal);
+        self.login.wait_timeout = row.pop().flatten().as_deref().and_then(decimal);
         let mut row = row.into_iter();
         let charsets: Vec<_> = row.by_ref().take(names.len()).collect();
         let mut state = SessionState {
@@ -131,10 +131,10 @@ impl Conn {
         database: &[u8],
         collation: u8,
     ) -> Result<(), BackendError> {
-        let plugin = Plugin::from_name(&self.plugin);
+        let plugin = Plugin::from_name(&self.login.plugin);
         let mut nonce = [0; 20];
-        let length = self.nonce.len().min(20);
-        nonce[..length].copy_from_slice(&self.nonce[..length]);
+        let length = self.login.nonce.len().min(20);
+        nonce[..length].copy_from_slice(&self.login.nonce[..length]);
         let auth_response = match plugin {
             Plugin::NativePassword => password.scramble_native(&nonce),
             Plugin::CachingSha2 => scramble_sha2(password, &nonce),
@@ -145,13 +145,13 @@ impl Conn {
             auth_response,
             database: database.to_vec(),
             collation: Some(u16::from(collation)),
-            plugin: Some(self.plugin.clone().into_bytes()),
+            plugin: Some(self.login.plugin.clone().into_bytes()),
             attributes: attributes(),
         };
         let mut out = Vec::new();
         command.encode(&mut out, self.capabilities);
         self.send(&out, 1).await?;
-        let nonce = self.nonce.clone();
+        let nonce = self.login.nonce.clone();
         let status = finish(
             &mut self.stream,
             &mut self.buffer,

@@ -557,7 +557,7 @@ impl ServerWatcher {
         track.abandoned.count = 0;
         // Before it is published, which is what is waited for.
         if let (Some(sight), Some(followed)) = (self.sight(), &track.conn) {
-            sight.answered(followed.conn.opened, started);
+            sight.answered(followed.conn.login.opened, started);
         }
         self.monitor.accept(self.id, probed);
     }

@@ -109,7 +109,7 @@ impl ServerPool {
             Some(conn) => conn,
             None => {
                 let mut conn = self.opener.open(&facts, &pool.key, permit).await?;
-                conn.place = place;
+                conn.login.place = place;
                 if facts.fresh.sets_login_variables() {
                     conn.books.login_set_variables();
                 }
@@ -122,7 +122,7 @@ impl ServerPool {
         }
         conn.down = self.down.clone();
         conn.used = self.tick.get();
-        conn.version = version;
+        conn.login.version = version;
         Ok(conn)
     }
 
@@ -144,12 +144,12 @@ impl ServerPool {
             self.gone(1);
             return None;
         }
-        let (opened, buffers) = (conn.opened, conn.buffers.clone());
+        let (opened, buffers) = (conn.login.opened, conn.buffers.clone());
         let renewed = self.opener.renew(facts, &pool.key, conn).await.ok();
         // Of the two places one is left: the new one's, or the old one's.
         self.gone(1);
         let mut conn = renewed?;
-        (conn.opened, conn.buffers) = (opened, buffers);
+        (conn.login.opened, conn.buffers) = (opened, buffers);
         Some(conn)
     }
 
@@ -208,7 +208,7 @@ impl ServerPool {
         }
         let first = match self.is_full() {
             true => None,
-            false => self.first_waiting(pool, conn.version),
+            false => self.first_waiting(pool, conn.login.version),
         };
         match first {
             Some(first) => {

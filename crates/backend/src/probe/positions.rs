@@ -40,7 +40,7 @@ pub(crate) async fn ask_position(
     network: &SharedNetwork,
 ) -> Result<Told, BackendError> {
     let mut conn = match slot.take() {
-        Some(conn) if conn.at == facts.address.at => conn,
+        Some(conn) if conn.login.at == facts.address.at => conn,
         _ => connect(facts.id, &facts.address, options, network).await?.0,
     };
     let told = match (asked, conn.family) {

@@ -238,7 +238,6 @@ pub(super) async fn replicas(
             });
         }
     }
-    report.replicas_attached = u32::try_from(rows.rows.len()).ok();
     Ok(())
 }
 

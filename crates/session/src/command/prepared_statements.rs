@@ -516,7 +516,7 @@ impl Session {
                 Ok(state) => {
                     self.worker
                         .learnt
-                        .learn_collation_number(&state, lease.results_number);
+                        .learn_collation_number(&state, lease.login.results_number);
                     lease.state = self.worker.states.share(state.clone());
                     lease.books.disown();
                     lease.give_back();

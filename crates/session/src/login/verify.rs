@@ -226,7 +226,7 @@ async fn ask_servers(
         let instead = asking.instead.is_some_and(|until| Instant::now() < until);
         let server = worker.cluster.servers.of(asking.conn.server);
         if (first || (instead && judges.contains(&asking.conn.server)))
-            && asking.conn.at == server.facts().address.at
+            && asking.conn.login.at == server.facts().address.at
             && is_current(worker, account, key, &asking.conn)
             && let Some(answer) = ask_again(worker, &mut asking.conn, account, key).await
             && (answer.is_ok() || first || primary.is_none())
@@ -256,8 +256,8 @@ async fn ask_servers(
                     let base = Base {
                         state: worker.states.share(state),
                         server: conn.server,
-                        version: conn.version,
-                        tells_variables: conn.tells_variables,
+                        version: conn.login.version,
+                        tells_variables: conn.login.tells_variables,
                     };
                     worker
                         .learnt
@@ -297,7 +297,7 @@ fn is_current(worker: &Worker, account: &Account, key: &Key, conn: &Conn) -> boo
     let needed = facts.fresh.for_login();
     let base = worker.learnt.base(account, key.collation, key.ignore_space);
     // The account's row may be another since.
-    let same_row = conn.version >= needed;
+    let same_row = conn.login.version >= needed;
     same_row && base.is_some_and(|base| base.server != conn.server || base.version >= needed)
 }
 
@@ -355,14 +355,14 @@ async fn connect(
     let version = facts.fresh.version();
     let opened = open(&facts.address, &login, &worker.shared.network, timeout).await?;
     let mut conn = Conn::new(opened, judge, facts.family, None);
-    (conn.version, conn.at) = (version, facts.address.at);
+    (conn.login.version, conn.login.at) = (version, facts.address.at);
     let setting_up = tokio::time::timeout(timeout, conn.set_up(&facts)).await;
     let mut state = setting_up.map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
     state.database = Box::default();
     state.multi_statements = false;
     worker
         .learnt
-        .learn_collation_number(&state, conn.results_number);
+        .learn_collation_number(&state, conn.login.results_number);
     let let_in = let_in(worker, &facts, key.name(), &mut conn, key.tls).await?;
     Ok((conn, state, let_in))
 }

@@ -621,7 +621,7 @@ fn anything_named(name: &[u8]) -> Vec<u8> {
 fn hash(lease: &Lease, bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     // A privilege may have been taken away since an older one.
-    (lease.server, lease.version).hash(&mut hasher);
+    (lease.server, lease.login.version).hash(&mut hasher);
     bytes.hash(&mut hasher);
     hasher.finish()
 }

@@ -91,7 +91,7 @@ impl CollationKey {
         }
         Some(CollationKey {
             server: conn.server,
-            version: conn.version,
+            version: conn.login.version,
             charset: state.reported("character_set_connection")?.into(),
             set: COLLATION_DEFAULTS
                 .iter()
