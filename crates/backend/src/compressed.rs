@@ -7,15 +7,24 @@ use std::task::{Context, Poll, ready};
 use millrace_protocol::compress::{Algorithm, Decoder, Encoder};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::stream::Stream;
-
 /// Most compressed bytes kept unread, and most plain bytes gathered before they are compressed.
 const CHUNK: usize = 16 * 1024;
 
+/// Reads into the spare room of a buffer.
+pub trait ReadInto {
+    /// As [`Stream::poll_read_into`](crate::stream::Stream::poll_read_into).
+    fn poll_read_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut Vec<u8>,
+        make_room: impl Fn(&mut Vec<u8>),
+    ) -> Poll<io::Result<usize>>;
+}
+
 /// A stream whose bytes are compressed on the wire.
-pub struct Compressed {
+pub struct Compressed<S> {
     /// The stream underneath.
-    pub inner: Stream,
+    pub inner: S,
     decoder: Decoder,
     encoder: Encoder,
     /// Compressed bytes read.
@@ -32,7 +41,7 @@ pub struct Compressed {
     answering: bool,
 }
 
-impl std::fmt::Debug for Compressed {
+impl<S: std::fmt::Debug> std::fmt::Debug for Compressed<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Compressed")
             .field("inner", &self.inner)
@@ -40,9 +49,9 @@ impl std::fmt::Debug for Compressed {
     }
 }
 
-impl Compressed {
+impl<S> Compressed<S> {
     /// Wraps a stream after the login. `ahead` are bytes of it that were read already.
-    pub fn new(inner: Stream, algorithm: Algorithm, ahead: Vec<u8>) -> Self {
+    pub fn new(inner: S, algorithm: Algorithm, ahead: Vec<u8>) -> Self {
         Compressed {
             inner,
             decoder: Decoder::new(algorithm),
@@ -81,7 +90,9 @@ impl Compressed {
         self.encoder.encode(&self.gathered, &mut self.outgoing);
         self.gathered.clear();
     }
+}
 
+impl<S: AsyncWrite + Unpin> Compressed<S> {
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.outgoing.len() {
             let written =
@@ -97,7 +108,7 @@ impl Compressed {
     }
 }
 
-impl AsyncRead for Compressed {
+impl<S: ReadInto + Unpin> AsyncRead for Compressed<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -132,7 +143,7 @@ impl AsyncRead for Compressed {
     }
 }
 
-impl AsyncWrite for Compressed {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Compressed<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

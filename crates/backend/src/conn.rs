@@ -24,7 +24,7 @@ use millrace_topology::ServerId;
 use crate::books::Books;
 use crate::buffers::{BufferPool, READ_BUFFER};
 use crate::connect::{Opened, server_error};
-use crate::error::{BackendError, ServerError};
+use crate::error::{BackendError, ServerError, closed};
 use crate::exchange::Exchange;
 use crate::fresh::Version;
 use crate::prepared::Prepared;
@@ -568,12 +568,6 @@ impl Conn {
     pub fn release_permit(&mut self) {
         self.permit = None;
     }
-}
-
-/// What has become of a connection on which the server said something unasked.
-pub(crate) fn closed(error: &ServerError) -> BackendError {
-    let text = format!("the server had closed the connection: {error}");
-    BackendError::Io(io::Error::new(io::ErrorKind::ConnectionAborted, text))
 }
 
 /// What the kernel says when it has given a connection up (tcp(7), TCP_USER_TIMEOUT).

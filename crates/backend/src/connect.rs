@@ -17,8 +17,7 @@ use millrace_protocol::{Capabilities, Status};
 use tokio::net::{TcpStream, UnixStream};
 use zeroize::Zeroizing;
 
-use crate::conn::closed;
-use crate::error::{BackendError, ServerError};
+use crate::error::{BackendError, ServerError, closed};
 use crate::names::Resolver;
 use crate::packet_io::{read_packet, write_packet};
 use crate::secret::Secret;

@@ -70,3 +70,9 @@ impl From<millrace_protocol::Malformed> for BackendError {
         BackendError::Protocol("malformed packet")
     }
 }
+
+/// What has become of a connection on which the server said something unasked.
+pub(crate) fn closed(error: &ServerError) -> BackendError {
+    let text = format!("the server had closed the connection: {error}");
+    BackendError::Io(io::Error::new(io::ErrorKind::ConnectionAborted, text))
+}

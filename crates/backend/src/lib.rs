@@ -11,6 +11,7 @@ pub mod conn;
 pub mod connect;
 pub mod error;
 mod exchange;
+mod facts;
 pub mod failovers;
 pub mod fresh;
 mod idle;

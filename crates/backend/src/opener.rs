@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 
 use crate::account::Account;
@@ -12,12 +13,28 @@ use crate::buffers::BufferPool;
 use crate::conn::{Conn, Permit};
 use crate::connect::{Login, Opened, SharedNetwork, open};
 use crate::error::BackendError;
+use crate::facts::ServerFacts;
 use crate::fresh::Fresh;
-use crate::pool::{PoolKey, ServerFacts};
 use crate::probe::accounts::ask_drops;
 use crate::state::States;
 use crate::tls::For;
 use crate::user_rows::{WHO, Who};
+
+/// Connections that are interchangeable but for their session state.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PoolKey {
+    /// The account logged in with.
+    pub account: Arc<Account>,
+    /// The flags that shape what the server sends; as the client's.
+    pub shape: Capabilities,
+    /// TLS to the server.
+    pub tls: bool,
+    /// For sessions with a default database. Apart, because a connection cannot lose its
+    /// database again.
+    pub has_database: bool,
+    /// The handshake's collation where it cannot be set afterwards.
+    pub collation: u8,
+}
 
 /// A connection under way.
 pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<Conn>, BackendError>> + 'a>>;

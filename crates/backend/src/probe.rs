@@ -1,6 +1,7 @@
 //! What servers are asked, and how their answers are read. Decides nothing, and writes nothing to them.
 
 pub(crate) mod accounts;
+mod followed;
 pub(crate) mod positions;
 mod replication;
 
@@ -12,40 +13,20 @@ use millrace_protocol::Capabilities;
 use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
 use millrace_topology::{Cause, Family, GtidSet, ProbeReport, ServerId};
 
-use crate::conn::{Conn, Row};
+use crate::conn::Conn;
 use crate::connect::{
-    Address, LOGIN_PACKET_MAX, Login, MAX_PACKET, SharedNetwork, UNRESOLVED, agreed, dial, open,
+    Address, LOGIN_PACKET_MAX, MAX_PACKET, SharedNetwork, UNRESOLVED, agreed, dial,
 };
 use crate::error::BackendError;
+use crate::facts::ServerFacts;
 use crate::monitor::{CatalogueRows, MonitorOptions};
 use crate::packet_io::{read_packet, write_packet};
-use crate::pool::ServerFacts;
+use crate::probe::followed::{connect, is_on, text, unless_refused};
 use crate::probe::replication::{galera, galera_name, group, replicas, replication, sources};
 use crate::state::{BASIS, Begins, TRACKED_BY_FIRST_NAME};
 use crate::stream::Stream;
-use crate::tls::For;
 
-/// A server's connection for probes, and what is asked once on it.
-pub(crate) struct Followed {
-    pub(crate) conn: Conn,
-    greeting: Greeting,
-    /// The value for `session_track_system_variables`.
-    track: Arc<str>,
-    /// The value that sessions begin with.
-    tracked_by_default: Arc<str>,
-    /// The variables that sessions have a basis for.
-    begins: Arc<Begins>,
-    /// The node's name where it is one of a Galera cluster.
-    galera: Option<Box<str>>,
-    /// It is one of Amazon Aurora's: a cluster's servers have their files in common.
-    shares_storage: bool,
-    /// What is asked once was asked.
-    known: bool,
-    /// What asks for changes of accounts and global variables; empty before that is known.
-    looking: Vec<String>,
-    /// The account may not list the replicas, as the server said.
-    pub(crate) blind_to_replicas: Option<String>,
-}
+pub(crate) use crate::probe::followed::Followed;
 
 /// What a probe learnt besides the report.
 pub(crate) struct Probed {
@@ -96,33 +77,6 @@ pub(crate) fn cause(error: &BackendError) -> Cause {
         | BackendError::Limit(_)
         | BackendError::MonitorRefused(_) => Cause::Protocol,
     }
-}
-
-async fn connect(
-    id: ServerId,
-    address: &Address,
-    options: &MonitorOptions,
-    network: &SharedNetwork,
-) -> Result<(Conn, Greeting), BackendError> {
-    let login = Login {
-        user: options.user.as_bytes(),
-        password: &options.password,
-        database: None,
-        collation: 45,
-        capabilities: millrace_protocol::Capabilities::DEPRECATE_EOF,
-        tls: false,
-        whose: For::Own,
-    };
-    let opened = open(address, &login, network, options.connect_timeout)
-        .await
-        .map_err(|error| match error {
-            BackendError::Timeout(_) => BackendError::Timeout("monitor.connect_timeout"),
-            error => error,
-        })?;
-    let greeting = opened.greeting.clone();
-    let mut conn = Conn::new(opened, id, greeting.family(), None);
-    conn.login.at = address.at;
-    Ok((conn, greeting))
 }
 
 /// Asks a server everything.
@@ -247,14 +201,6 @@ pub(crate) async fn end(
     }
     threads.clear();
     Ok(())
-}
-
-/// The rows; none where the server answers with an error.
-async fn unless_refused(conn: &mut Conn, question: &str) -> Result<Vec<Row>, BackendError> {
-    match conn.query(question).await {
-        Err(BackendError::Server(_)) => Ok(Vec::new()),
-        answer => answer,
-    }
 }
 
 /// Aurora has a variable that no other server has.
@@ -406,17 +352,6 @@ async fn tells_by_first_name(conn: &mut Conn) -> Result<bool, BackendError> {
     conn.query("SET SESSION session_track_system_variables=DEFAULT")
         .await?;
     Ok(text(rows.first().and_then(|row| row.first())) == "autocommit")
-}
-
-fn text(cell: Option<&Option<Vec<u8>>>) -> String {
-    match cell {
-        Some(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
-        _ => String::new(),
-    }
-}
-
-fn is_on(value: &str) -> bool {
-    !matches!(value, "" | "0" | "OFF" | "off")
 }
 
 /// Whether `init_connect` has sessions begin read only, as far as its text tells.

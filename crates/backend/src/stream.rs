@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, Re
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
-use crate::compressed::Compressed;
+use crate::compressed::{Compressed, ReadInto};
 
 /// The socket underneath. A clone is the same socket: for somebody who only looks whether the peer is
 /// there.
@@ -46,7 +46,7 @@ pub enum Stream {
     /// TLS over the socket.
     Tls(Box<TlsStream<Plain>>),
     /// Compressed protocol over either.
-    Compressed(Box<Compressed>),
+    Compressed(Box<Compressed<Stream>>),
     /// Nothing; what is left behind while a stream is being wrapped.
     Gone,
 }
@@ -246,6 +246,17 @@ impl AsyncWrite for Stream {
             Stream::Compressed(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
             Stream::Gone => Poll::Ready(Ok(())),
         }
+    }
+}
+
+impl ReadInto for Stream {
+    fn poll_read_into(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut Vec<u8>,
+        make_room: impl Fn(&mut Vec<u8>),
+    ) -> Poll<io::Result<usize>> {
+        Stream::poll_read_into(self, cx, buf, make_room)
     }
 }
 

@@ -2,18 +2,7 @@
 //! session's connection to it ended. Judges nothing.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use millrace_topology::ServerId;
-
-use super::Monitor;
-
-/// A server that shuts down closes its connections one after the other: this long after the first of them the
-/// monitor's has its turn as well.
-const SETTLED: Duration = Duration::from_millis(50);
-
-/// How long the monitor's word is waited for. Its own time limits end before that.
-const LIMIT: Duration = Duration::from_secs(5);
+use std::time::Instant;
 
 /// The monitor's connection to one server; none while it has none.
 #[derive(Debug, Default)]
@@ -29,7 +18,7 @@ struct Seen {
 
 /// What can be said of a server since a moment.
 #[derive(Debug, PartialEq, Eq)]
-enum Word {
+pub(super) enum Word {
     LivedOn,
     /// The monitor's connection has ended as well, or is younger.
     Unproven,
@@ -52,7 +41,7 @@ impl Sight {
     }
 
     /// `alive`: when the server was there for certain; `after`: when a question must have been put.
-    fn word(&self, alive: Instant, after: Instant) -> Word {
+    pub(super) fn word(&self, alive: Instant, after: Instant) -> Word {
         match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Word::Unproven,
             Some(seen) if seen.connected > alive => Word::Unproven,
@@ -62,42 +51,10 @@ impl Sight {
     }
 }
 
-impl Monitor {
-    /// Whether the server, which was alive at `alive`, has lived on until now: the monitor's connection from
-    /// before that has not ended, and a question that is put to it from now on is answered. False also where
-    /// the monitor cannot tell.
-    pub async fn lived_on(&self, server: ServerId, alive: Instant) -> bool {
-        let after = Instant::now() + SETTLED;
-        let Some(sight) = self.sights.get(server.index()) else {
-            return false;
-        };
-        let mut world = self.watch();
-        let looking = async {
-            let mut called = false;
-            loop {
-                world.borrow_and_update();
-                match sight.word(alive, after) {
-                    Word::LivedOn => return true,
-                    Word::Unproven => return false,
-                    Word::NotYet => {}
-                }
-                tokio::select! {
-                    changed = world.changed() => if changed.is_err() {
-                        return false;
-                    },
-                    () = tokio::time::sleep_until(after.into()), if !called => {
-                        called = true;
-                        self.wake_workers(server);
-                    }
-                }
-            }
-        };
-        tokio::time::timeout(LIMIT, looking).await.unwrap_or(false)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -1,10 +1,13 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use millrace_topology::Options;
 use tokio::task::LocalSet;
 
+use super::run::keep;
 use super::watcher::{Abandoned, Limit, ServerWatcher, Writes, asks_for_stall};
 use super::*;
+use crate::clock::Clock;
 use crate::connect::Network;
 use crate::error::BackendError;
 use crate::names::Resolver;

@@ -9,6 +9,7 @@ use millrace_topology::{Cause, Health, ObservationKind, Role, ServerId, ServerVi
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
+use super::sight::Sight;
 use super::{Counts, Monitor, MonitorOptions, World};
 use crate::clock::Clock;
 use crate::connect::{Address, SharedNetwork};
@@ -606,7 +607,7 @@ impl ServerWatcher {
         view.is_some_and(|view| matches!(view.health, Health::Suspect { .. }))
     }
 
-    fn sight(&self) -> Option<&super::sight::Sight> {
+    fn sight(&self) -> Option<&Sight> {
         self.monitor.sights.get(self.id.index())
     }
 

@@ -8,7 +8,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use tracing::error;
 
@@ -23,9 +22,6 @@ use crate::state::SessionState;
 
 /// Seconds for which no connection is opened that nobody waits for, after the server refused one.
 const SPARE_AFTER: u64 = 60;
-
-/// How long a connection that is to be closed may take to say what its last user might ask about.
-const SAVING: Duration = Duration::from_secs(10);
 
 /// A connection on loan. Dropping it closes the connection; [`Lease::give_back`] keeps it.
 pub struct Lease {
@@ -230,26 +226,6 @@ impl ServerPool {
     /// A statement has ended, or what was to run it is not needed.
     pub(super) fn end(&self, statement: Running) {
         self.concurrency.end(statement);
-    }
-
-    /// Closes a connection that is in nobody's way; its place is free then.
-    pub(super) fn retire(&self, conn: Box<Conn>) {
-        self.close(conn, |server| server.closed(1));
-    }
-
-    /// Closes a connection, after what its last user may still ask about has been read.
-    pub(super) fn close(&self, mut conn: Box<Conn>, then: fn(&ServerPool)) {
-        conn.books.leave_owner();
-        let Some(me) = self.me.upgrade().filter(|_| conn.books.is_missed()) else {
-            drop(conn);
-            then(self);
-            return;
-        };
-        tokio::task::spawn_local(async move {
-            let _ = tokio::time::timeout(SAVING, conn.save_unread()).await;
-            drop(conn);
-            then(&me);
-        });
     }
 
     /// Closes a connection after its loan. Where the kernel had given it up, its idle siblings are not

@@ -3,9 +3,13 @@
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::conn::{Conn, Permit};
 use crate::pool::{Pool, ServerPool};
+
+/// How long a connection that is to be closed may take to say what its last user might ask about.
+const SAVING: Duration = Duration::from_secs(10);
 
 impl ServerPool {
     /// There is room, or another worker is starving: gives it the place of a connection that nobody
@@ -121,6 +125,36 @@ impl ServerPool {
         if starving != 0 {
             (self.wake_workers)(starving, self.facts.borrow().id);
         }
+    }
+
+    /// Closes a connection that is in nobody's way; its place is free then.
+    pub(super) fn retire(&self, conn: Box<Conn>) {
+        self.close(conn, |server| server.closed(1));
+    }
+
+    /// Closes a connection, after what its last user may still ask about has been read.
+    fn close(&self, mut conn: Box<Conn>, then: fn(&ServerPool)) {
+        conn.books.leave_owner();
+        let Some(me) = self.me.upgrade().filter(|_| conn.books.is_missed()) else {
+            drop(conn);
+            then(self);
+            return;
+        };
+        tokio::task::spawn_local(async move {
+            let _ = tokio::time::timeout(SAVING, conn.save_unread()).await;
+            drop(conn);
+            then(&me);
+        });
+    }
+
+    /// Closes all idle connections at once, as the way to the server may be lost to them: nothing is
+    /// asked on them before.
+    pub fn discard_idle(&self) {
+        let mut gone = 0;
+        for pool in self.pools.borrow().values() {
+            gone += pool.idle.borrow_mut().take_all().len();
+        }
+        self.closed(gone);
     }
 
     /// `count` of this worker's connections are gone; their places are free.

@@ -4,50 +4,18 @@ use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use millrace_metrics::PoolWait;
 use tokio::time::Instant;
 
-use crate::books::SessionUid;
-use crate::concurrency::Running;
-use crate::conn::Conn;
 use crate::error::BackendError;
 use crate::fresh::Version;
-use crate::pool::{CheckoutRequest, Lease, Pool, ServerPool};
-use crate::prepared::StatementUid;
-use crate::state::SessionState;
+use crate::pool::{CheckoutRequest, Lease, Pool, Served, ServerPool, Waiter, Wanted};
 
 /// As good as for ever, and no time that a clock cannot tell.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
-
-pub(super) struct Waiter {
-    pub(super) pool: Rc<Pool>,
-    /// It waits also while the server lets no more connections in.
-    pub(super) patient: bool,
-    wanted: Wanted,
-    begun: Instant,
-    /// When it has waited for too long.
-    deadline: Instant,
-    /// It is in the queue.
-    queued: Cell<bool>,
-    outcome: RefCell<Option<Result<Served, BackendError>>>,
-    waker: RefCell<Option<Waker>>,
-}
-
-/// A connection, and the statement that is going to run on it, which counts already.
-type Served = (Box<Conn>, Running);
-
-/// A [`CheckoutRequest`] that is kept.
-struct Wanted {
-    uid: SessionUid,
-    state: Rc<SessionState>,
-    version: Version,
-    own: bool,
-    prepared: Option<StatementUid>,
-    unused: Option<StatementUid>,
-}
 
 impl ServerPool {
     /// Who waits for a connection is told that the server is lost, in order: it was taken for dead, or

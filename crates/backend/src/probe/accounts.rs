@@ -7,11 +7,11 @@ use millrace_topology::Family;
 use crate::conn::{Conn, Row};
 use crate::connect::{Login, SharedNetwork, open};
 use crate::error::BackendError;
+use crate::facts::ServerFacts;
 use crate::fresh::Look;
-use crate::pool::ServerFacts;
-use crate::probe::Followed;
-use crate::probe::is_on;
-use crate::probe::text;
+use crate::probe::followed::Followed;
+use crate::probe::followed::is_on;
+use crate::probe::followed::text;
 use crate::user_rows::{self, Name, UserRows};
 
 /// How often accounts were changed: the server counts statements when they begin, also a replica's

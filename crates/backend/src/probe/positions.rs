@@ -5,12 +5,12 @@ use millrace_topology::{Family, GtidSet};
 use crate::conn::{Conn, Row};
 use crate::connect::SharedNetwork;
 use crate::error::BackendError;
+use crate::facts::ServerFacts;
 use crate::monitor::MonitorOptions;
-use crate::pool::ServerFacts;
-use crate::probe::connect;
-use crate::probe::is_on;
+use crate::probe::followed::connect;
+use crate::probe::followed::is_on;
+use crate::probe::followed::text;
 use crate::probe::replication::Columns;
-use crate::probe::text;
 
 /// What a server says of its position.
 pub(crate) struct Told {

@@ -9,10 +9,10 @@ use millrace_topology::{
 use crate::conn::{Conn, Row};
 use crate::connect::Address;
 use crate::error::BackendError;
-use crate::probe::Followed;
-use crate::probe::is_on;
-use crate::probe::text;
-use crate::probe::unless_refused;
+use crate::probe::followed::Followed;
+use crate::probe::followed::is_on;
+use crate::probe::followed::text;
+use crate::probe::followed::unless_refused;
 
 /// The node's name where the server is one of a Galera cluster. From then on it answers the monitor
 /// also while it has no majority, and at once.
