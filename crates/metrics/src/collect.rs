@@ -7,7 +7,7 @@ use crate::labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
     StatementKind,
 };
-use crate::metrics::{PrimaryState, ServerState};
+use crate::state::{PrimaryState, ServerState};
 use crate::table::{self, Definition};
 use crate::worker::{ServerMetrics, Sum};
 

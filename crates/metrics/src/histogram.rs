@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::worker::bump;
+use crate::counter::bump;
 
 /// Buckets with an upper bound; one more holds what is above them all.
 pub const BUCKETS: usize = 22;

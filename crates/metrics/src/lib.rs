@@ -5,10 +5,12 @@
 //! Sums are exact once the workers are quiet; while they run, a sum is a moment's mixture.
 
 mod collect;
+mod counter;
 mod histogram;
 mod labels;
 mod metrics;
 mod per_server;
+mod state;
 mod table;
 mod worker;
 
@@ -18,7 +20,8 @@ pub use labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
     StatementKind,
 };
-pub use metrics::{Metrics, PrimaryState, ServerState};
+pub use metrics::Metrics;
 pub use per_server::PerServer;
+pub use state::{PrimaryState, ServerState};
 pub use table::{Definition, Kind, TABLE, define, markdown};
 pub use worker::WorkerMetrics;

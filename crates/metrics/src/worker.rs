@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::counter::bump;
 use crate::labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
     StatementKind,
@@ -59,12 +60,6 @@ impl Pair {
     fn end(&self) {
         bump(&self.ended, 1);
     }
-}
-
-/// Adds to a counter that nobody else writes: each worker has its own. So that needs no locked
-/// instruction, of which a statement would take ten.
-pub(crate) fn bump(counter: &AtomicU64, by: u64) {
-    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
 impl WorkerMetrics {

@@ -13,7 +13,6 @@ mod names;
 use std::collections::{HashMap, HashSet};
 
 use millrace_sql::{Access, Flags, Kind, NameRef, Statement, TableUse};
-use millrace_topology::Family;
 
 use names::{Buffer, Name};
 
@@ -100,17 +99,6 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// The statements that read a family's stored routines, views and triggers, in this order.
-    pub fn queries(family: Family) -> [&'static str; 3] {
-        build::queries(family)
-    }
-
-    /// Judges the rows of the three [`Catalogue::queries`]. `version` is the server's number
-    /// (90704, 101119). Rows that are shorter than they should be are left out.
-    pub fn from_rows(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Self {
-        build::build(family, version, rows)
-    }
-
     /// What the triggers of all tables do to a session.
     pub fn triggers(&self) -> TriggerEffects {
         self.triggers

@@ -1,44 +1,13 @@
 //! Which servers there are: those that answering servers name are added, those that nobody names any
 //! more are forgotten, and two names of one server are told. Asks nobody.
 
-use std::collections::BTreeMap;
-
 use crate::event::ChangeEvent;
-use crate::judge;
+use crate::source;
 use crate::state::State;
 use crate::{
-    ConfiguredRole, Family, GtidSet, Health, Millis, Peer, ProbeReport, Relation, SERVERS_EVER,
-    ServerId, ServerSpec,
+    ConfiguredRole, DiscoveryOptions, Family, GtidSet, Health, Millis, Peer, ProbeReport, Relation,
+    SERVERS_EVER, ServerId, ServerSpec,
 };
-
-/// How servers are found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiscoveryOptions {
-    /// Most servers at a time; those beyond are left out. Default 32.
-    pub servers_max: usize,
-    /// A found server that does not answer and that nobody names is forgotten after this, in
-    /// milliseconds. Default 10 minutes.
-    pub forget_after_ms: u64,
-    /// Addresses that servers name, and the addresses to connect to instead, both `host:port`.
-    pub translate: BTreeMap<Box<str>, Box<str>>,
-}
-
-impl Default for DiscoveryOptions {
-    fn default() -> Self {
-        DiscoveryOptions {
-            servers_max: 32,
-            forget_after_ms: 600_000,
-            translate: BTreeMap::new(),
-        }
-    }
-}
-
-impl DiscoveryOptions {
-    /// Where to connect for an address that a server names.
-    pub(crate) fn reachable<'a>(&'a self, named: &'a str) -> &'a str {
-        self.translate.get(named).map_or(named, |there| there)
-    }
-}
 
 /// After a report of `by`: adds the servers that it names and that are not known.
 pub(crate) fn follow(
@@ -337,7 +306,7 @@ pub(crate) fn is_kin(
     let follows = |one: &ProbeReport, address: &str, other: &ProbeReport| {
         let status = one.replication.as_ref();
         let mut peers = one.peers.iter();
-        status.is_some_and(|status| judge::is_about_report(status, other, address))
+        status.is_some_and(|status| source::is_about_report(status, other, address))
             || peers.any(|peer| is_meant(peer, other, one.family))
     };
     let live = states.iter().filter(|state| !state.gone);

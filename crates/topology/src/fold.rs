@@ -3,70 +3,17 @@
 
 use std::sync::Arc;
 
-use crate::discover::{self, DiscoveryOptions};
+use crate::discover;
 use crate::event::ChangeEvent;
-use crate::judge::{self, Memory, Verdict};
+use crate::judge;
 use crate::marks::Marks;
+use crate::source;
 use crate::state::State;
+use crate::verdict::{Memory, Verdict};
 use crate::{
-    Cause, ConfiguredRole, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind,
-    ProbeReport, ServerId, ServerView, Snapshot, Unfit,
+    Cause, GtidSet, Health, Millis, NoPrimary, Observation, ObservationKind, Options, ProbeReport,
+    Role, ServerId, ServerSpec, ServerView, Snapshot, Unfit,
 };
-
-/// How servers are judged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// A replica further behind than this takes no reads, in seconds. Default 30.
-    pub lag_seconds_max: u64,
-    /// A replica that runs more statements than this at once takes no reads until it runs fewer; 0: no
-    /// number is too many. Default 0.
-    pub running_max: u32,
-    /// A server that takes reads again gets its full share of them only after this time, and a tenth
-    /// to begin with, in milliseconds; 0: at once. Default 10,000.
-    pub slow_start_ms: u64,
-    /// So many failed probes in a row make a server down; a refused connection, or a server that
-    /// never answered, needs one. Default 2.
-    pub fail_after: u32,
-    /// How servers are found; none: those that are configured are all there are.
-    pub discovery: Option<DiscoveryOptions>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            lag_seconds_max: 30,
-            running_max: 0,
-            slow_start_ms: 10_000,
-            fail_after: 2,
-            discovery: None,
-        }
-    }
-}
-
-/// A server as configured.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerSpec {
-    /// `host:port`, or the path of a socket.
-    pub address: Arc<str>,
-    /// The role it is given.
-    pub role: ConfiguredRole,
-    /// Its share of reads, relative to the others'; 0: none unless it is the primary.
-    pub weight: u32,
-    /// Its zone; empty where none is given.
-    pub zone: Arc<str>,
-}
-
-impl ServerSpec {
-    /// A server whose role is found by asking it.
-    pub fn new(address: &str) -> Self {
-        ServerSpec {
-            address: address.into(),
-            role: ConfiguredRole::Auto,
-            weight: 1,
-            zone: "".into(),
-        }
-    }
-}
 
 /// What a change of primary was judged from, for those who must understand it afterwards.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -359,15 +306,19 @@ impl Topology {
         let verdict = judge::verdict(&self.states, &self.memory, discovery);
         self.remember(&verdict, at);
         let without = judge::without(&self.states, &verdict, &self.memory);
-        let unfit: Vec<Option<Unfit>> = (0..)
+        let judged: Vec<(Role, Option<Unfit>)> = (0..)
             .map(ServerId)
             .zip(&self.states)
-            .map(|(id, state)| judge::unfit(state, id, &verdict, &self.options))
+            .map(|(id, state)| {
+                let role = judge::role(state, id, &verdict);
+                (role, judge::unfit(state, id, &verdict, &self.options))
+            })
             .collect();
+        let family = verdict.family;
         let servers: Vec<ServerView> = (0..)
             .map(ServerId)
-            .zip(self.states.iter_mut().zip(unfit))
-            .map(|(id, (state, unfit))| state.view(id, unfit, &verdict, at, &self.options))
+            .zip(self.states.iter_mut().zip(judged))
+            .map(|(id, (state, judged))| state.view(id, judged, family, at, &self.options))
             .collect();
         let old = &self.snapshot;
         // With other data it is as good as another server: what was written before may not be there.
@@ -398,7 +349,7 @@ impl Topology {
             }
             memory.last = Some(leader);
             if self.states[leader.index()].current().is_some() {
-                memory.receives = judge::receives(&self.states[leader.index()]);
+                memory.receives = source::receives(&self.states[leader.index()]);
             }
             let report = self.states[leader.index()].current();
             if let Some(report) = report.filter(|report| report.gtid) {

@@ -2,8 +2,9 @@
 //! primary. It may not where it cannot be reached and nobody else follows it (a leftover), or where it is
 //! read only itself and follows the server in turn (an active and a passive one). Remembers nothing.
 
-use crate::judge::{self, Memory};
+use crate::source::{follows, is_about};
 use crate::state::State;
+use crate::verdict::Memory;
 use crate::{
     DiscoveryOptions, Health, ProbeReport, Receiver, Relation, ReplicationStatus, ServerId,
 };
@@ -25,8 +26,7 @@ fn succeeds(states: &[State], id: ServerId, memory: &Memory) -> bool {
         return true;
     };
     let old = &states[last.index()];
-    old.current().is_some_and(ProbeReport::refuses_writes)
-        && judge::follows(old, &states[id.index()])
+    old.current().is_some_and(ProbeReport::refuses_writes) && follows(old, &states[id.index()])
 }
 
 /// Goes from source to source until it is clear.
@@ -74,7 +74,7 @@ fn follows_no_primary(
                     && last
                         .replication
                         .as_ref()
-                        .is_some_and(|status| judge::is_about(status, &states[id.index()]));
+                        .is_some_and(|status| is_about(status, &states[id.index()]));
                 return passive;
             }
             (None, None) => {
@@ -89,7 +89,7 @@ fn follows_no_primary(
 /// again; and where others follow it as well, nobody can tell.
 fn is_end(states: &[State], at: ServerId, passed: &[ServerId], memory: &Memory) -> bool {
     let followed_by_others = (0..).map(ServerId).zip(states).any(|(id, state)| {
-        !passed.contains(&id) && state.in_play() && judge::follows(state, &states[at.index()])
+        !passed.contains(&id) && state.in_play() && follows(state, &states[at.index()])
     });
     passed.first() != Some(&at) && memory.last != Some(at) && !followed_by_others
 }
@@ -110,7 +110,7 @@ fn source(
     let named = named(status);
     let reachable = discovery.map_or(&*named, |options| options.reachable(&named));
     let in_play = || (0..).map(ServerId).zip(states).filter(|(_, s)| s.in_play());
-    let known = in_play().find(|(_, state)| judge::is_about(status, state));
+    let known = in_play().find(|(_, state)| is_about(status, state));
     known
         .or_else(|| in_play().find(|(_, state)| *state.spec.address == *reachable))
         .map(|(id, _)| id)
@@ -143,9 +143,8 @@ fn never_answered_although_listed(state: &State) -> bool {
 /// Of writable servers that all receive, those that follow another of them: nobody can tell which of them is
 /// to take writes.
 pub(crate) fn circle(states: &[State], writable: &[ServerId]) -> Vec<ServerId> {
-    let follows = |one: &ServerId, other: &ServerId| {
-        judge::follows(&states[one.index()], &states[other.index()])
-    };
+    let follows =
+        |one: &ServerId, other: &ServerId| follows(&states[one.index()], &states[other.index()]);
     let in_circle = |id: &ServerId| {
         writable
             .iter()

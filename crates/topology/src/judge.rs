@@ -3,51 +3,13 @@
 
 use crate::group;
 use crate::head;
+use crate::source::{follows, follows_known, is_about, receives, replication};
 use crate::state::{Blind, State};
+use crate::verdict::{Memory, Verdict};
 use crate::{
-    Cause, ConfiguredRole, DiscoveryOptions, Family, GtidSet, Health, Millis, NoPrimary, Options,
-    ProbeReport, Receiver, ReplicationStatus, Role, ServerId, Unfit,
+    Cause, ConfiguredRole, DiscoveryOptions, Health, Millis, NoPrimary, Options, ProbeReport,
+    Receiver, ReplicationStatus, Role, ServerId, Unfit,
 };
-
-/// What is remembered of primaries.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    /// The primary, for as long as it has been up, writable and the same without a break.
-    pub(crate) incumbent: Option<ServerId>,
-    /// The last primary there was.
-    pub(crate) last: Option<ServerId>,
-    /// Since when it was the primary.
-    pub(crate) since: Millis,
-    /// What it had executed when it was last asked as the primary.
-    pub(crate) history: Option<GtidSet>,
-    /// How many of the transactions before it the last primary lacked when it became that.
-    pub(crate) missing: u64,
-    /// The incumbent is set to receive from another server, see [`head`].
-    pub(crate) receives: bool,
-}
-
-/// Who is the primary.
-#[derive(Debug)]
-pub(crate) struct Verdict {
-    /// The primary, whether or not it takes statements now.
-    pub(crate) leader: Option<ServerId>,
-    /// The server that takes writes.
-    pub(crate) primary: Option<ServerId>,
-    pub(crate) conflict: Vec<ServerId>,
-    /// Those of them that take reads all the same.
-    spared: Vec<ServerId>,
-    /// The one server that claims to be the primary, where that is not believed.
-    pub(crate) doubtful: Option<ServerId>,
-    /// It is configured as the primary, and the servers show that another is: that one takes writes.
-    pub(crate) overruled: Option<ServerId>,
-    pub(crate) family: Option<Family>,
-    /// The only server there is: it is used whatever is known of it.
-    alone: bool,
-    /// The primary answers, and nothing looks wrong with it.
-    well: bool,
-    /// No Galera node is synced.
-    none_synced: bool,
-}
 
 /// Finds the primary. `discovery`: servers that answer may name others.
 pub(crate) fn verdict(
@@ -356,37 +318,6 @@ pub(crate) fn is_abandoned(states: &[State], id: ServerId) -> bool {
     witnesses > 0
 }
 
-pub(crate) fn follows(replica: &State, source: &State) -> bool {
-    source.current().is_some() && follows_known(replica, source)
-}
-
-/// The same where the source's report may be old.
-fn follows_known(replica: &State, source: &State) -> bool {
-    replication(replica).is_some_and(|status| is_about(status, source))
-}
-
-/// A replica's status is about this source.
-pub(crate) fn is_about(status: &ReplicationStatus, source: &State) -> bool {
-    let report = source.report.as_deref();
-    report.is_some_and(|report| is_about_report(status, report, &source.spec.address))
-}
-
-/// The same, of a source that has reported this, at this address.
-pub(crate) fn is_about_report(
-    status: &ReplicationStatus,
-    report: &ProbeReport,
-    address: &str,
-) -> bool {
-    if !report.server_uuid.is_empty() && !status.source_uuid.is_empty() {
-        return status.source_uuid == report.server_uuid;
-    }
-    if report.family == Family::MariaDb && status.source_server_id != 0 {
-        return status.source_server_id == report.server_id;
-    }
-    let host_and_port = format!("{}:{}", status.source_host, status.source_port);
-    *host_and_port == *address
-}
-
 fn position(states: &[State], test: impl Fn(&State) -> bool) -> Option<ServerId> {
     let index = states.iter().position(test)?;
     u16::try_from(index).ok().map(ServerId)
@@ -396,19 +327,11 @@ fn refuses_writes(state: &State) -> bool {
     state.refused_write.is_some() || state.current().is_some_and(ProbeReport::refuses_writes)
 }
 
-fn replication(state: &State) -> Option<&ReplicationStatus> {
-    state.current()?.replication.as_ref()
-}
-
 /// It answers, and its commits do not end.
 fn is_stalled(state: &State) -> bool {
     state
         .current()
         .is_some_and(|report| report.stuck_commits > 0)
-}
-
-pub(crate) fn receives(state: &State) -> bool {
-    replication(state).is_some_and(|status| status.receiver != Receiver::Stopped)
 }
 
 /// The servers that could take writes, whether or not they receive from another.

@@ -14,17 +14,20 @@ mod head;
 mod judge;
 mod marks;
 mod observation;
+mod options;
 mod snapshot;
+mod source;
 mod state;
+mod verdict;
 
-pub use discover::DiscoveryOptions;
 pub use event::ChangeEvent;
 pub use family::{Millis, SERVERS_EVER, ServerId};
-pub use fold::{Evidence, Options, ServerSpec, Topology};
+pub use fold::{Evidence, Topology};
 pub use gtid::{GtidError, GtidSet, LogPosition, MariaDbSet, MySqlSet};
 pub use millrace_base::Family;
 pub use observation::{
     Cause, GaleraNode, GaleraState, GroupView, Member, MemberState, Observation, ObservationKind,
-    Peer, ProbeReport, Receiver, Relation, ReplicationStatus,
+    Peer, ProbeReport, Receiver, Relation, ReplicationStatus, Waits,
 };
-pub use snapshot::{ConfiguredRole, Health, NoPrimary, Role, ServerView, Snapshot, Unfit, Waits};
+pub use options::{DiscoveryOptions, Options, ServerSpec};
+pub use snapshot::{ConfiguredRole, Health, NoPrimary, Role, ServerView, Snapshot, Unfit};

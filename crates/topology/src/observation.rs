@@ -1,6 +1,6 @@
 //! What is seen of a server, by a probe or by live traffic. Judges nothing.
 
-use crate::{Family, GtidSet, Millis, ServerId, Waits};
+use crate::{Family, GtidSet, Millis, ServerId};
 
 /// Something seen of one server.
 #[derive(Debug, Clone, PartialEq)]
@@ -200,6 +200,20 @@ impl ProbeReport {
     pub fn refuses_writes(&self) -> bool {
         self.read_only || self.super_read_only || self.offline_mode || self.innodb_read_only
     }
+}
+
+/// What a server can be asked to wait for, so that a read there sees what was written elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Waits {
+    /// Nothing: nobody knows how far it is.
+    #[default]
+    Nothing,
+    /// Transactions by their GTIDs.
+    Gtids,
+    /// A place in the binary log of the server that it replicates from.
+    Log,
+    /// All that its Galera cluster has written until it is asked.
+    Cluster,
 }
 
 /// A replica's receiver (I/O) thread.

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{Cause, Family, GaleraState, GtidSet, MemberState, Millis, ProbeReport, ServerId};
+use crate::{
+    Cause, Family, GaleraState, GtidSet, MemberState, Millis, ProbeReport, ServerId, Waits,
+};
 
 /// What a server is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -346,20 +348,6 @@ impl ServerView {
     pub fn is_fit(&self) -> bool {
         self.unfit.is_none()
     }
-}
-
-/// What a server can be asked to wait for, so that a read there sees what was written elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Waits {
-    /// Nothing: nobody knows how far it is.
-    #[default]
-    Nothing,
-    /// Transactions by their GTIDs.
-    Gtids,
-    /// A place in the binary log of the server that it replicates from.
-    Log,
-    /// All that its Galera cluster has written until it is asked.
-    Cluster,
 }
 
 /// The world at one moment. Immutable; a newer one has a higher generation.

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::judge::{self, Verdict};
 use crate::{
-    Cause, GtidSet, Health, Millis, Options, ProbeReport, ServerId, ServerSpec, ServerView, Unfit,
-    Waits,
+    Cause, Family, GtidSet, Health, Millis, Options, ProbeReport, Role, ServerId, ServerSpec,
+    ServerView, Unfit, Waits,
 };
 
 /// What is known of one server.
@@ -251,8 +250,8 @@ impl State {
     pub(crate) fn view(
         &mut self,
         id: ServerId,
-        unfit: Option<Unfit>,
-        verdict: &Verdict,
+        (role, unfit): (Role, Option<Unfit>),
+        family: Option<Family>,
         at: Millis,
         options: &Options,
     ) -> ServerView {
@@ -264,13 +263,13 @@ impl State {
             zone: self.spec.zone.clone(),
             weight: self.spec.weight,
             share,
-            role: judge::role(self, id, verdict),
+            role,
             health: self.health,
             unfit,
             lag_seconds: self.current().and(self.lag_seconds),
             waits: report.map_or(Waits::Nothing, ProbeReport::waits),
             executed: report.map_or_else(
-                || GtidSet::new(verdict.family.unwrap_or(crate::Family::MySql)),
+                || GtidSet::new(family.unwrap_or(Family::MySql)),
                 |report| report.executed.clone(),
             ),
             report: self.report.clone(),

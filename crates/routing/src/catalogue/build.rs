@@ -10,8 +10,21 @@ use super::body::{self, Body, Reference, SESSION_FLAGS};
 use super::names::{self, Name};
 use super::{Catalogue, Leaves, Row, TriggerEffects};
 
+impl Catalogue {
+    /// The statements that read a family's stored routines, views and triggers, in this order.
+    pub fn queries(family: Family) -> [&'static str; 3] {
+        queries(family)
+    }
+
+    /// Judges the rows of the three [`Catalogue::queries`]. `version` is the server's number
+    /// (90704, 101119). Rows that are shorter than they should be are left out.
+    pub fn from_rows(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Self {
+        build(family, version, rows)
+    }
+}
+
 /// The columns are read by position below.
-pub(super) fn queries(_family: Family) -> [&'static str; 3] {
+fn queries(_family: Family) -> [&'static str; 3] {
     // The same in both families; their own schemas hold nothing that an application calls
     // without naming the schema, which then counts as unknown.
     [
@@ -60,7 +73,7 @@ struct Left {
     procedures: Vec<Name>,
 }
 
-pub(super) fn build(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Catalogue {
+fn build(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Catalogue {
     let [routines, views, triggers] = rows;
     let mut reader = Reader {
         mode: lex_mode(family, version),

@@ -1,4 +1,5 @@
 use millrace_sql::{LexMode, classify};
+use millrace_topology::Family;
 
 use super::*;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use regex::bytes::{RegexSet, RegexSetBuilder};
 use smallvec::SmallVec;
 
-use super::{Facts, Rule, Selection};
+use super::rule::{Facts, Rule, Selection};
 
 /// Rules by the one of their conditions that leaves the fewest statements.
 #[derive(Debug, Default)]

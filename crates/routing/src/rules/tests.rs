@@ -1,3 +1,6 @@
+use std::net::IpAddr;
+
+use millrace_sql::{Access, Kind};
 use proptest::prelude::*;
 
 use super::*;

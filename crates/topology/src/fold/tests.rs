@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Family, GtidSet, ProbeReport, Receiver, ReplicationStatus, Role};
+use crate::{ConfiguredRole, Family, GtidSet, ProbeReport, Receiver, ReplicationStatus, Role};
 
 const A: ServerId = ServerId(0);
 const B: ServerId = ServerId(1);

@@ -1,6 +1,7 @@
 //! Names that come to mean other machines.
 
 use super::*;
+use crate::DiscoveryOptions;
 
 fn of(family: Family, uuid: &str, server_id: u32, report: ProbeReport) -> ProbeReport {
     ProbeReport {

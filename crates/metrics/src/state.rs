@@ -1,0 +1,35 @@
+//! What is known of the servers, as the metrics show it.
+
+/// What is known of a server, for the metrics about servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerState {
+    /// Its address.
+    pub name: String,
+    /// It answers.
+    pub up: bool,
+    /// It takes reads.
+    pub fit: bool,
+    /// It takes writes.
+    pub primary: bool,
+    /// An operator took it out of use.
+    pub draining: bool,
+    /// It is no longer part of the topology, and is shown no more.
+    pub gone: bool,
+    /// Its lag, where it is known.
+    pub lag_seconds: Option<u64>,
+}
+
+/// What is known of the primary, and of how it has changed since the start.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PrimaryState {
+    /// Why no server takes writes, 1 for the reason that holds now; all 0 where one does.
+    pub without: Vec<(&'static str, u64)>,
+    /// Losses of the primary, by kind.
+    pub failovers: Vec<(&'static str, u64)>,
+    /// Statements that met one, by what became of them.
+    pub statements: Vec<(&'static str, u64)>,
+    /// How often the server that takes writes has changed; also to none, and from none.
+    pub changes: u64,
+    /// How long no server took writes the last time, in milliseconds.
+    pub last_pause_ms: Option<u64>,
+}
