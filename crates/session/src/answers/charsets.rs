@@ -43,7 +43,7 @@ const CHARSETS: [(&str, u16, u32); 30] = [
 pub(super) const UNCONVERTED: (u16, u32) = (33, 3);
 
 /// The collation and the bytes for each character; none where it is not known.
-pub(super) fn of_results(charset: &[u8], family: Family) -> Option<(u16, u32)> {
+pub(crate) fn of_results(charset: &[u8], family: Family) -> Option<(u16, u32)> {
     let known = CHARSETS
         .iter()
         .find(|(name, ..)| name.as_bytes() == charset)?;

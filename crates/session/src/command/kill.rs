@@ -138,7 +138,7 @@ impl Session {
     }
 
     /// The KILL statement.
-    pub(crate) async fn kill(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Abort> {
+    pub(super) async fn kill(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Abort> {
         let (id, query) = match request.class.kill.map(|kill| kill.target) {
             Some(KillTarget::Connection(id)) => (id, false),
             Some(KillTarget::Query(id)) => (id, true),
@@ -325,7 +325,7 @@ impl Session {
     }
 
     /// Replication commands: the client gets a connection to the primary for good.
-    pub(crate) async fn replicate(&mut self, packet: &[u8]) -> Result<(), Abort> {
+    pub(super) async fn replicate(&mut self, packet: &[u8]) -> Result<(), Abort> {
         let lease = match self.lease.take() {
             Some(lease) => lease,
             None => self.primary_lease().await?,

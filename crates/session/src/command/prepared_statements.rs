@@ -51,7 +51,7 @@ impl Session {
     }
 
     /// COM_STMT_PREPARE.
-    pub(crate) async fn prepare(&mut self, packet: &[u8], text: &[u8]) -> Result<(), Abort> {
+    pub(super) async fn prepare(&mut self, packet: &[u8], text: &[u8]) -> Result<(), Abort> {
         let limit = self.settings.options.max_prepared_statements;
         if self.image.statements.len() >= limit {
             let text = format!(
@@ -158,7 +158,7 @@ impl Session {
     }
 
     /// COM_STMT_EXECUTE.
-    pub(crate) async fn execute(
+    pub(super) async fn execute(
         &mut self,
         packet: &[u8],
         payload: &[u8],
@@ -386,7 +386,7 @@ impl Session {
     }
 
     /// COM_STMT_CLOSE: no answer. The server's statement goes when its connection has too many.
-    pub(crate) async fn close_statement(&mut self, id: u32) -> Result<(), Abort> {
+    pub(super) async fn close_statement(&mut self, id: u32) -> Result<(), Abort> {
         let Some(statement) = self.image.statements.remove(id) else {
             return Ok(());
         };
@@ -439,7 +439,7 @@ impl Session {
     }
 
     /// COM_STMT_FETCH.
-    pub(crate) async fn fetch(&mut self, packet: &[u8], id: u32) -> Result<(), Abort> {
+    pub(super) async fn fetch(&mut self, packet: &[u8], id: u32) -> Result<(), Abort> {
         let id = self.image.statements.real(id);
         let Some(statement) = self.image.statements.get(id) else {
             return Err(self.unknown_statement(id, "mysqld_stmt_fetch").await);
@@ -573,7 +573,7 @@ impl Session {
     }
 
     /// COM_CHANGE_USER: a login on the same connection.
-    pub(crate) async fn change_user(&mut self, body: &[u8]) -> Result<(), Abort> {
+    pub(super) async fn change_user(&mut self, body: &[u8]) -> Result<(), Abort> {
         let parsed = ChangeUser::parse(body, self.client.capabilities, self.image.family);
         let old_database = self.image.vars.state.database.clone();
         Box::pin(self.end_if_kept_was_ended()).await?;

@@ -15,11 +15,11 @@ use crate::statement::request::{Request, Task};
 #[derive(Clone, Copy)]
 pub(crate) struct Ran<'a> {
     pub(crate) family: Family,
-    pub(crate) task: Task,
-    pub(crate) class: &'a Statement,
+    pub(super) task: Task,
+    pub(super) class: &'a Statement,
     /// What counts rows: of an EXECUTE, the statement that it runs.
-    pub(crate) counted: &'a Statement,
-    pub(crate) text: &'a [u8],
+    pub(super) counted: &'a Statement,
+    pub(super) text: &'a [u8],
 }
 
 impl<'a> Ran<'a> {

@@ -7,7 +7,7 @@ use crate::statement::outcome::Outcome;
 
 /// FOUND_ROWS() after a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(super) enum Found {
     /// This number.
     Rows(u64),
     /// The number from before.
@@ -27,7 +27,7 @@ pub(crate) fn first_found_rows(family: Family) -> u64 {
 }
 
 /// FOUND_ROWS() after a statement with this outcome.
-pub(crate) fn found_rows(family: Family, class: &Statement, outcome: &Outcome) -> Found {
+pub(super) fn found_rows(family: Family, class: &Statement, outcome: &Outcome) -> Found {
     let failed = outcome.error.is_some();
     let has_result = outcome.result_sets > 0;
     let reads = class

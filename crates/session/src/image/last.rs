@@ -15,9 +15,9 @@ use crate::image::found_rows::first_found_rows;
 #[derive(Debug)]
 pub(crate) struct LastStatement {
     /// The session, as connections know it.
-    pub(crate) uid: SessionUid,
+    pub(super) uid: SessionUid,
     /// What other sessions saved of its statements, before they used its connections.
-    pub(crate) store: Rc<DiagnosticsStore>,
+    pub(super) store: Rc<DiagnosticsStore>,
     /// Counts the session's statements.
     pub(crate) seq: u64,
     /// The server of the last statement; none where Millrace answered by itself.
@@ -98,7 +98,7 @@ impl IdBefore {
 
 impl LastStatement {
     /// Before a session's first statement.
-    pub(crate) fn new(
+    pub(super) fn new(
         family: Family,
         uid: SessionUid,
         store: Rc<DiagnosticsStore>,
@@ -126,7 +126,7 @@ impl LastStatement {
     }
 
     /// As after COM_RESET_CONNECTION: FOUND_ROWS() stays what it was (observed), as far as it is known.
-    pub(crate) fn reset(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.seq += 1;
         self.server = None;
         self.row_count = 0;

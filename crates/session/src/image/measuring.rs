@@ -8,7 +8,7 @@ use crate::session::Session;
 
 /// What is measured for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Measuring {
+pub(super) struct Measuring {
     profiling: bool,
     trace: bool,
     /// Since FLUSH STATUS; to the session's end.

@@ -41,9 +41,9 @@ pub(crate) struct ClientStatement {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StatementKey {
     pub(crate) text: Rc<[u8]>,
-    pub(crate) context: Rc<SessionState>,
+    pub(super) context: Rc<SessionState>,
     /// The parameters' types as sent; empty where there are none, or before the first execution.
-    pub(crate) types: Box<[u8]>,
+    pub(super) types: Box<[u8]>,
 }
 
 /// What all statements of a key have in common.
@@ -89,7 +89,7 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    pub(crate) fn new(names_last: bool) -> Self {
+    pub(super) fn new(names_last: bool) -> Self {
         Statements {
             names_last,
             ..Statements::default()
@@ -196,7 +196,7 @@ impl Statements {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.held.clear();
         self.long_data = 0;
     }

@@ -36,7 +36,7 @@ pub(crate) struct Reads {
 
 impl Reads {
     /// Of a session that has seen nothing.
-    pub(crate) fn new(family: Family, level: Consistency) -> Reads {
+    pub(super) fn new(family: Family, level: Consistency) -> Reads {
         Reads {
             level: Consistency::default(),
             level_given: level,

@@ -12,7 +12,7 @@ use millrace_protocol::types::column_type;
 #[derive(Debug, Default)]
 pub(crate) struct Private {
     /// User variables: the name in lower case, the value as SQL text.
-    pub(crate) variables: Vec<Variable>,
+    pub(super) variables: Vec<Variable>,
     /// SQL-level prepared statements.
     pub(crate) statements: Vec<Named>,
     /// Changes with every change; what a connection holds is compared by it.
@@ -87,7 +87,7 @@ impl Private {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.variables.clear();
         self.statements.clear();
         self.version += 1;

@@ -37,7 +37,7 @@ pub(crate) struct Vars {
 
 impl Vars {
     /// As a login has them; see [`SessionImage::new`](crate::image::SessionImage::new).
-    pub(crate) fn new(family: Family, version: u32, tracked: &str, base: Rc<SessionState>) -> Vars {
+    pub(super) fn new(family: Family, version: u32, tracked: &str, base: Rc<SessionState>) -> Vars {
         Vars {
             state: base.clone(),
             base,
@@ -55,7 +55,7 @@ impl Vars {
     }
 
     /// What goes with COM_RESET_CONNECTION beside the state, which a login's replaces.
-    pub(crate) fn reset(&mut self, family: Family, tracked: &str) {
+    pub(super) fn reset(&mut self, family: Family, tracked: &str) {
         self.private.clear();
         self.gone_databases.clear();
         self.owns_gtid = false;
@@ -105,7 +105,7 @@ pub(crate) struct Tracks {
 
 impl Tracks {
     /// As a login's: `by_default` is the server's list, empty where it is not known.
-    pub(crate) fn new(family: Family, by_default: &str) -> Self {
+    pub(super) fn new(family: Family, by_default: &str) -> Self {
         Tracks {
             schema: true,
             state_change: false,
@@ -163,7 +163,7 @@ pub(crate) struct Switches {
     pub(crate) finds_last_row: bool,
     /// Every statement opens a transaction. MySQL's flag does not say so where the global variable is
     /// off (observed on 9.7).
-    pub(crate) autocommit_off: bool,
+    pub(super) autocommit_off: bool,
 }
 
 impl Switches {

@@ -36,9 +36,9 @@ pub struct Accounts {
 
 /// Who is asked for a password: programs of one kind, for one account, from one address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Asked {
-    pub(crate) user: Box<[u8]>,
-    pub(crate) address: Option<IpAddr>,
+pub(super) struct Asked {
+    pub(super) user: Box<[u8]>,
+    pub(super) address: Option<IpAddr>,
     /// Tells programs apart: what they can and what they call themselves, hashed.
     pub(super) program: u64,
 }
@@ -72,7 +72,7 @@ impl Accounts {
     }
 
     /// Says once that the servers do not let Millrace read their accounts.
-    pub(crate) fn say_unread(&self) {
+    pub(super) fn say_unread(&self) {
         if !self.unread.swap(true, Ordering::Relaxed) {
             warn!(
                 "the servers' accounts cannot be read: what they ask of hosts, TLS and certificates is \
@@ -87,7 +87,7 @@ impl Accounts {
     }
 
     /// An account whose password no server has accepted yet.
-    pub(crate) fn candidate(&self, user: &[u8], password: Secret) -> Arc<Account> {
+    pub(super) fn candidate(&self, user: &[u8], password: Secret) -> Arc<Account> {
         // Clients that come at once with the same password are one account: a server is asked once.
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
         tried.retain(|account| account.strong_count() > 0);
@@ -105,7 +105,7 @@ impl Accounts {
     }
 
     /// Keeps a password that a server accepted; answers the account that was known with it, if one was.
-    pub(crate) fn keep(&self, account: Arc<Account>) -> Arc<Account> {
+    pub(super) fn keep(&self, account: Arc<Account>) -> Arc<Account> {
         let user = &*account.user;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(name) = known.get(user)

@@ -36,7 +36,7 @@ impl Admission {
     }
 
     /// The worker that serves it.
-    pub(crate) fn worker(&self) -> &Rc<Worker> {
+    pub(super) fn worker(&self) -> &Rc<Worker> {
         &self.worker
     }
 
@@ -46,7 +46,7 @@ impl Admission {
     }
 
     /// Gives it a number and its session an identity.
-    pub(crate) fn register(&mut self) -> (u32, u64) {
+    pub(super) fn register(&mut self) -> (u32, u64) {
         let (id, uid) = self.worker.shared.registry.enter(self.worker.index);
         self.id = Some(id);
         (id, uid)

@@ -50,17 +50,17 @@ struct Names {
 
 /// What a server says of a login that it lets in.
 #[derive(Debug)]
-pub(crate) struct LetIn {
+pub(super) struct LetIn {
     /// Where it listens.
-    pub(crate) server: Address,
+    pub(super) server: Address,
     /// The row by which it let Millrace in, `user@host`. Empty where that cannot be asked.
-    pub(crate) current: Box<[u8]>,
+    pub(super) current: Box<[u8]>,
     /// The rows that it may have been; none where they cannot be read.
-    pub(crate) rows: Option<UserRows>,
+    pub(super) rows: Option<UserRows>,
     /// Of a proxy user, what the account asks for whose privileges it has; none within where that is not known.
-    pub(crate) required: Option<Option<Requires>>,
+    pub(super) required: Option<Option<Requires>>,
     /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
-    pub(crate) unproven: bool,
+    pub(super) unproven: bool,
 }
 
 impl Caller {
@@ -89,7 +89,7 @@ impl Caller {
     }
 
     /// The connection is TLS from here on.
-    pub(crate) fn encrypted(&mut self, tls: &ServerConnection) {
+    pub(super) fn encrypted(&mut self, tls: &ServerConnection) {
         let certificate = tls
             .peer_certificates()
             .and_then(|chain| chain.first())
@@ -105,7 +105,7 @@ impl Caller {
     ///
     /// # Errors
     /// What the client is told where it is not.
-    pub(crate) async fn judge(
+    pub(super) async fn judge(
         &self,
         user: &[u8],
         password: Option<&Secret>,
@@ -186,7 +186,7 @@ impl Caller {
     }
 
     /// Whether the client's account is of mysql_native_password alone.
-    pub(crate) async fn is_native(&self, rows: &UserRows, worker: &Worker) -> bool {
+    pub(super) async fn is_native(&self, rows: &UserRows, worker: &Worker) -> bool {
         match self.row(rows, worker).await {
             Some(row) => row.is_native,
             None => rows.are_native(),
@@ -194,7 +194,7 @@ impl Caller {
     }
 
     /// Whether it proves itself by what Millrace cannot learn, as far as that is known.
-    pub(crate) async fn is_relayed(&self, rows: &UserRows, worker: &Worker) -> bool {
+    pub(super) async fn is_relayed(&self, rows: &UserRows, worker: &Worker) -> bool {
         match self.row(rows, worker).await {
             Some(row) => row.is_relayed,
             None => rows.are_relayed(),
@@ -231,7 +231,7 @@ impl Caller {
     }
 
     /// What a server says to whom it does not let in. It tells whether there was a password.
-    pub(crate) fn denied(&self, user: &[u8], password: Option<&Secret>, why: &str) -> ClientError {
+    pub(super) fn denied(&self, user: &[u8], password: Option<&Secret>, why: &str) -> ClientError {
         let host = match self.address {
             Some(address) => address.to_canonical().to_string(),
             None => "localhost".to_owned(),

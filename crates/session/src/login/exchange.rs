@@ -108,7 +108,7 @@ fn without_nul(mut shown: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 impl LoginExchange<'_> {
-    pub(crate) async fn read(&mut self) -> std::io::Result<Vec<u8>> {
+    pub(super) async fn read(&mut self) -> std::io::Result<Vec<u8>> {
         let (sequence, payload) =
             read_packet(&mut self.stream, &mut self.buffer, LOGIN_PACKET_MAX).await?;
         if sequence != self.sequence {
@@ -119,7 +119,7 @@ impl LoginExchange<'_> {
         Ok(payload)
     }
 
-    pub(crate) async fn write(&mut self, payload: &[u8]) -> std::io::Result<()> {
+    pub(super) async fn write(&mut self, payload: &[u8]) -> std::io::Result<()> {
         write_packet(&mut self.stream, self.sequence, payload).await?;
         self.sequence = self.sequence.wrapping_add(1);
         Ok(())
@@ -306,7 +306,7 @@ impl LoginExchange<'_> {
     }
 
     /// What a server says to a client whose proof is wrong.
-    pub(crate) fn denied(&self, credentials: &Credentials) -> ClientError {
+    pub(super) fn denied(&self, credentials: &Credentials) -> ClientError {
         self.caller.denied(&credentials.user, None, "")
     }
 

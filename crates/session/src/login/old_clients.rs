@@ -23,7 +23,7 @@ const MARIADB: &[u8] = b"Client does not support authentication protocol request
     consider upgrading MariaDB client";
 
 /// The error packet's payload as these clients read it: without SQLSTATE.
-pub(crate) fn refusal(error: &ErrPacket<'_>) -> Vec<u8> {
+pub(super) fn refusal(error: &ErrPacket<'_>) -> Vec<u8> {
     let mut payload = vec![0xff];
     payload.extend_from_slice(&error.code.to_le_bytes());
     payload.extend_from_slice(error.message);
@@ -42,7 +42,7 @@ fn unsupported(family: Family) -> ErrPacket<'static> {
 }
 
 /// What the client says of itself, or what it is told where that is all.
-pub(crate) fn hello(family: Family, payload: &[u8]) -> Result<HandshakeResponse, Vec<u8>> {
+pub(super) fn hello(family: Family, payload: &[u8]) -> Result<HandshakeResponse, Vec<u8>> {
     let bad = ErrPacket {
         code: 1043,
         state: *b"08S01",

@@ -34,7 +34,7 @@ use crate::worker::{Handle, Worker};
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A client with a server connection of its own.
-pub(crate) struct Relayed {
+pub(super) struct Relayed {
     worker: Rc<Worker>,
     user: Box<[u8]>,
     client: Stream,
@@ -446,7 +446,7 @@ impl Drop for UnderWay {
 
 impl Relayed {
     /// Hands bytes to and fro until one side ends.
-    pub(crate) async fn run(self: Box<Self>, handle: &Handle) {
+    pub(super) async fn run(self: Box<Self>, handle: &Handle) {
         let this = *self;
         let _pinned = Pinned::new(this.worker);
         handle.pins.add(PinReason::RelayedLogin);

@@ -58,7 +58,7 @@ impl Strangers {
     }
 
     /// Logs a client that does not speak the protocol.
-    pub(crate) fn log(&self, address: &str, spoken: &str) {
+    pub(super) fn log(&self, address: &str, spoken: &str) {
         if let Some(left_out) = self.turn(Instant::now()) {
             warn!(
                 client = address,

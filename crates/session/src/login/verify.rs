@@ -105,7 +105,7 @@ const HUNG: Duration = Duration::from_secs(2);
 /// Answers whether the account may log in, and into the database, as the server says now: by Millrace's
 /// connection, so that [`Caller::judge`](crate::login::caller::Caller::judge) has to follow. Where none can say, the
 /// login waits as a statement does.
-pub(crate) async fn verify(
+pub(super) async fn verify(
     worker: &Rc<Worker>,
     account: &Arc<Account>,
     database: &[u8],

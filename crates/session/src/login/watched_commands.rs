@@ -7,7 +7,7 @@ use millrace_protocol::packet::HEADER;
 /// Follows the client's packets. Sequence numbers count on from 0 within an exchange (MySQL's protocol documentation,
 /// "Protocol Packets"), so that 0 begins a command, but for one that follows 255 in a long upload.
 #[derive(Debug, Default)]
-pub(crate) struct Commands {
+pub(super) struct Commands {
     header: [u8; HEADER],
     /// Bytes of the header that are there.
     have: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Commands {
 
 impl Commands {
     /// The server says something.
-    pub(crate) fn answered(&mut self) {
+    pub(super) fn answered(&mut self) {
         self.answered = true;
     }
 

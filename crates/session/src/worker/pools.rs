@@ -21,13 +21,13 @@ pub(crate) struct Pools {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Turn {
     /// It was usable, and is not.
-    pub(crate) fell: bool,
+    pub(super) fell: bool,
     /// It is another server now, or has been started anew.
-    pub(crate) other: bool,
+    pub(super) other: bool,
     /// It was the primary, and is not.
-    pub(crate) demoted: bool,
+    pub(super) demoted: bool,
     /// Its name means another machine now.
-    pub(crate) moved: bool,
+    pub(super) moved: bool,
 }
 
 impl Turn {

@@ -10,7 +10,7 @@ use millrace_topology::GtidSet;
 pub(crate) const INTERVALS_MAX: usize = 8;
 
 /// Bounds a set, with what is known of the primary's.
-pub(crate) type Bound<'a> = &'a dyn Fn(&mut GtidSet);
+pub(super) type Bound<'a> = &'a dyn Fn(&mut GtidSet);
 
 /// Shared by all workers.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Written {
 
     /// Something was written where servers tell no position: answers its number in this process's count,
     /// under which it is noted.
-    pub(crate) fn count(&self, worker: usize) -> u64 {
+    pub(super) fn count(&self, worker: usize) -> u64 {
         let Some(worker) = self.workers.get(worker) else {
             return self.reserve();
         };
@@ -169,7 +169,7 @@ impl Written {
 
     /// The new primary was asked after that, and had `visible`: what is not in it is lost, and not to
     /// be waited for.
-    pub(crate) fn settle(&self, worker: usize, visible: &GtidSet) {
+    pub(super) fn settle(&self, worker: usize, visible: &GtidSet) {
         let Some(mut positions) = self.positions(worker) else {
             return;
         };
