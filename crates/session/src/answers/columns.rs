@@ -75,7 +75,7 @@ const MODIFIERS: [&str; 11] = [
 ];
 
 /// Words that end a select list.
-const CLAUSES: [&str; 13] = [
+const CLAUSES: [&str; 14] = [
     "except",
     "for",
     "from",
@@ -85,6 +85,8 @@ const CLAUSES: [&str; 13] = [
     "into",
     "limit",
     "lock",
+    // INSERT … SELECT … ON DUPLICATE KEY UPDATE.
+    "on",
     "order",
     "procedure",
     "union",
