@@ -496,8 +496,7 @@ impl Session {
             ..self.state_of_new().await?
         };
         self.set_level(self.image.reads.level_given);
-        // The flag is the login's: it is in `sql_mode` no longer (observed on both families).
-        self.client.capabilities.remove(Capabilities::IGNORE_SPACE);
+        self.leave_ignore_space();
         let state = self.worker.states.share(state);
         self.set_state(state);
         self.image.status = self.image.first_status();
@@ -572,6 +571,14 @@ impl Session {
         self.image.reset(&tracked);
     }
 
+    /// The login's flag puts IGNORE_SPACE into `sql_mode`. What resets a session does so again on MySQL; on
+    /// MariaDB the flag is forgotten (observed on 9.7, 10.11 and 11.8).
+    fn leave_ignore_space(&mut self) {
+        if self.image.family == Family::MariaDb {
+            self.client.capabilities.remove(Capabilities::IGNORE_SPACE);
+        }
+    }
+
     /// COM_CHANGE_USER: a login on the same connection.
     pub(super) async fn change_user(&mut self, body: &[u8]) -> Result<(), Abort> {
         let parsed = ChangeUser::parse(body, self.client.capabilities, self.image.family);
@@ -583,8 +590,7 @@ impl Session {
             let answer = ClientError::client(1047, b"08S01", "Unknown command");
             return self.stays_who_it_is(&answer, 1, old_database).await;
         };
-        // As with COM_RESET_CONNECTION.
-        self.client.capabilities.remove(Capabilities::IGNORE_SPACE);
+        self.leave_ignore_space();
         let collation = self.collation_of(change.collation);
         // Clients that know of no plugins cannot be asked anew: theirs is the greeting's nonce.
         let is_asked_anew = self.client.capabilities.contains(Capabilities::PLUGIN_AUTH);
@@ -639,7 +645,12 @@ impl Session {
         match proof? {
             Proof::Account(account) => {
                 *self.handle.user.borrow_mut() = account.user.clone();
-                if let Some(base) = self.worker.learnt.base(&account, collation, false) {
+                let ignore_space = self
+                    .client
+                    .capabilities
+                    .contains(Capabilities::IGNORE_SPACE);
+                let learnt = &self.worker.learnt;
+                if let Some(base) = learnt.base(&account, collation, ignore_space) {
                     self.image.vars.base = base.state;
                 }
                 self.client.identity.account = account;
