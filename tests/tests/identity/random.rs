@@ -511,11 +511,11 @@ impl Known<'_> {
                 (Outcome::Refused { code: 1043, .. }, Outcome::In(_)) if self.is_odd(at) => {
                     return None;
                 }
-                // It has proved itself when Millrace asked once more.
-                (Outcome::Refused { .. }, Outcome::In(_))
-                    if self.claim(at).first != Proof::Right
-                        && self.claim(at).later == Proof::Right =>
-                {
+                // Of two proofs one is right, and Millrace has asked for the other one, or once more.
+                (Outcome::Refused { .. }, Outcome::In(_)) if self.is_half_proved(at) => {
+                    return None;
+                }
+                (_, Outcome::Refused { code: 1045, .. }) if self.is_half_proved(at) => {
                     return None;
                 }
                 (_, Outcome::In(_)) => "LET IN",
@@ -553,6 +553,7 @@ impl Known<'_> {
                 (Outcome::In(_) | Outcome::Ok, _) => "refused",
                 // It is refused for the one or the other of two reasons.
                 (Outcome::Refused { code: 1231, .. }, _) => return None,
+                (Outcome::Refused { code: 1300, .. }, Outcome::Refused { .. }) => return None,
                 (_, Outcome::Refused { .. }) if self.is_odd(at) => return None,
                 (Outcome::Refused { code: one, .. }, Outcome::Refused { code: two, .. })
                     if one == two =>
@@ -566,6 +567,15 @@ impl Known<'_> {
             ));
         }
         None
+    }
+
+    /// It knows a password of an account that is named, but only one of its proofs says so.
+    fn is_half_proved(&self, at: usize) -> bool {
+        let claim = self.claim(at);
+        let password = quoted(&claim.password);
+        (claim.first == Proof::Right) != (claim.later == Proof::Right)
+            && !claim.password.is_empty()
+            && (self.statements.iter()).any(|made| made.contains(&password))
     }
 
     fn is_proxy(&self) -> bool {
