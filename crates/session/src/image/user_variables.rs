@@ -149,20 +149,19 @@ pub(crate) fn literal(column: &ColumnDef, value: Option<&[u8]>) -> Box<[u8]> {
     let Some(value) = value else {
         // A NULL has a type as well.
         let null: &[u8] = match column.kind {
+            column_type::LONGLONG | column_type::LONG if is_unsigned(column) => {
+                b"CAST(NULL AS UNSIGNED)"
+            }
             column_type::LONGLONG | column_type::LONG => b"CAST(NULL AS SIGNED)",
             column_type::NEWDECIMAL => b"CAST(NULL AS DECIMAL(10,2))",
             column_type::DOUBLE | column_type::FLOAT => b"(NULL+0e0)",
-            column_type::LONG_BLOB | column_type::VAR_STRING if column.collation != 63 => {
-                b"CAST(NULL AS CHAR)"
-            }
             _ => b"NULL",
         };
         return null.into();
     };
     match column.kind {
         column_type::LONGLONG | column_type::LONG | column_type::NEWDECIMAL => {
-            let unsigned = column.flags & millrace_protocol::resultset::flags::UNSIGNED != 0;
-            if column.kind != column_type::NEWDECIMAL && unsigned {
+            if column.kind != column_type::NEWDECIMAL && is_unsigned(column) {
                 // Small numbers are signed when written bare.
                 let text = [b"CAST(", value, b" AS UNSIGNED)"].concat();
                 return text.into();
@@ -181,6 +180,16 @@ pub(crate) fn literal(column: &ColumnDef, value: Option<&[u8]>) -> Box<[u8]> {
         }
         _ => value.into(),
     }
+}
+
+fn is_unsigned(column: &ColumnDef) -> bool {
+    column.flags & millrace_protocol::resultset::flags::UNSIGNED != 0
+}
+
+/// NULL as a string has a character set, too.
+pub(crate) fn null_string(charset: &str, collation: &str) -> Box<[u8]> {
+    let text = format!("CAST(NULL AS CHAR CHARACTER SET {charset}) COLLATE {collation}");
+    text.into_bytes().into()
 }
 
 /// A string value read back as hexadecimal, with its character set and collation.

@@ -497,12 +497,22 @@ fn user_value(
         kind::DOUBLE,
         kind::FLOAT,
     ];
-    if value.is_none() || numeric.contains(&column.kind) {
+    if column.kind == kind::GEOMETRY {
+        // MariaDB: a variable has the kind of geometry that its expression had, which no value tells.
+        return None;
+    }
+    if numeric.contains(&column.kind) {
         return Some(user_variables::literal(column, value.as_deref()));
     }
-    let bytes = unhex(hex.as_deref()?)?;
     let charset = String::from_utf8(charset.clone()?).ok()?;
     let collation = String::from_utf8(collation.clone()?).ok()?;
+    if value.is_none() {
+        return Some(match charset == "binary" {
+            true => user_variables::literal(column, None),
+            false => user_variables::null_string(&charset, &collation),
+        });
+    }
+    let bytes = unhex(hex.as_deref()?)?;
     Some(user_variables::string_literal(&charset, &collation, &bytes))
 }
 
