@@ -149,7 +149,7 @@ impl Session {
                         return self.lost(lease);
                     }
                 }
-Event::Eof { len, .. } => self.relay_eof(lease, &mut window, len),
+                Event::Eof { len, .. } => self.relay_eof(lease, &mut window, len),
                 Event::MarkedDefinitionsEnd { len } => {
                     let (at, capabilities) = (window.at, lease.capabilities);
                     clear_state_flag(&mut lease.buffer[at..at + len], capabilities);
