@@ -135,7 +135,7 @@ run_suite() {
     # They mostly wait: several families or topologies at once.
     case $1 in
         differential) threads=3 ;;
-        discovery | failover | no_primary | vanishing) threads=2 ;;
+        discovery | failover | names | no_primary | vanishing) threads=2 ;;
     esac
     cargo test --workspace --test "$1" --locked -- \
         --test-threads "${MILLRACE_TEST_THREADS:-$threads}"

@@ -108,6 +108,14 @@ async fn variables_known(stage: &Stage) -> anyhow::Result<()> {
                 "round {round}, {sql}: {pinned} sessions keep a connection"
             );
         }
+        // What is not there has left nothing.
+        for sql in ["CALL n_nobody()", "CALL `app` . `n_Nobody`"] {
+            let reply = client.query(sql).await;
+            ensure!(reply.err().is_some_and(|err| err.code == 1305), "{sql}");
+            client.expect("SELECT 1").await?;
+            let pinned = pins(stage, 0.0).await?;
+            ensure!(pinned == 0.0, "{sql}: {pinned} sessions keep a connection");
+        }
         client.quit().await;
     }
     Ok(())

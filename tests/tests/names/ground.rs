@@ -166,7 +166,7 @@ pub(crate) async fn written(cluster: &Cluster, name: &str) -> anyhow::Result<u32
     Ok(counted.context("no count")?.parse()?)
 }
 
-/// Clients that write, and one that reads what it has written, without a pause.
+/// Clients that write, and one that reads what it has written.
 pub(crate) struct Load {
     stop: Rc<Cell<bool>>,
     writers: Vec<JoinHandle<anyhow::Result<Wrote>>>,
@@ -248,7 +248,7 @@ impl Seen {
     }
 }
 
-/// Writes without a pause until told to stop.
+/// Writes until told to stop. Two of these tests run at once, and shall leave each other room.
 async fn write(login: Login, stop: Rc<Cell<bool>>) -> anyhow::Result<Wrote> {
     let (mut done, mut errors, mut longest) = (0, Vec::new(), Duration::ZERO);
     let mut client = Connection::open(&login).await?;
@@ -265,7 +265,7 @@ async fn write(login: Login, stop: Rc<Cell<bool>>) -> anyhow::Result<Wrote> {
                 client = Connection::open(&login).await?;
             }
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(Duration::from_millis(6)).await;
     }
     client.quit().await;
     Ok((done, errors, longest))

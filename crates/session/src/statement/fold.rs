@@ -3,7 +3,8 @@
 
 use millrace_backend::pool::Lease;
 use millrace_metrics::PinReason;
-use millrace_protocol::{Capabilities, Status};
+use millrace_protocol::{Capabilities, ServerError, Status};
+use millrace_sql::ident::unquote_ident;
 use millrace_sql::{
     Access, Family, Flags, HandlerOp, Kind, Statement, TableUse, TextSource, Traits, XaOp,
     classify, lock_names, parts,
@@ -20,6 +21,21 @@ use crate::session::Session;
 use crate::statement::outcome::Outcome;
 use crate::statement::request::Request;
 use crate::worker::written::INTERVALS_MAX;
+
+/// Whether the server says of a CALL that there is no such procedure: nothing was run.
+fn called_nobody(class: &Statement, text: &[u8], database: &[u8], error: &ServerError) -> bool {
+    let Some(name) = class.name.filter(|_| class.kind == Kind::Call) else {
+        return false;
+    };
+    if error.code != 1305 || !class.functions.is_empty() {
+        return false;
+    }
+    let unquoted = |span: millrace_sql::Span| unquote_ident(span.of(text)).into_owned();
+    let schema = name.schema.map_or_else(|| database.to_vec(), unquoted);
+    let (schema, name) = (schema, unquoted(name.name));
+    let said = [b"PROCEDURE ", &*schema, b".", &*name, b" does not exist"].concat();
+    error.message.eq_ignore_ascii_case(&said)
+}
 
 impl Session {
     /// Takes in an answered statement and parts with its connection, or keeps it.
@@ -98,7 +114,11 @@ impl Session {
         } else if request.access == Access::Write {
             // What stored code did before the error stands.
             let (class, text) = request.inner.unwrap_or((class, text));
-            self.note_leaves(class, text);
+            let database = &self.image.vars.state.database;
+            let error = outcome.error.as_deref();
+            if !error.is_some_and(|error| called_nobody(class, text, database, error)) {
+                self.note_leaves(class, text);
+            }
         }
         if failed
             && class.kind == Kind::Prepare
