@@ -331,11 +331,56 @@ impl SessionState {
         }
     }
 
+    /// What is to be set to prepare a statement that was prepared under `self`, in a session that has `now`: what
+    /// decides how it is read. What acts by itself stays as it is: to set `autocommit` commits, and others cannot be
+    /// changed while a transaction is open. None where nothing of `self` has to be left out.
+    pub fn to_prepare_in(&self, now: &SessionState) -> Option<SessionState> {
+        let differs = |name: &&&str| self.variable(name) != now.variable(name);
+        let mut differing = ACTING.iter().filter(differs).peekable();
+        differing.peek()?;
+        let mut state = self.clone();
+        for name in differing {
+            match now.variable(name) {
+                Some(value) => state.set(name, value.clone()),
+                None => state.unset(name),
+            }
+        }
+        Some(state)
+    }
+
     fn position(&self, name: &str) -> Result<usize, usize> {
         self.variables
             .binary_search_by(|(other, _)| (**other).cmp(name))
     }
 }
+
+/// Variables that decide about transactions and logs, not about how a text is read.
+const ACTING: [&str; 24] = [
+    "autocommit",
+    "binlog_direct_non_transactional_updates",
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_value_options",
+    "binlog_rows_query_log_events",
+    "completion_type",
+    "gtid_domain_id",
+    "gtid_next",
+    "gtid_seq_no",
+    "idle_transaction_timeout",
+    "innodb_lock_wait_timeout",
+    "lock_wait_timeout",
+    "pseudo_slave_mode",
+    "pseudo_thread_id",
+    "server_id",
+    "skip_replication",
+    "sql_log_bin",
+    "transaction_isolation",
+    "transaction_read_only",
+    "tx_isolation",
+    "tx_read_only",
+    "wsrep_on",
+    "wsrep_sync_wait",
+];
 
 /// One worker's session states, so that equal ones share memory and compare by address.
 #[derive(Debug, Default)]

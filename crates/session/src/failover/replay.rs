@@ -640,7 +640,7 @@ impl Session {
             };
         }
         let mut setup = Setup::default();
-        self.apply_state(lease, &executed.context, &mut setup);
+        self.apply_context(lease, &executed.context, &mut setup);
         let prepared = self.prepare_now(lease, &mut setup, &executed.text).await;
         Ok((prepared?, true))
     }

@@ -32,6 +32,8 @@ pub(crate) struct Named {
     pub(crate) context: Rc<SessionState>,
     /// The prepared statement's own text, unquoted: decides where EXECUTE may run.
     pub(crate) body: Box<[u8]>,
+    /// A server has refused to prepare it again, or its database is gone: connections are without it until it is named.
+    pub(crate) is_refused: bool,
 }
 
 impl Private {
@@ -70,6 +72,26 @@ impl Private {
         self.statements
             .iter()
             .find(|named| named.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Notes whether a connection could prepare the statement again. True where that is new; connections that were
+    /// left without it are not of this version any more.
+    pub(crate) fn note_refused(&mut self, name: &[u8], is_refused: bool) -> bool {
+        let mut statements = self.statements.iter_mut();
+        let same = |named: &&mut Named| named.name.eq_ignore_ascii_case(name);
+        let Some(named) = statements.find(same) else {
+            return false;
+        };
+        let is_new = std::mem::replace(&mut named.is_refused, is_refused) != is_refused;
+        if is_new && !is_refused {
+            self.version += 1;
+        }
+        is_new
+    }
+
+    /// Whether connections are without this statement.
+    pub(crate) fn lacks(&self, name: &[u8]) -> bool {
+        self.statement(name).is_some_and(|named| named.is_refused)
     }
 
     pub(crate) fn prepare(&mut self, named: Named) {

@@ -463,6 +463,7 @@ impl Session {
             text: text.into(),
             context: self.image.vars.state.clone(),
             body: body.as_ref().into(),
+            is_refused: false,
         });
         if holds {
             lease

@@ -107,7 +107,7 @@ impl Session {
             let statement = session.image.statements.get(id);
             statement.is_none_or(|it| depends_on_database(&it.class, &it.text))
         });
-        self.apply_state(lease, &context, &mut setup);
+        self.apply_context(lease, &context, &mut setup);
         let prepared = self.prepare_now(lease, &mut setup, &text).await;
         match prepared {
             Ok(server_id) => {

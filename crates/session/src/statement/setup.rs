@@ -19,7 +19,7 @@ use millrace_topology::{GtidSet, Waits};
 
 use crate::error::{Abort, ClientError};
 use crate::image::transaction::Transaction;
-use crate::image::user_variables;
+use crate::image::user_variables::{self, Named};
 use crate::session::Session;
 use crate::statement::request::{Request, Task};
 use crate::worker::Handle;
@@ -33,10 +33,10 @@ pub(crate) enum Step {
     /// The database of a state is chosen.
     Database(Rc<SessionState>),
     /// A PREPARE of the session's, which may compile no more: that is told to whoever executes it.
-    Named,
+    Named(Box<[u8]>),
     /// The PREPARE of the statement that the request executes. Where it compiles no more, that is the request's error,
     /// and the connection is as it was.
-    Executed,
+    Executed(Box<[u8]>),
     /// SHOW WARNINGS for the session that used the connection before.
     SaveWarnings(Rc<Handle>, u64),
     /// LAST_INSERT_ID() and FOUND_ROWS() for that session.
@@ -373,55 +373,76 @@ impl Session {
         setup: &mut Setup,
     ) {
         let uid = self.handle.uid;
-        let current = lease
-            .books
-            .holds_variables(uid, self.image.vars.private.version);
-        if self.image.vars.private.is_empty() || current {
+        let private = &self.image.vars.private;
+        let current = lease.books.holds_variables(uid, private.version);
+        let lacks_named = named.is_some_and(|(name, _)| private.lacks(name));
+        if private.is_empty() || (current && !lacks_named) {
             return;
         }
         // EXECUTE … needs the variables as well, so they come first.
-        if let Some(text) = self.image.vars.private.assignment() {
+        if !current && let Some(text) = private.assignment() {
             // Their names and values were read in the session's own character set.
             let target = self.placed(lease, &self.image.vars.state.clone(), |_| false);
             self.apply_state(lease, &target, setup);
             setup.query(lease, &text);
         }
-        let all: Vec<_> = self
-            .image
-            .vars
-            .private
+        let private = &self.image.vars.private;
+        let is_named = |other: &[u8]| named.is_some_and(|(name, _)| *name == *other);
+        let wanted = |statement: &&Named| match is_named(&statement.name) {
+            true => true,
+            false => !current && !statement.is_refused,
+        };
+        let closes = named.is_some_and(|(_, closes)| closes);
+        let prepared = |statement: &Named| {
+            let is_named = is_named(&statement.name);
+            let text = match is_named && closes {
+                // It may compile no more, and only its name is needed.
+                true => anything_named(&statement.name).into(),
+                false => statement.text.clone(),
+            };
+            let name = statement.name.clone();
+            (text, name, statement.context.clone(), is_named)
+        };
+        let all: Vec<_> = private
             .statements
             .iter()
-            .map(|statement| {
-                let wanted = named.filter(|(name, _)| **name == *statement.name);
-                let text = match wanted {
-                    // It may compile no more, and only its name is needed.
-                    Some((name, true)) => anything_named(name).into(),
-                    _ => statement.text.clone(),
-                };
-                (text, statement.context.clone(), wanted.is_some())
-            })
+            .filter(wanted)
+            .map(prepared)
             .collect();
-        let mut is_whole = true;
-        for (text, mut context, wanted) in all {
-            let closes = wanted && named.is_some_and(|(_, closes)| closes);
-            if closes {
+        for (text, name, mut context, is_named) in all {
+            if is_named && closes {
                 // Only its name is needed, wherever the connection is.
                 context = self.placed(lease, &context, |_| false);
-            } else if !wanted && self.is_gone(&context) {
+            } else if !is_named && self.is_gone(&context) {
                 // In another database it would mean other tables. It is told to whoever executes it.
-                is_whole = false;
+                self.image.vars.private.note_refused(&name, true);
                 continue;
             }
-            self.apply_state(lease, &context, setup);
+            self.apply_context(lease, &context, setup);
             lease.frame_query(&mut setup.bytes, &text);
-            setup.steps.push(match wanted {
-                true => Step::Executed,
-                false => Step::Named,
+            setup.steps.push(match is_named {
+                true => Step::Executed(name),
+                false => Step::Named(name),
             });
         }
-        let version = is_whole.then_some(self.image.vars.private.version);
-        lease.books.set_variables(uid, version);
+        let version = self.image.vars.private.version;
+        lease.books.set_variables(uid, Some(version));
+    }
+
+    /// Sets what a statement is to be prepared under, which was prepared under `context`.
+    pub(crate) fn apply_context(
+        &self,
+        lease: &mut Lease,
+        context: &Rc<SessionState>,
+        setup: &mut Setup,
+    ) {
+        match context.to_prepare_in(&self.image.vars.state) {
+            Some(context) => {
+                let context = self.worker.states.share(context);
+                self.apply_state(lease, &context, setup);
+            }
+            None => self.apply_state(lease, context, setup),
+        }
     }
 
     /// Statements that show session variables see the client's own tracking settings, all
@@ -523,7 +544,7 @@ impl Session {
         setup.doubtful = false;
         let mut refused = None;
         for step in std::mem::take(&mut setup.steps) {
-            let is_executed = matches!(step, Step::Executed);
+            let is_executed = matches!(step, Step::Executed(_));
             match self.settle_step(lease, step).await {
                 Ok(()) => {}
                 Err(error @ BackendError::Server(_)) if is_executed => refused = Some(error),
@@ -542,7 +563,7 @@ impl Session {
         lease: &mut Lease,
         step: Step,
     ) -> Result<(), ClientError> {
-        let leaves_state = matches!(step, Step::Wait(_) | Step::Executed);
+        let leaves_state = matches!(step, Step::Wait(_) | Step::Executed(_));
         self.settle_step(lease, step).await.map_err(|error| {
             if !leaves_state {
                 // The connection's state is not what its record says.
@@ -573,17 +594,22 @@ impl Session {
                 }
                 answer?;
             }
-            Step::Named => match lease.read_answer(Expect::Query).await {
-                // It is tried again before anything else that could need it.
-                Err(BackendError::Server(_)) => lease.books.doubt_variables(),
+            Step::Named(name) => match lease.read_answer(Expect::Query).await {
+                // Whoever executes it is told.
+                Err(BackendError::Server(_)) => {
+                    self.image.vars.private.note_refused(&name, true);
+                }
                 answer => drop(answer?),
             },
-            Step::Executed => {
+            Step::Executed(name) => {
                 let answer = lease.read_answer(Expect::Query).await;
-                if let Err(BackendError::Server(_)) = answer {
-                    lease.books.doubt_variables();
-                    self.running.route.prepare_refused = true;
+                let is_refused = matches!(answer, Err(BackendError::Server(_)));
+                if self.image.vars.private.note_refused(&name, is_refused) && answer.is_ok() {
+                    // Connections that were left without it are to get it.
+                    let version = self.image.vars.private.version;
+                    lease.books.set_variables(self.handle.uid, Some(version));
                 }
+                self.running.route.prepare_refused |= is_refused;
                 answer?;
             }
             Step::SaveWarnings(owner, seq) => {
