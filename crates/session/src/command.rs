@@ -437,7 +437,10 @@ impl Session {
             return Box::pin(answering).await;
         }
         match request.class.kind {
-            Kind::Diagnostics if self.has_lost_diagnostics(request.class) => {
+            Kind::Diagnostics
+                if self.has_lost_diagnostics(request.class)
+                    && !self.is_refused_diagnostics(text) =>
+            {
                 if self.get_saved_diagnostics(text).await? {
                     return Ok(());
                 }

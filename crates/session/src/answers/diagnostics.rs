@@ -69,40 +69,91 @@ impl Item {
     }
 }
 
-/// Reads `GET [CURRENT] DIAGNOSTICS …`; none where it is something else, or not plain to see.
-fn asked(text: &[u8]) -> Option<Get> {
-    let mut words = words(text)?.into_iter().peekable();
+/// A statement that begins like GET DIAGNOSTICS.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Get(Get),
+    /// The server refuses it, whatever messages there are.
+    Refused,
+    /// Something else, or not plain to see.
+    Unclear,
+}
+
+/// Reads `GET [CURRENT] DIAGNOSTICS …`.
+fn asked(text: &[u8], family: Family) -> Asked {
     let is = |word: &[u8], wanted: &str| word.eq_ignore_ascii_case(wanted.as_bytes());
-    if !is(words.next()?, "GET") {
-        return None;
+    let Some(words) = words(text) else {
+        return Asked::Unclear;
+    };
+    let words = match words.as_slice() {
+        [get, current, words @ ..] if is(get, "GET") && is(current, "CURRENT") => words,
+        [get, words @ ..] if is(get, "GET") => words,
+        _ => return Asked::Unclear,
+    };
+    match words {
+        [word, rest @ ..] if is(word, "DIAGNOSTICS") => match rest {
+            [word, number, rest @ ..] if is(word, "CONDITION") => {
+                match Number::of(number, rest, family) {
+                    Ok(number) => items(rest, Some(number)),
+                    Err(other) => other,
+                }
+            }
+            _ => items(rest, None),
+        },
+        _ => Asked::Unclear,
     }
-    words.next_if(|word| is(word, "CURRENT"));
-    if !is(words.next()?, "DIAGNOSTICS") {
-        return None;
+}
+
+impl Number {
+    /// `rest`: the words behind it.
+    fn of(word: &[u8], rest: &[&[u8]], family: Family) -> Result<Number, Asked> {
+        const VALUES: [&str; 3] = ["null", "true", "false"];
+        if let Some(name) = word.strip_prefix(b"@") {
+            return match name.is_empty() {
+                true => Err(Asked::Unclear),
+                false => Ok(Number::Variable(variable_name(name))),
+            };
+        }
+        let text = String::from_utf8_lossy(word).to_ascii_lowercase();
+        let is_name = text.starts_with(|first: char| first.is_ascii_alphabetic());
+        // MySQL takes a name for a condition that does not exist (observed).
+        let no_column = is_name && family == Family::MariaDb && !VALUES.contains(&&*text);
+        if word == b"-" || rest.first() == Some(&&b"("[..]) || no_column {
+            return Err(Asked::Refused);
+        }
+        let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
+        let rounds_up = part.starts_with(|digit| ('5'..='9').contains(&digit));
+        match whole.parse::<u64>() {
+            Ok(number) if part.bytes().all(|digit| digit.is_ascii_digit()) => {
+                Ok(Number::Literal(number.saturating_add(rounds_up.into())))
+            }
+            _ => Err(Asked::Unclear),
+        }
     }
-    let mut condition = None;
-    if words.next_if(|word| is(word, "CONDITION")).is_some() {
-        let number = words.next()?;
-        condition = Some(match number.strip_prefix(b"@") {
-            Some(name) => Number::Variable(variable_name(name)),
-            None => Number::Literal(std::str::from_utf8(number).ok()?.parse().ok()?),
-        });
-    }
+}
+
+/// Reads `@variable = ITEM, …`.
+fn items(mut words: &[&[u8]], condition: Option<Number>) -> Asked {
     let mut items = Vec::new();
     loop {
-        let name = words
-            .next()?
-            .strip_prefix(b"@")
-            .filter(|name| !name.starts_with(b"@"))?;
-        if words.next()? != b"=" {
-            return None;
-        }
-        let item = Item::of(words.next()?, condition.is_some())?;
+        let name = match words.first() {
+            Some(name) => name.strip_prefix(b"@").filter(|name| !name.is_empty()),
+            None => return Asked::Refused,
+        };
+        let Some(name) = name else {
+            return Asked::Unclear;
+        };
+        let [_, b"=", item, rest @ ..] = words else {
+            return Asked::Refused;
+        };
+        let Some(item) = Item::of(item, condition.is_some()) else {
+            return Asked::Refused;
+        };
         items.push((variable_name(name), item));
-        match words.next() {
-            None => return Some(Get { condition, items }),
-            Some(b",") => {}
-            Some(_) => return None,
+        match rest {
+            [] => return Asked::Get(Get { condition, items }),
+            [b",", rest @ ..] => words = rest,
+            _ => return Asked::Refused,
         }
     }
 }
@@ -126,7 +177,9 @@ fn words(text: &[u8]) -> Option<Vec<&[u8]>> {
                 at += rest.windows(2).skip(2).position(|two| two == b"*/")? + 4;
                 continue;
             }
-            b'=' | b',' => 1,
+            // Two of them begin a comment.
+            b'-' if rest.starts_with(b"--") => return None,
+            b'=' | b',' | b'-' | b'(' | b')' => 1,
             b'@' => match *rest.get(1)? {
                 quote @ (b'`' | b'\'' | b'"') => {
                     rest.iter().skip(2).position(|byte| *byte == quote)? + 3
@@ -166,9 +219,14 @@ fn origin(state: &[u8], family: Family, subclass: bool) -> &'static [u8] {
 }
 
 impl Session {
+    /// GET DIAGNOSTICS that is no valid statement: its server says so.
+    pub(crate) fn is_refused_diagnostics(&self, text: &[u8]) -> bool {
+        asked(text, self.image.family) == Asked::Refused
+    }
+
     /// GET DIAGNOSTICS from what was saved. True if that could answer it.
     pub(crate) async fn get_saved_diagnostics(&mut self, text: &[u8]) -> Result<bool, Abort> {
-        let Some(get) = asked(text) else {
+        let Asked::Get(get) = asked(text, self.image.family) else {
             return Ok(false);
         };
         let messages = match self.image.last.messages.at {
@@ -418,22 +476,57 @@ mod tests {
 
     #[test]
     fn what_is_asked_is_read() {
-        let get = asked(b"GET DIAGNOSTICS @n = NUMBER, @`R x`=row_count;").expect("is one");
+        let read = |text: &str| match asked(text.as_bytes(), Family::MySql) {
+            Asked::Get(get) => get,
+            other => panic!("{text}: {other:?}"),
+        };
+        let get = read("GET DIAGNOSTICS @n = NUMBER, @`R x`=row_count;");
         assert_eq!(get.condition, None);
         let n: (Box<[u8]>, Item) = (b"n".as_slice().into(), Item::Number);
         let r: (Box<[u8]>, Item) = (b"r x".as_slice().into(), Item::RowCount);
         assert_eq!(get.items, [n, r]);
-        let get = asked(b"get current diagnostics condition 2 @m=message_text").expect("is one");
-        assert_eq!(get.condition, Some(Number::Literal(2)));
-        for other in [
-            "GET STACKED DIAGNOSTICS @n=NUMBER",
-            "GET DIAGNOSTICS @n=MESSAGE_TEXT",
-            "GET DIAGNOSTICS n=NUMBER",
-            "GET DIAGNOSTICS CONDITION 1 @n=NUMBER",
-            "GET DIAGNOSTICS CONDITION 1 @m=MESSAGE_TEXT garbage",
-            "GET /*! CURRENT */ DIAGNOSTICS @n=NUMBER",
+        for (number, expected) in [("2", 2), ("1.1", 1), ("1.5", 2)] {
+            let get = read(&format!(
+                "get current diagnostics condition {number} @m=message_text"
+            ));
+            assert_eq!(get.condition, Some(Number::Literal(expected)));
+        }
+    }
+
+    #[test]
+    fn what_a_server_refuses_is_left_to_it() {
+        for (text, in_mysql, in_mariadb) in [
+            ("GET DIAGNOSTICS @n=MESSAGE_TEXT", true, true),
+            ("GET DIAGNOSTICS @n=INVALID", true, true),
+            ("GET DIAGNOSTICS @n=NUMBER,", true, true),
+            ("GET DIAGNOSTICS @n", true, true),
+            ("GET DIAGNOSTICS CONDITION 1 @n=NUMBER", true, true),
+            ("GET DIAGNOSTICS CONDITION -1 @n=MYSQL_ERRNO", true, true),
+            ("GET DIAGNOSTICS CONDITION p() @n=MYSQL_ERRNO", true, true),
+            (
+                "GET DIAGNOSTICS CONDITION 1 @m=MESSAGE_TEXT garbage",
+                true,
+                true,
+            ),
+            ("GET DIAGNOSTICS CONDITION a @n=MYSQL_ERRNO", false, true),
+            (
+                "GET DIAGNOSTICS CONDITION NULL @n=MYSQL_ERRNO",
+                false,
+                false,
+            ),
+            ("GET DIAGNOSTICS CONDITION 1e0 @n=MYSQL_ERRNO", false, false),
+            ("GET STACKED DIAGNOSTICS @n=NUMBER", false, false),
+            ("GET DIAGNOSTICS n=NUMBER", false, false),
+            ("GET DIAGNOSTICS @n=NUMBER --", false, false),
+            ("GET /*! CURRENT */ DIAGNOSTICS @n=NUMBER", false, false),
         ] {
-            assert_eq!(asked(other.as_bytes()), None, "{other}");
+            for (family, refused) in [(Family::MySql, in_mysql), (Family::MariaDb, in_mariadb)] {
+                let expected = match refused {
+                    true => Asked::Refused,
+                    false => Asked::Unclear,
+                };
+                assert_eq!(asked(text.as_bytes(), family), expected, "{text}");
+            }
         }
     }
 

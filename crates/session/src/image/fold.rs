@@ -79,6 +79,12 @@ impl LastStatement {
         } else if !own {
             books.release();
         }
+        if own && outcome.result_sets == 0 && outcome.warnings > 0 {
+            // GET DIAGNOSTICS has added what was wrong with it, also where there was nothing.
+            books.has_messages(true);
+            self.messages.at = Some(books.last_statement());
+            self.messages.count = self.messages.count.max(u64::from(outcome.warnings));
+        }
         if outcome.result_sets > 0 && counts_messages(ran.class, ran.text) {
             self.found_rows.set(outcome.rows);
         }

@@ -150,7 +150,11 @@ impl Session {
             None if hidden => self.worker.shared.written.hide(),
             None => {}
         }
-        if self.needs_readback(class, &lease) {
+        // GET DIAGNOSTICS that finds no condition assigns nothing: the variables there are as somebody left them.
+        let assigned = class.kind != Kind::Diagnostics
+            || !(failed || outcome.warnings > 0)
+            || self.holds_private(&lease);
+        if assigned && self.needs_readback(class, &lease) {
             // The client need not wait for what is only for our records.
             self.flush().await?;
             Box::pin(self.read_back(&mut lease, class, text)).await;
