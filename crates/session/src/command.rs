@@ -437,12 +437,15 @@ impl Session {
             return Box::pin(answering).await;
         }
         match request.class.kind {
-            Kind::Diagnostics
-                if self.has_lost_diagnostics(request.class)
-                    && !self.is_refused_diagnostics(text) =>
-            {
-                if self.get_saved_diagnostics(text).await? {
+            Kind::Diagnostics if !self.is_refused_diagnostics(text) => {
+                let lost = self.has_lost_diagnostics(request.class);
+                if (lost || self.is_known_diagnostics(request.class))
+                    && self.get_saved_diagnostics(text).await?
+                {
                     return Ok(());
+                }
+                if !lost {
+                    return self.statement(request, text).await;
                 }
                 Err(ClientError::client(
                     1105,

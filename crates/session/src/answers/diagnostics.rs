@@ -250,7 +250,7 @@ impl Session {
             Some(Some(message)) => Some(message),
             Some(None) => {
                 self.add_message(["Error", "1758", "Invalid condition number"]);
-                self.answered_ok();
+                self.image.last.answered_here(-1);
                 let warnings = 1;
                 let fields = OkFields {
                     warnings,
@@ -272,7 +272,7 @@ impl Session {
             values.push((&**name, value));
         }
         self.give_values(&values).await;
-        self.answered_ok();
+        self.image.last.answered_here(rows);
         self.ok(OkFields::default()).await?;
         Ok(true)
     }

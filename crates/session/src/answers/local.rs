@@ -313,6 +313,9 @@ impl Session {
     /// One more message beside those that were saved of the last statement.
     pub(super) fn add_message(&mut self, message: [&str; 3]) {
         let Some((_, seq)) = self.image.last.messages.at else {
+            // Under a number of its own: a connection may be found by that of the statement before.
+            self.image.last.seq += 1;
+            self.image.last.server = None;
             return self.note_message(message);
         };
         let message = message.map(|text| text.as_bytes().into());

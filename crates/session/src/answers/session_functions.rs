@@ -188,6 +188,13 @@ impl Session {
         alone && is_get && (asked.is_none() || !self.is_idle_at(asked))
     }
 
+    /// GET DIAGNOSTICS where there are no messages: what it may ask for besides is known here, and on a connection
+    /// what goes ahead of the statement would count.
+    pub(crate) fn is_known_diagnostics(&self, class: &Statement) -> bool {
+        let is_get = class.flags.contains(Flags::ASSIGNS_USER_VARS);
+        is_get && self.image.last.messages.at.is_none() && self.image.tx.replay.is_none()
+    }
+
     /// The statement asks for messages on a connection that it should not run on: one without a database,
     /// where the session has chosen one since, or any where its transaction is yet to begin.
     pub(crate) fn has_left_messages(&mut self, class: &Statement) -> bool {

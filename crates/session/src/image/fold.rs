@@ -88,8 +88,10 @@ impl LastStatement {
         if outcome.result_sets > 0 && counts_messages(ran.class, ran.text) {
             self.found_rows.set(outcome.rows);
         }
-        // An OK (of GET DIAGNOSTICS) counts no rows, a result none at all.
-        self.row_count = if outcome.ended_ok { 0 } else { -1 };
+        // GET DIAGNOSTICS leaves the count as it was, unless something is wrong with it (observed).
+        if outcome.result_sets > 0 || outcome.warnings > 0 {
+            self.row_count = -1;
+        }
     }
 
     fn fold_statement(&mut self, books: &mut Books, outcome: &Outcome, ran: &Ran<'_>) {
