@@ -536,6 +536,11 @@ impl Known<'_> {
                     return None;
                 }
                 // The server makes up a plugin for a name that it does not know.
+                (Outcome::Refused { code: 1698, .. }, Outcome::Refused { code: 1045, .. })
+                    if !self.is_of_an_account(at) =>
+                {
+                    return None;
+                }
                 (
                     Outcome::Refused {
                         code: 1043 | 1045, ..
@@ -567,6 +572,12 @@ impl Known<'_> {
             ));
         }
         None
+    }
+
+    /// There is an account of the name.
+    fn is_of_an_account(&self, at: usize) -> bool {
+        let name = format!("'{}'@", String::from_utf8_lossy(&self.claim(at).user));
+        self.statements.iter().any(|made| made.contains(&name))
     }
 
     /// It knows a password of an account that is named, but only one of its proofs says so.

@@ -10,6 +10,7 @@ use millrace_backend::names::Resolver;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Plain;
 use millrace_backend::user_rows::{Matches, Requires, UserRow, UserRows, matches};
+use millrace_sql::Family;
 use rustls::{ProtocolVersion, ServerConnection};
 use tracing::debug;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -113,10 +114,11 @@ impl Caller {
         worker: &Worker,
     ) -> Result<(), ClientError> {
         let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
+        let family = worker.cluster.family();
         let by_socket = let_in.server.is_socket() && !self.is_same_user;
         let Some(rows) = &let_in.rows else {
             return match by_socket && let_in.unproven {
-                true => Err(self.by_socket(user)),
+                true => Err(self.by_socket(family, user)),
                 false => Ok(()),
             };
         };
@@ -130,7 +132,7 @@ impl Caller {
             };
             return match is_for && rows.iter().all(met) {
                 true => Ok(()),
-                false => Err(self.denied(user, password, "")),
+                false => Err(self.denied(family, user, password, "")),
             };
         }
         let Some(row) = rows.named(&let_in.current) else {
@@ -140,17 +142,17 @@ impl Caller {
                 current = ?String::from_utf8_lossy(&let_in.current),
                 "the account's row was not found"
             );
-            return Err(self.denied(user, password, ""));
+            return Err(self.denied(family, user, password, ""));
         };
         if by_socket && row.by_socket && !proves(row, password) {
-            return Err(self.by_socket(user));
+            return Err(self.by_socket(family, user));
         }
         let is_met = match &let_in.required {
             Some(of_proxied) => of_proxied.as_ref().is_some_and(|asked| self.has(asked)),
             None => self.has(&row.requires),
         };
         if !is_met {
-            return Err(self.denied(user, password, ""));
+            return Err(self.denied(family, user, password, ""));
         }
         let Some(address) = self.address else {
             return Ok(());
@@ -167,7 +169,7 @@ impl Caller {
                  see [auth] hosts)",
                 String::from_utf8_lossy(&let_in.current)
             );
-            return Err(self.denied(user, password, &text));
+            return Err(self.denied(family, user, password, &text));
         }
         Ok(())
     }
@@ -231,12 +233,18 @@ impl Caller {
     }
 
     /// What a server says to whom it does not let in. It tells whether there was a password.
-    pub(super) fn denied(&self, user: &[u8], password: Option<&Secret>, why: &str) -> ClientError {
+    pub(super) fn denied(
+        &self,
+        family: Family,
+        user: &[u8],
+        password: Option<&Secret>,
+        why: &str,
+    ) -> ClientError {
         let host = match self.address {
             Some(address) => address.to_canonical().to_string(),
             None => "localhost".to_owned(),
         };
-        let user = String::from_utf8_lossy(user);
+        let user = shown_name(family, user);
         let used = match password.is_some_and(Secret::is_empty) {
             true => "NO",
             false => "YES",
@@ -247,15 +255,32 @@ impl Caller {
     }
 
     /// What a server says to who comes over the network to an account of a socket.
-    fn by_socket(&self, user: &[u8]) -> ClientError {
+    fn by_socket(&self, family: Family, user: &[u8]) -> ClientError {
         let host = match self.address {
             Some(address) => address.to_canonical().to_string(),
             None => "localhost".to_owned(),
         };
-        let user = String::from_utf8_lossy(user);
+        let user = shown_name(family, user);
         let text = format!("Access denied for user '{user}'@'{host}'");
         ClientError::client(1698, b"28000", text)
     }
+}
+
+/// A name as far as the server's errors show it: 48 bytes on MySQL, 128 characters on MariaDB (observed).
+fn shown_name(family: Family, user: &[u8]) -> String {
+    let user = String::from_utf8_lossy(user);
+    let end = match family {
+        Family::MySql if user.len() > 48 => {
+            let mut ends = (0..=48).rev();
+            ends.find(|at| user.is_char_boundary(*at)).unwrap_or(0)
+        }
+        Family::MySql => user.len(),
+        Family::MariaDb => user
+            .char_indices()
+            .nth(128)
+            .map_or(user.len(), |(at, _)| at),
+    };
+    user[..end].to_owned()
 }
 
 /// The password by itself opens the account, whoever is at the socket.
@@ -351,4 +376,26 @@ fn cipher(tls: &ServerConnection) -> Box<str> {
         .replace("AES_", "AES")
         .replace("_POLY1305_SHA256", "_POLY1305");
     plain.replace('_', "-").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shown_as_far_as_servers_show_them() {
+        for (family, name, length) in [
+            (Family::MySql, "y".repeat(48), 48),
+            (Family::MySql, "y".repeat(4000), 48),
+            (Family::MySql, "ж".repeat(40), 48),
+            (Family::MySql, format!("y{}", "ж".repeat(40)), 47),
+            (Family::MariaDb, "y".repeat(128), 128),
+            (Family::MariaDb, "y".repeat(4000), 128),
+            (Family::MariaDb, "ж".repeat(200), 256),
+        ] {
+            let shown = shown_name(family, name.as_bytes());
+            assert_eq!(shown.len(), length, "{family:?} {name}");
+            assert!(name.starts_with(&shown));
+        }
+    }
 }

@@ -307,7 +307,8 @@ impl LoginExchange<'_> {
 
     /// What a server says to a client whose proof is wrong.
     pub(super) fn denied(&self, credentials: &Credentials) -> ClientError {
-        self.caller.denied(&credentials.user, None, "")
+        let family = self.worker.cluster.family();
+        self.caller.denied(family, &credentials.user, None, "")
     }
 
     /// Whether a proof by the nonce of the login is right. MariaDB's COM_CHANGE_USER takes it again, and its clients
@@ -414,7 +415,10 @@ impl LoginExchange<'_> {
                 judging.await
             }
             Err(answer) if self.may_know(&answer, credentials).await => Err(answer),
-            Err(_) => Err(self.caller.denied(&credentials.user, password, "")),
+            Err(_) => {
+                let family = worker.cluster.family();
+                Err(self.caller.denied(family, &credentials.user, password, ""))
+            }
         }
     }
 
