@@ -309,10 +309,10 @@ impl Server {
                 let uuid = if self.is_primary { UUID } else { "replica" };
                 let executed = format!("{UUID}:1-{EXECUTED}");
                 table(
-                    &["v"; 12],
+                    &["v"; 10],
                     &[
-                        "9.7.0", uuid, "1", read_only, read_only, "0", "ON", &executed, "151",
-                        SQL_MODE, "0", "",
+                        "9.7.0", uuid, "1", read_only, read_only, "0", "ON", &executed, SQL_MODE,
+                        "",
                     ],
                 );
             }

@@ -280,7 +280,10 @@ impl Session {
             .client
             .capabilities
             .contains(Capabilities::IGNORE_SPACE);
-        self.image.vars.set(state, sql_mode, ignore_space);
+        let read_last = &worker.learnt.read_last;
+        self.image
+            .vars
+            .set(state, sql_mode, ignore_space, read_last);
         if moves {
             self.select_rules();
         }

@@ -1,6 +1,7 @@
 //! What a session has set: its state on any connection, its own variables, and what follows from them for
 //! reading its statements.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use millrace_backend::state::SessionState;
@@ -69,14 +70,28 @@ impl Vars {
         state: Rc<SessionState>,
         sql_mode: impl FnOnce() -> Box<str>,
         ignore_space: bool,
+        read_last: &ReadLast,
     ) {
         self.state = state;
         let state = &self.state;
+        let made_for = (self.lex.family, self.lex.version);
+        if let Some((read, switches, lex)) = &*read_last.0.borrow()
+            && Rc::ptr_eq(read, state)
+            && (lex.family, lex.version) == made_for
+        {
+            (self.switches, self.lex) = (*switches, *lex);
+            self.lex.ignore_space |= ignore_space;
+            return;
+        }
         self.switches = Switches::of(state);
         let charset = state.reported("character_set_client").unwrap_or(b"utf8mb4");
         self.lex.charset = Charset::from_name(charset);
         match state.effective("sql_mode") {
-            Some(mode) => self.lex.set_sql_mode(mode),
+            Some(mode) => {
+                self.lex.set_sql_mode(mode);
+                let read = (state.clone(), self.switches, self.lex);
+                read_last.0.replace(Some(read));
+            }
             None => self.lex.set_sql_mode(sql_mode().as_bytes()),
         }
         self.lex.ignore_space |= ignore_space;
@@ -88,6 +103,10 @@ impl Vars {
         std::str::from_utf8(value).ok()?.parse().ok()
     }
 }
+
+/// What follows from the state that a worker's sessions took over last: those that log in begin with the same.
+#[derive(Debug, Default)]
+pub(crate) struct ReadLast(RefCell<Option<(Rc<SessionState>, Switches, LexMode)>>);
 
 /// What the client asked session tracking for. The servers are asked for what Millrace needs;
 /// the answers are cut down to this.

@@ -18,6 +18,7 @@ use millrace_sql::Statement;
 use millrace_topology::ServerId;
 use tracing::warn;
 
+use crate::image::vars::ReadLast;
 use crate::worker::Shared;
 
 /// A name at a server, and the collation of its clients where that matters.
@@ -111,6 +112,8 @@ pub(crate) struct Learnt {
     /// The servers' account rows by name, and when they were read.
     user_rows: RefCell<HashMap<NameOn, RowsOfName>>,
     told_refused: Cell<Option<Instant>>,
+    /// What the state of a session means for its statements.
+    pub(crate) read_last: ReadLast,
     /// Who holds it reads them.
     reading_rows: RefCell<HashMap<ServerId, Rc<Reading>>>,
     /// What the last login began with, and the base that came of: the next is likely the same.
