@@ -214,6 +214,15 @@ pub(crate) fn null_string(charset: &str, collation: &str) -> Box<[u8]> {
     text.into_bytes().into()
 }
 
+/// A geometry of MariaDB's: its SRID, then WKB. Of which kind the variable was (a point, say) no value tells.
+pub(crate) fn geometry(value: &[u8]) -> Option<Box<[u8]>> {
+    let (srid, wkb) = value.split_first_chunk::<4>()?;
+    let mut text = b"ST_GeomFromWKB(".to_vec();
+    write_hex(&mut text, "_binary", wkb);
+    text.extend_from_slice(format!(",{})", u32::from_le_bytes(*srid)).as_bytes());
+    Some(text.into())
+}
+
 /// A string value read back as hexadecimal, with its character set and collation.
 pub(crate) fn string_literal(charset: &str, collation: &str, hex_of: &[u8]) -> Box<[u8]> {
     let mut text = Vec::new();

@@ -497,10 +497,6 @@ fn user_value(
         kind::DOUBLE,
         kind::FLOAT,
     ];
-    if column.kind == kind::GEOMETRY {
-        // MariaDB: a variable has the kind of geometry that its expression had, which no value tells.
-        return None;
-    }
     if numeric.contains(&column.kind) {
         return Some(user_variables::literal(column, value.as_deref()));
     }
@@ -513,6 +509,9 @@ fn user_value(
         });
     }
     let bytes = unhex(hex.as_deref()?)?;
+    if column.kind == kind::GEOMETRY {
+        return user_variables::geometry(&bytes);
+    }
     Some(user_variables::string_literal(&charset, &collation, &bytes))
 }
 
