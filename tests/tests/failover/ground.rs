@@ -35,7 +35,15 @@ async fn try_mend(cluster: &Cluster) -> anyhow::Result<()> {
     for replica in cluster.replicas() {
         cluster.start_applier(&replica.name).await?;
     }
-    cluster.wait_replicas_caught_up(FOLLOWED).await
+    let caught_up = cluster.wait_replicas_caught_up(FOLLOWED).await;
+    // A primary that was killed under load may have what no replica had received: no source has that.
+    match caught_up.as_ref().map_err(|error| format!("{error:#}")) {
+        Err(text) if text.contains("error 1236") => match text.split_once(" has not reached") {
+            Some((name, _)) => Ok(cluster.rebuild(name).await?),
+            None => caught_up,
+        },
+        _ => caught_up,
+    }
 }
 
 /// A proxy for the cluster, with further lines in its configuration.
