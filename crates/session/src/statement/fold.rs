@@ -159,6 +159,11 @@ impl Session {
             self.flush().await?;
             Box::pin(self.read_back(&mut lease, class, text)).await;
         }
+        let runs_code = class.kind == Kind::Call || !class.functions.is_empty();
+        if runs_code && self.image.family == Family::MariaDb && !self.handle.pins.is_empty() {
+            // Stored code may have drawn from a sequence; the connection is kept for what it left.
+            lease.books.drew(self.handle.uid);
+        }
         let releases = !failed && self.releases(class);
         lease.broken |= releases;
         lease.settle();
