@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use millrace_protocol::command::COM_STMT_CLOSE;
+use millrace_protocol::handshake::Attributes;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::resultset::{Reply, Rows, parse_text_rows};
@@ -126,6 +127,9 @@ pub struct LoginFacts {
     wait_timeout: Option<u64>,
     nonce: Vec<u8>,
     plugin: String,
+    /// What it tells of Millrace at a change of user, encoded once: the connections that ask about logins change
+    /// theirs all the time.
+    attributes: Option<Attributes>,
 }
 
 impl Drop for Conn {
@@ -168,6 +172,7 @@ impl Conn {
                 wait_timeout: None,
                 nonce: opened.greeting.nonce.to_vec(),
                 plugin: opened.greeting.auth_plugin,
+                attributes: None,
             },
             deaf: false,
             used: 0,

@@ -146,7 +146,7 @@ impl Conn {
             database: database.to_vec(),
             collation: Some(u16::from(collation)),
             plugin: Some(self.login.plugin.clone().into_bytes()),
-            attributes: attributes(),
+            attributes: self.login.attributes.get_or_insert_with(attributes).clone(),
         };
         let mut out = Vec::new();
         command.encode(&mut out, self.capabilities);

@@ -68,32 +68,38 @@ impl Vars {
     pub(crate) fn set(
         &mut self,
         state: Rc<SessionState>,
-        sql_mode: impl FnOnce() -> Box<str>,
+        sql_mode: impl Fn() -> Box<str>,
         ignore_space: bool,
         read_last: &ReadLast,
     ) {
         self.state = state;
         let state = &self.state;
         let made_for = (self.lex.family, self.lex.version);
-        if let Some((read, switches, lex)) = &*read_last.0.borrow()
-            && Rc::ptr_eq(read, state)
-            && (lex.family, lex.version) == made_for
+        if let Some(read) = &*read_last.0.borrow()
+            && Rc::ptr_eq(&read.state, state)
+            && (read.lex.family, read.lex.version) == made_for
+            && read
+                .by_server
+                .as_ref()
+                .is_none_or(|mode| *mode == sql_mode())
         {
-            (self.switches, self.lex) = (*switches, *lex);
+            (self.switches, self.lex) = (read.switches, read.lex);
             self.lex.ignore_space |= ignore_space;
             return;
         }
+        let own = state.effective("sql_mode");
+        let by_server = own.is_none().then(sql_mode);
         self.switches = Switches::of(state);
         let charset = state.reported("character_set_client").unwrap_or(b"utf8mb4");
         self.lex.charset = Charset::from_name(charset);
-        match state.effective("sql_mode") {
-            Some(mode) => {
-                self.lex.set_sql_mode(mode);
-                let read = (state.clone(), self.switches, self.lex);
-                read_last.0.replace(Some(read));
-            }
-            None => self.lex.set_sql_mode(sql_mode().as_bytes()),
-        }
+        let mode = own.or(by_server.as_deref().map(str::as_bytes));
+        self.lex.set_sql_mode(mode.unwrap_or_default());
+        read_last.0.replace(Some(Read {
+            state: state.clone(),
+            by_server,
+            switches: self.switches,
+            lex: self.lex,
+        }));
         self.lex.ignore_space |= ignore_space;
     }
 
@@ -106,7 +112,16 @@ impl Vars {
 
 /// What follows from the state that a worker's sessions took over last: those that log in begin with the same.
 #[derive(Debug, Default)]
-pub(crate) struct ReadLast(RefCell<Option<(Rc<SessionState>, Switches, LexMode)>>);
+pub(crate) struct ReadLast(RefCell<Option<Read>>);
+
+#[derive(Debug)]
+struct Read {
+    state: Rc<SessionState>,
+    /// The server's `sql_mode`, where the state has none.
+    by_server: Option<Box<str>>,
+    switches: Switches,
+    lex: LexMode,
+}
 
 /// What the client asked session tracking for. The servers are asked for what Millrace needs;
 /// the answers are cut down to this.
