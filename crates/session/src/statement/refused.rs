@@ -199,6 +199,8 @@ impl Session {
         answer: ClientError,
         begins: bool,
     ) -> Result<AttemptOutcome, Abort> {
+        // Of this attempt alone.
+        let prepare_refused = std::mem::take(&mut self.running.route.prepare_refused);
         if std::mem::take(&mut self.running.route.overdue) {
             // Only reads wait.
             lease.broken = true;
@@ -232,7 +234,7 @@ impl Session {
         }
         // A transaction that was begun for it must not come to anybody else.
         lease.broken |= begins;
-        if std::mem::take(&mut self.running.route.prepare_refused) {
+        if prepare_refused {
             // What was to be executed was not there.
             lease.settle();
             return Ok(AttemptOutcome::Elsewhere(answer));

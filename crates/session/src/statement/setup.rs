@@ -548,7 +548,11 @@ impl Session {
             match self.settle_step(lease, step).await {
                 Ok(()) => {}
                 Err(error @ BackendError::Server(_)) if is_executed => refused = Some(error),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // That one counts: answers are unread, or the state is not what its record says.
+                    self.running.route.prepare_refused = false;
+                    return Err(error);
+                }
             }
         }
         if let Some(error) = refused {
