@@ -16,6 +16,17 @@ fn number(name: &str, otherwise: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
+/// A question that a client is asked after a step, at which the run then ends:
+/// `MILLRACE_RANDOM_ASK="2025 1 SELECT LAST_INSERT_ID()"` (step, client, SQL). It finds the step
+/// at which a difference began that a later one shows.
+fn question() -> Option<(u64, usize, String)> {
+    let text = std::env::var("MILLRACE_RANDOM_ASK").ok()?;
+    let mut parts = text.splitn(3, ' ');
+    let step = parts.next()?.parse().ok()?;
+    let client = parts.next()?.parse().ok()?;
+    Some((step, client, parts.next()?.to_owned()))
+}
+
 /// Differences after which a run ends.
 const ENOUGH: u64 = 10;
 
@@ -63,13 +74,20 @@ async fn random(family: Family) -> anyhow::Result<()> {
     let direct_at = Target::Tcp(format!("127.0.0.1:{}", direct.primary().port));
     let mut sessions = Sessions::begin(family, &direct_at, &stage.address, seed).await?;
     let (began, mut differences) = (Instant::now(), Vec::new());
-    for _ in 0..steps {
+    let question = question();
+    for step in 1..=steps {
         if let Some(difference) = sessions.step().await? {
             eprintln!("{family}, seed {seed}: {difference}");
             differences.push(difference.at);
             if differences.len() as u64 >= number("MILLRACE_RANDOM_ENOUGH", ENOUGH) {
                 break;
             }
+        }
+        if let Some((_, client, sql)) = question.as_ref().filter(|asked| asked.0 == step) {
+            eprintln!("{family}, after step {step}: {sql}");
+            let [direct, through] = sessions.ask(*client, sql).await?;
+            eprintln!("direct  {direct:#?}\nthrough {through:#?}");
+            break;
         }
     }
     eprintln!(

@@ -19,7 +19,6 @@ use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits, classify};
 use crate::answers::messages::error_row;
 use crate::answers::session_functions::{asks_connection, asks_own_number, with_connection_id};
 use crate::error::{Abort, ClientError};
-use crate::image::user_variables::variable_name;
 use crate::login::error_packet;
 use crate::session::Session;
 use crate::statement::directions::refusal;
@@ -456,19 +455,14 @@ impl Session {
                 .into())
             }
             Kind::Kill => self.kill(request, text).await,
-            Kind::Execute { immediate: false } => self.execute_named(request, text).await,
+            Kind::Execute { .. } => self.execute_text(request, text).await,
             _ => self.statement(request, text).await,
         }
     }
 
-    /// EXECUTE: runs where the prepared statement's own text belongs.
-    async fn execute_named(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Abort> {
-        let name = request
-            .class
-            .name
-            .map(|name| variable_name(name.name.of(text)));
-        let named = name.and_then(|name| self.image.vars.private.statement(&name));
-        let Some(body) = named.map(|named| named.body.clone()) else {
+    /// EXECUTE: runs where the text that it executes belongs.
+    async fn execute_text(&mut self, request: &Request<'_>, text: &[u8]) -> Result<(), Abort> {
+        let Some(body) = self.executed_text(request.class, text) else {
             return self.statement(request, text).await;
         };
         let inner = self.worker.lists.classify(&body, &self.image.vars.lex);

@@ -50,6 +50,7 @@ const IMPATIENT: &str = "SET SESSION lock_wait_timeout=1, innodb_lock_wait_timeo
 pub struct Difference {
     /// The number of the step.
     pub at: usize,
+    pub client: usize,
     /// The client's own steps up to this one.
     pub steps: Vec<String>,
     pub direct: Vec<String>,
@@ -58,7 +59,7 @@ pub struct Difference {
 
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "step {}; the client's last:", self.at)?;
+        writeln!(f, "step {}; the last of client {}:", self.at, self.client)?;
         for step in self.steps.iter().rev().take(40).rev() {
             writeln!(f, "    {step}")?;
         }
@@ -272,6 +273,7 @@ impl Sessions {
         let difference = (direct != through && !self.words.may_differ(&step, &direct, &through))
             .then(|| Difference {
                 at: self.at,
+                client,
                 steps: self.history[client].clone(),
                 direct: direct.clone(),
                 through: through.clone(),
@@ -280,6 +282,17 @@ impl Sessions {
             self.log_in(client).await?;
         }
         Ok(difference)
+    }
+
+    /// What a client answers to `sql` now, direct and through: to find where a difference began.
+    ///
+    /// # Errors
+    /// Where the client has left.
+    pub async fn ask(&mut self, client: usize, sql: &str) -> anyhow::Result<[Vec<String>; 2]> {
+        let [direct, through] = &mut self.clients[client];
+        let step = Step::Query(sql.to_owned());
+        let direct = direct.run(&step).await?.render();
+        Ok([direct, through.run(&step).await?.render()])
     }
 
     pub fn family(&self) -> Family {

@@ -392,7 +392,9 @@ impl Session {
              AND COALESCE(ENGINE,_utf8mb4'') NOT IN \
              (SELECT ENGINE FROM information_schema.ENGINES WHERE TRANSACTIONS=_utf8mb4'YES') LIMIT 1"
         );
-        self.leave_last_user(lease).await?;
+        // The connection may be one that this session has used before: with its LAST_INSERT_ID(), say.
+        self.save_all_unread(lease).await?;
+        lease.books.disown();
         let found = lease.query(&question).await?;
         Ok(!found.is_empty())
     }
@@ -447,16 +449,6 @@ impl Session {
         known.then_some(tables)
     }
 
-    /// What the session before may still ask about the connection is saved.
-    async fn leave_last_user(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
-        let mut setup = Setup::default();
-        if lease.books.is_missed_by_other(self.handle.uid) {
-            self.save_unread(lease, &mut setup);
-        }
-        lease.books.disown();
-        self.run_steps(lease, &mut setup).await
-    }
-
     /// Brings the connection to where the transaction began, and begins it.
     async fn begin_again(
         &mut self,
@@ -465,7 +457,9 @@ impl Session {
         wait: bool,
     ) -> Result<(), ReplayStop> {
         let begun = &journal.begun;
-        self.leave_last_user(lease).await?;
+        // The connection may be one that this session has used before: with its LAST_INSERT_ID(), say.
+        self.save_all_unread(lease).await?;
+        lease.books.disown();
         let uid = self.handle.uid;
         if lease
             .books

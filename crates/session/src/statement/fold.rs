@@ -107,9 +107,12 @@ impl Session {
         }
         if !failed || class.kind == Kind::Multi {
             self.note_effects(&mut lease, class, text);
-            if let Some((inner, body)) = request.inner {
-                self.note_effects(&mut lease, inner, body);
-                self.note_out_parameters(class, inner, text);
+            match request.inner {
+                Some((inner, body)) => {
+                    self.note_effects(&mut lease, inner, body);
+                    self.note_out_parameters(class, inner, text);
+                }
+                None => self.note_untold_text(class),
             }
         } else if request.access == Access::Write {
             // What stored code did before the error stands.
@@ -120,13 +123,8 @@ impl Session {
                 self.note_leaves(class, text);
             }
         }
-        if failed
-            && class.kind == Kind::Prepare
-            && let Some(name) = class.name
-        {
-            // A PREPARE that fails has dropped the statement of that name.
-            let name = user_variables::variable_name(name.name.of(text));
-            self.image.vars.private.deallocate(&name);
+        if failed && class.kind == Kind::Prepare {
+            self.note_failed_prepare(class, text);
         }
         // From here on what ran counts, not the EXECUTE that ran it.
         let (class, text) = request.inner.unwrap_or((class, text));
@@ -147,7 +145,7 @@ impl Session {
         match self.running.untracked.take() {
             Some(untracked) if !hidden && !self.image.reads.unknown => untracked.told(),
             Some(_) => {}
-            None if hidden => self.worker.shared.written.hide(),
+            None if hidden && !failed => self.worker.shared.written.hide(),
             None => {}
         }
         // GET DIAGNOSTICS that finds no condition assigns nothing: the variables there are as somebody left them.
@@ -311,6 +309,7 @@ impl Session {
                     self.worker.shared.monitor.accounts_changed(lease.server);
                 }
                 self.note_effects(lease, &part, text);
+                self.note_executed(lease, &part, text);
             }
             self.worker.lists.put_statement(part);
             return;
@@ -385,6 +384,42 @@ impl Session {
         if class.flags.contains(Flags::USES_CONNECTION_ID) {
             // The client has seen the connection's number and may use it.
             self.pin(PinReason::SessionState);
+        }
+    }
+
+    /// What an EXECUTE among several statements has run counts as if it stood there itself.
+    fn note_executed(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
+        let Some(body) = self.executed_text(class, text) else {
+            return self.note_untold_text(class);
+        };
+        let inner = self.worker.lists.classify(&body, &self.image.vars.lex);
+        self.note_effects(lease, &inner, &body);
+        self.note_out_parameters(class, &inner, text);
+        self.worker.lists.put_class(inner);
+    }
+
+    /// EXECUTE IMMEDIATE of what only the server knows may have done anything. An EXECUTE of a name that is
+    /// not known here has failed.
+    fn note_untold_text(&mut self, class: &Statement) {
+        if class.kind == (Kind::Execute { immediate: true }) {
+            self.pin(PinReason::NotUnderstood);
+        }
+    }
+
+    /// The text that an EXECUTE runs; none where it is not known here.
+    pub(crate) fn executed_text(&self, class: &Statement, text: &[u8]) -> Option<Box<[u8]>> {
+        match (class.kind, class.source) {
+            (Kind::Execute { immediate: true }, Some(TextSource::Literal(source))) => {
+                let backslash = !self.image.vars.lex.no_backslash_escapes;
+                let body = millrace_sql::ident::unquote_string(source.of(text), backslash);
+                Some(body.as_ref().into())
+            }
+            (Kind::Execute { immediate: false }, _) => {
+                let name = user_variables::variable_name(class.name?.name.of(text));
+                let named = self.image.vars.private.statement(&name)?;
+                Some(named.body.clone())
+            }
+            _ => None,
         }
     }
 
@@ -481,6 +516,20 @@ impl Session {
         }
     }
 
+    /// A PREPARE that fails has dropped the statement of that name. One that is no valid PREPARE itself has not.
+    fn note_failed_prepare(&mut self, class: &Statement, text: &[u8]) {
+        let Some(name) = class.name else { return };
+        if let Some(TextSource::Expression(_)) = class.source {
+            match self.image.family {
+                Family::MySql => return,
+                // Whether the expression failed or what it gave, only the connection knows.
+                Family::MariaDb => self.pin(PinReason::SessionState),
+            }
+        }
+        let name = user_variables::variable_name(name.name.of(text));
+        self.image.vars.private.deallocate(&name);
+    }
+
     /// The server says that state changed, and nothing in the text explains it.
     fn note_surprises(&mut self, outcome: &Outcome, class: &Statement) {
         if !outcome.state_changed || !outcome.variables.is_empty() || outcome.schema.is_some() {
@@ -558,15 +607,17 @@ impl Session {
     /// A write may have committed without saying where: its answer ended with rows, or with an
     /// error after parts of it were done.
     fn leaves_untracked(&self, outcome: &Outcome, request: &Request<'_>) -> bool {
-        if request.access != Access::Write || outcome.positioned || self.image.reads.unknown {
-            return false;
-        }
-        if self.handle.pins.has(PinReason::Transaction) && outcome.error.is_none() {
+        if self.image.reads.unknown {
             return false;
         }
         if outcome.error.is_some() {
-            return (request.class.is(Traits::RUNS_OTHERS) || request.class.kind == Kind::Ddl)
-                || self.image.autocommit_off();
+            return outcome.committed_untold;
+        }
+        if outcome.positioned {
+            return false;
+        }
+        if request.access != Access::Write || self.handle.pins.has(PinReason::Transaction) {
+            return false;
         }
         !outcome.ended_ok
             && outcome.result_sets > 0

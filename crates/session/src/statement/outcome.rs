@@ -33,6 +33,8 @@ pub(crate) struct Outcome {
     pub(crate) end_marked: bool,
     /// A position was reported.
     pub(crate) positioned: bool,
+    /// It ended with an error, before which something may have been committed.
+    pub(crate) committed_untold: bool,
     /// The server's number of a statement that was prepared, with columns and parameters.
     pub(crate) prepared: Option<(u32, u16, u16)>,
     /// Bytes of the answer went to the client.

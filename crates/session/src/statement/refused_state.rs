@@ -12,7 +12,6 @@ use tracing::info;
 
 use crate::session::Session;
 use crate::statement::request::Request;
-use crate::statement::setup::Setup;
 
 impl Session {
     /// Whether the connection holds another session's user variables, or old ones of this session's,
@@ -76,7 +75,7 @@ impl Session {
         lease: &mut Lease,
         wanted: &Rc<SessionState>,
     ) -> Result<Vec<Box<str>>, BackendError> {
-        self.save_for_last_user(lease).await;
+        self.save_all_unread(lease).await?;
         let facts = lease.server_facts();
         let fresh = lease.reset(&facts).await?;
         lease.state = self.worker.states.share(fresh);
@@ -128,19 +127,7 @@ impl Session {
 
     /// Resets a connection that holds what a statement must not see.
     pub(crate) async fn clear_foreign(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
-        let uid = self.handle.uid;
-        let mut setup = Setup::default();
-        if lease.books.is_missed_by_other(uid) {
-            self.save_unread(lease, &mut setup);
-            self.run_steps(lease, &mut setup).await?;
-        } else if lease.books.is_of(uid) {
-            // These go with the rest.
-            self.save_own_diagnostics(lease).await;
-            if self.image.last.insert_id.at == Some(lease.books.last_statement()) {
-                self.read_insert_id(lease).await;
-            }
-            lease.books.ended();
-        }
+        self.save_all_unread(lease).await?;
         let facts = lease.server_facts();
         let state = lease.reset(&facts).await?;
         lease.state = self.worker.states.share(state);

@@ -360,7 +360,20 @@ impl Session {
             }
         };
         self.running.outcome.error = Some(error);
+        if self.may_have_committed(lease) {
+            self.running.outcome.committed_untold = true;
+            // Before the client is told: whoever hears of the error from it may ask for what stands.
+            self.worker.shared.written.hide();
+        }
         None
+    }
+
+    /// Whether something may stand after an error, which tells no position: an open transaction that the statement has
+    /// committed before it failed, parts of what it did itself, rows of tables without transactions.
+    fn may_have_committed(&self, lease: &Lease) -> bool {
+        let (ends, open) = (&self.running.ends, lease.in_transaction());
+        let undone = ends.stays && open && !self.image.autocommit_off();
+        !undone && (ends.writes || (open && !ends.stays))
     }
 
     /// The answer under way says that a transaction is open, as did the one before, and that something was

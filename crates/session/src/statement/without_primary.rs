@@ -53,7 +53,7 @@ impl Session {
         };
         let text = || text.or_else(|| self.text_of(request)).unwrap_or_default();
         let prepares = request.prepares();
-        if !prepares && keeps_connection(class, text) {
+        if !prepares && (keeps_connection(class, text) || self.may_lose_names(class)) {
             return None;
         }
         let deferred = self.image.tx.is_deferred();
@@ -76,6 +76,12 @@ impl Session {
             true => Access::Read,
             false => Access::Session,
         })
+    }
+
+    /// Whether user variables that the session has may not be named any more afterwards, which keeps the
+    /// connection: a SET may change the character set that names are in.
+    fn may_lose_names(&self, class: &Statement) -> bool {
+        class.kind == Kind::Set && !self.image.vars.private.only_ascii()
     }
 
     /// Whether the transaction that is put off is one that only reads.
@@ -132,6 +138,15 @@ fn keeps_connection<'a>(class: &Statement, text: impl FnOnce() -> Cow<'a, [u8]>)
     if class.flags.intersects(bound) {
         return true;
     }
+    let text = match class.kind == Kind::Set || !class.user_vars_assigned.is_empty() {
+        true => text(),
+        false => Cow::Borrowed(b"".as_slice()),
+    };
+    // What names in another character set come to is asked of the connection.
+    let mut assigned = class.user_vars_assigned.iter();
+    if assigned.any(|name| !name.of(&text).is_ascii()) {
+        return true;
+    }
     match class.kind {
         Kind::SetRole
         | Kind::Savepoint
@@ -143,25 +158,22 @@ fn keeps_connection<'a>(class: &Statement, text: impl FnOnce() -> Cow<'a, [u8]>)
         Kind::Begin => !class.flags.contains(Flags::TX_READ_ONLY),
         Kind::Prepare => !matches!(class.source, Some(TextSource::Literal(_))),
         Kind::Xa(op) => op != XaOp::Recover,
-        Kind::Set => {
-            let text = text();
-            class
-                .assignments
-                .iter()
-                .any(|assignment| match assignment.target {
-                    Target::System {
-                        scope: Scope::Session,
-                        name,
-                    } => {
-                        let name = variable_name(name.of(&text));
-                        KEEPS_CONNECTION
-                            .iter()
-                            .any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
-                    }
-                    Target::System { scope, .. } => scope != Scope::Session,
-                    _ => false,
-                })
-        }
+        Kind::Set => class
+            .assignments
+            .iter()
+            .any(|assignment| match assignment.target {
+                Target::System {
+                    scope: Scope::Session,
+                    name,
+                } => {
+                    let name = variable_name(name.of(&text));
+                    KEEPS_CONNECTION
+                        .iter()
+                        .any(|other| name.eq_ignore_ascii_case(other.as_bytes()))
+                }
+                Target::System { scope, .. } => scope != Scope::Session,
+                _ => false,
+            }),
         // What it assigns cannot be asked for.
         _ => class.flags.contains(Flags::ASSIGNS_USER_VARS) && class.user_vars_assigned.is_empty(),
     }
