@@ -14,7 +14,7 @@ use millrace_backend::pool::{
     CheckoutRequest, PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool,
 };
 use millrace_backend::secret::Secret;
-use millrace_backend::state::Begins;
+use millrace_engine::state::Begins;
 use millrace_metrics::Metrics;
 use millrace_sql::Family;
 use millrace_topology::ServerId;

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::rc::Rc;
 
 use anyhow::ensure;
-use millrace_backend::state::{SessionState, Step, Value, difference};
+use millrace_engine::state::{SessionState, Step, Value, difference};
 use millrace_protocol::command::{COM_STMT_CLOSE, Command, encode_command, encode_query};
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, packet};

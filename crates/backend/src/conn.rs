@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use millrace_engine::books::{BLANK_ID, Books};
+use millrace_engine::state::{SessionState, frame_query};
 use millrace_protocol::command::COM_STMT_CLOSE;
 use millrace_protocol::handshake::Attributes;
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket};
@@ -22,14 +24,12 @@ use millrace_protocol::{Capabilities, Status, packet};
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
-use crate::books::Books;
 use crate::buffers::{BufferPool, READ_BUFFER};
 use crate::connect::{Opened, server_error};
 use crate::error::{BackendError, ServerError, closed};
 use crate::exchange::Exchange;
 use crate::fresh::Version;
 use crate::prepared::Prepared;
-use crate::state::{SessionState, frame_query};
 use crate::stream::Stream;
 
 /// Counts a connection against its server's limit for as long as it lives.
@@ -584,10 +584,6 @@ fn is_path_lost(error: &io::Error) -> bool {
             | io::ErrorKind::NetworkUnreachable
     )
 }
-
-/// LAST_INSERT_ID() of a connection that nobody's was left on: no table generates it. InnoDB
-/// refuses with error 1467 (observed), and an explicit value leaves LAST_INSERT_ID() alone.
-pub const BLANK_ID: u64 = u64::MAX;
 
 /// Asks for the numbers of the session before, and takes its LAST_INSERT_ID() off the connection:
 /// the parts of a select list are worked out in their order. Without LIMIT, `sql_select_limit=0`

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use millrace_engine::state::Begins;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
 use crate::connect::Address;
 use crate::fresh::Fresh;
-use crate::state::Begins;
 
 /// What is to be known of a server to open connections to it.
 #[derive(Debug, Clone)]
@@ -32,8 +32,8 @@ pub struct ServerFacts {
 
 impl ServerFacts {
     /// Whether the server tells changes of several variables by the name of one: see
-    /// [`crate::state::SWITCHES`].
+    /// [`millrace_engine::state::SWITCHES`].
     pub fn tells_by_first_name(&self) -> bool {
-        &*self.track == crate::state::TRACKED_BY_FIRST_NAME
+        &*self.track == millrace_engine::state::TRACKED_BY_FIRST_NAME
     }
 }

@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use crate::books::SessionUid;
+use millrace_engine::books::SessionUid;
+use millrace_engine::image::prepared::StatementUid;
+use millrace_engine::state::SessionState;
+
 use crate::conn::Conn;
 use crate::fresh::Version;
-use crate::prepared::StatementUid;
-use crate::state::SessionState;
 
 /// What a session looks for in an idle connection.
 pub struct CheckoutRequest<'a> {

@@ -2,7 +2,6 @@
 //! that is set on them again, and the probes that watch the servers. Never looks at a client.
 
 pub mod account;
-pub mod books;
 pub mod buffers;
 mod clock;
 pub mod compressed;
@@ -24,7 +23,7 @@ pub mod positions;
 pub mod prepared;
 mod probe;
 pub mod secret;
-pub mod state;
+pub mod states;
 pub mod stream;
 pub mod tcp;
 pub mod tls;

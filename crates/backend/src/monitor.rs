@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_engine::state::Begins;
 use millrace_metrics::PerServer;
 use millrace_protocol::Capabilities;
 use millrace_topology::{
@@ -21,7 +22,6 @@ use crate::positions::Positions;
 use crate::probe::accounts::user_rows;
 use crate::probe::{self, Probed};
 use crate::secret::Secret;
-use crate::state::Begins;
 use crate::tls::For;
 use crate::topology_log;
 use crate::touched::Touched;

@@ -16,7 +16,7 @@ use crate::error::BackendError;
 use crate::facts::ServerFacts;
 use crate::fresh::Fresh;
 use crate::probe::accounts::ask_drops;
-use crate::state::States;
+use crate::states::States;
 use crate::tls::For;
 use crate::user_rows::{WHO, Who};
 

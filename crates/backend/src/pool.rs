@@ -9,19 +9,20 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
+use millrace_engine::books::SessionUid;
+use millrace_engine::image::prepared::StatementUid;
+use millrace_engine::state::SessionState;
 use millrace_metrics::{Metrics, WorkerMetrics};
 use millrace_topology::ServerId;
 use tokio::time::Instant;
 
-use crate::books::SessionUid;
 use crate::concurrency::{Concurrency, Found, Limit, Running};
 use crate::conn::Conn;
 use crate::error::{BackendError, ServerError};
 use crate::fresh::Version;
 use crate::idle::Idle;
 use crate::opener::Opener;
-use crate::prepared::{Allowance, StatementUid};
-use crate::state::SessionState;
+use crate::prepared::Allowance;
 
 pub use crate::facts::ServerFacts;
 pub use crate::idle::CheckoutRequest;

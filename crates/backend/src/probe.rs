@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use millrace_engine::state::{BASIS, Begins, TRACKED_BY_FIRST_NAME};
 use millrace_protocol::Capabilities;
 use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
 use millrace_topology::{Cause, Family, GtidSet, ProbeReport, ServerId};
@@ -23,7 +24,6 @@ use crate::monitor::{CatalogueRows, MonitorOptions};
 use crate::packet_io::{read_packet, write_packet};
 use crate::probe::followed::{connect, is_on, text, unless_refused};
 use crate::probe::replication::{galera, galera_name, group, replicas, replication, sources};
-use crate::state::{BASIS, Begins, TRACKED_BY_FIRST_NAME};
 use crate::stream::Stream;
 
 pub(crate) use crate::probe::followed::Followed;

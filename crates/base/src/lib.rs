@@ -1,10 +1,12 @@
 //! What several crates name. Knows no rule, and no other crate.
 
 mod address;
+mod by_id;
 
 use std::fmt;
 
 pub use address::Address;
+pub use by_id::{ById, IdHasher};
 
 /// The servers' family: whose SQL, protocol, GTIDs and replication status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

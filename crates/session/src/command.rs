@@ -10,6 +10,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
+use millrace_engine::request::{Main, Request, Task};
 use millrace_metrics::PinReason;
 use millrace_protocol::command::{Command, Query};
 use millrace_protocol::packet;
@@ -22,7 +23,6 @@ use crate::error::{Abort, ClientError};
 use crate::login::error_packet;
 use crate::session::Session;
 use crate::statement::directions::refusal;
-use crate::statement::request::{Main, Request, Task};
 use crate::statement::route;
 
 impl Session {

@@ -5,13 +5,13 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use millrace_backend::error::{BackendError, ServerError};
+use millrace_engine::journal::Unreplayable;
+use millrace_engine::refusals::{Meaning, is_full, meaning};
 use millrace_metrics::{ErrorClass, Side};
 use millrace_routing::NoServer;
 use millrace_topology::{Cause, NoPrimary, ObservationKind, ServerId, Snapshot};
 
-use crate::failover::journal::Unreplayable;
 use crate::failover::wait_queue::Full;
-use millrace_engine::refusals::{Meaning, is_full, meaning};
 
 /// Why a statement got no answer from a server, or a session must end.
 #[derive(Debug)]

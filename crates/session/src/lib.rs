@@ -1,12 +1,11 @@
 //! The client's side: login, the command loop, the relay of answers, and what a session has set.
-//! [`command`] reads and dispatches commands; `statement` is the way of one statement; `image` is what a session
-//! has, as plain data.
+//! [`command`] reads and dispatches commands; `statement` is the way of one statement. What a session has, and what it
+//! decides, is plain data in the crate `engine`.
 
 mod answers;
 mod command;
 mod error;
 mod failover;
-mod image;
 mod login;
 mod options;
 mod session;
@@ -20,8 +19,9 @@ pub use command::kill::Killed;
 pub use failover::wait_queue::{Held, HeldStatement, Lane};
 pub use login::accounts::Accounts;
 pub use login::random_nonce;
+pub use millrace_engine::options::FailoverOptions;
 pub use millrace_protocol::auth::fingerprint;
-pub use options::{FailoverOptions, Hosts, Options, ServerKey};
+pub use options::{Hosts, Options, ServerKey};
 pub use settings::SessionSettings;
 pub use worker::processlist::{Doing, PoolLine, ServerLine, SessionLine};
 pub use worker::registry::{Client, Registry};

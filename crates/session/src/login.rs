@@ -18,10 +18,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use millrace_backend::packet_io::{read_header, read_packet, write_packet};
-use millrace_backend::state::SessionState;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
 use millrace_backend::user_rows::Name;
+use millrace_engine::state::SessionState;
 use millrace_metrics::{ErrorClass, LoginOutcome, Side};
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::compress::Algorithm;

@@ -12,9 +12,12 @@ use std::time::Instant;
 use millrace_backend::account::Account;
 use millrace_backend::fresh::Version;
 use millrace_backend::pool::{Lease, Pool, PoolKey};
-use millrace_backend::state::SessionState;
 use millrace_backend::stream::Stream;
 use millrace_backend::touched::Touching;
+use millrace_engine::image::SessionImage;
+use millrace_engine::image::pinned::Cause;
+use millrace_engine::outcome::Outcome;
+use millrace_engine::state::SessionState;
 use millrace_metrics::PinReason;
 use millrace_protocol::Capabilities;
 use millrace_routing::rules::Selection;
@@ -24,12 +27,9 @@ use millrace_topology::{GtidSet, ServerId, Waits};
 use smallvec::SmallVec;
 
 use crate::error::ClientError;
-use crate::image::SessionImage;
-use crate::image::pins::{Cause, KeptFor};
 use crate::login::caller::Caller;
 use crate::login::error_packet;
 use crate::settings::SessionSettings;
-use crate::statement::outcome::Outcome;
 use crate::statement::route::Route;
 use crate::statement::rule_actions::RuleActions;
 use crate::worker::written::{INTERVALS_MAX, UntrackedWrite};
@@ -379,21 +379,20 @@ impl Session {
 
     pub(crate) fn pin(&mut self, reason: PinReason) {
         if reason == PinReason::SessionState {
-            self.image.held.kept_for.forever = true;
+            self.image.held.kept_for.hold_forever();
         }
         self.add_pin(reason);
     }
 
     /// Its state keeps the session's connection until the cause has ended.
     pub(crate) fn pin_for(&mut self, cause: Cause) {
-        *self.image.held.kept_for.of(cause) = true;
+        self.image.held.kept_for.hold(cause);
         self.add_pin(PinReason::SessionState);
     }
 
     /// The cause has ended, if it was in force.
     pub(crate) fn end_cause(&mut self, cause: Cause) {
-        let held = std::mem::take(self.image.held.kept_for.of(cause));
-        if held && self.image.held.kept_for == KeptFor::default() {
+        if self.image.held.kept_for.end(cause) {
             self.unpin(PinReason::SessionState);
         }
     }

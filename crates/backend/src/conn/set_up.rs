@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use millrace_engine::state::{self, SessionState, Value};
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::command::COM_SET_OPTION;
 use millrace_protocol::handshake::ChangeUser;
@@ -15,7 +16,6 @@ use crate::connect::{attributes, finish, scramble_sha2};
 use crate::error::BackendError;
 use crate::pool::ServerFacts;
 use crate::secret::Secret;
-use crate::state::{self, SessionState, Value};
 
 /// The answers of what `frame_set_up` frames.
 const SET_UP: usize = 2;

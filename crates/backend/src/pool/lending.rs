@@ -9,16 +9,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
+use millrace_engine::books::SessionUid;
+use millrace_engine::state::SessionState;
 use tracing::error;
 
-use crate::books::SessionUid;
 use crate::concurrency::Running;
 use crate::conn::{Conn, Permit};
 use crate::error::BackendError;
 use crate::fresh::Version;
 use crate::idle::Found;
 use crate::pool::{CheckoutRequest, Pool, PoolKey, ServerFacts, ServerPool};
-use crate::state::SessionState;
 
 /// Seconds for which no connection is opened that nobody waits for, after the server refused one.
 const SPARE_AFTER: u64 = 60;

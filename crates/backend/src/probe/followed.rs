@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use millrace_engine::state::Begins;
 use millrace_protocol::Capabilities;
 use millrace_protocol::handshake::Greeting;
 use millrace_topology::ServerId;
@@ -10,7 +11,6 @@ use crate::conn::{Conn, Row};
 use crate::connect::{Address, Login, SharedNetwork, open};
 use crate::error::BackendError;
 use crate::monitor::MonitorOptions;
-use crate::state::Begins;
 use crate::tls::For;
 
 /// A server's connection for probes, and what is asked once on it.

@@ -1,13 +1,13 @@
 //! GET DIAGNOSTICS, where others have used the connection that it asks about since: answered from the
 //! messages that were saved then. What no saved message tells (the names that SIGNAL can give) is empty.
 
-use millrace_backend::state::write_hex;
+use millrace_engine::image::user_variables::{variable_name, write_variable};
+use millrace_engine::state::write_hex;
 use millrace_metrics::PinReason;
 use millrace_protocol::ok::OkFields;
 use millrace_sql::Family;
 
 use crate::error::Abort;
-use crate::image::user_variables::{variable_name, write_variable};
 use crate::session::Session;
 
 /// What one GET DIAGNOSTICS asks for.

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
+use millrace_engine::image::prepared::ClientStatement;
 use millrace_protocol::resultset::TextResult;
 use millrace_sql::{Flags, Kind, Statement};
 
 use crate::error::{Abort, ClientError};
-use crate::image::prepared::ClientStatement;
 use crate::session::Session;
 use crate::statement::route;
 

@@ -1,7 +1,10 @@
 //! Statements that Millrace answers itself: the beginning and end of transactions that no server
 //! has seen yet, and questions about the session whose answer only Millrace knows.
 
-use millrace_backend::state::{self, Value};
+use millrace_engine::image::transaction::Transaction;
+use millrace_engine::request::Request;
+use millrace_engine::state::{self, Value};
+use millrace_engine::words;
 use millrace_protocol::ok::{Change, OkFields, put_change};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
 use millrace_protocol::{Capabilities, Status};
@@ -10,9 +13,7 @@ use millrace_topology::ServerId;
 
 use crate::answers::charsets;
 use crate::error::Abort;
-use crate::image::transaction::Transaction;
 use crate::session::Session;
-use crate::statement::request::Request;
 use crate::statement::route;
 
 /// What MySQL warns of since 8.0.17 (observed).
@@ -337,13 +338,6 @@ impl Session {
         };
         self.send(&out).await
     }
-}
-
-/// The statement in lower case, with single blanks and without a `;` at the end.
-pub(crate) fn words(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text).to_ascii_lowercase();
-    let text = text.trim().trim_end_matches(';');
-    text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// What stands after SELECT: the server names the column so.

@@ -3,14 +3,12 @@
 //! that knows nothing of them.
 
 use millrace_backend::error::{BackendError, ServerError};
+use millrace_engine::books::Message;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
 
 use crate::error::ClientError;
 use crate::session::Session;
-
-/// Level, code and text, as SHOW WARNINGS tells them.
-pub(crate) type Message = [Box<[u8]>; 3];
 
 /// The row of SHOW WARNINGS for an error.
 pub(crate) fn error_row(code: u16, text: &[u8]) -> Message {

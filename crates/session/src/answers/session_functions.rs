@@ -2,15 +2,16 @@
 //! connection would answer for another: the client's own connection number, and what is known of
 //! a last statement whose connection others have used since.
 
-use millrace_backend::books::StatementAt;
 use millrace_backend::pool::Lease;
+use millrace_engine::books::StatementAt;
+use millrace_engine::image::last::is_about_last;
+use millrace_engine::request::Request;
 use millrace_sql::{Family, Flags, Kind, LexMode, Statement, classify};
 use millrace_topology::ServerId;
 
 use crate::answers::columns::{Columns, Token};
 use crate::error::ClientError;
 use crate::session::Session;
-use crate::statement::request::Request;
 
 /// What a text may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,14 +21,6 @@ enum Question {
     FoundRows,
     WarningCount,
     ErrorCount,
-}
-
-/// The statement asks about the one before it. A view asks each time it is used, and must be stored as it was
-/// written.
-pub(crate) fn is_about_last(class: &Statement) -> bool {
-    let counts = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
-    let asks = class.flags.intersects(counts) && !class.flags.contains(Flags::STORED_CODE);
-    class.kind == Kind::Diagnostics || asks
 }
 
 /// It asks for ROW_COUNT() beside LAST_INSERT_ID(), which may have to be read or set first: a statement

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use millrace_backend::conn::number;
 use millrace_backend::error::BackendError;
+use millrace_engine::request::{Request, Task};
 use millrace_metrics::{ErrorClass, PinReason};
 use millrace_protocol::command::ExecuteParams;
 use millrace_protocol::ok::OkFields;
@@ -15,7 +16,6 @@ use tokio::sync::oneshot;
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
 use crate::statement::attempt::AttemptOutcome;
-use crate::statement::request::{Request, Task};
 use crate::statement::rule_actions::tell_aside;
 use crate::worker::registry::{Entry, FIRST_ID};
 use crate::worker::{Handle, Message, Running, Worker};

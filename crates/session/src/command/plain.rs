@@ -1,5 +1,6 @@
 //! Commands that are no statements: COM_PING, COM_INIT_DB, COM_SET_OPTION, and those that are passed on as they are.
 
+use millrace_engine::request::{Request, Task};
 use millrace_protocol::Status;
 use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
 use millrace_sql::{Access, Family, Kind};
@@ -7,7 +8,6 @@ use millrace_sql::{Access, Family, Kind};
 use crate::answers::messages::error_row;
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::request::{Request, Task};
 
 impl Session {
     /// An OK of Millrace's own.

@@ -2,7 +2,11 @@
 
 use std::rc::Rc;
 
-use millrace_backend::state::SessionState;
+use millrace_engine::image::found_rows::first_found_rows;
+use millrace_engine::image::last::is_about_last;
+use millrace_engine::image::prepared::{ClientStatement, TEMPORARY};
+use millrace_engine::request::{Request, Task, Types};
+use millrace_engine::state::SessionState;
 use millrace_metrics::PinReason;
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::command::{COM_STMT_PREPARE, StmtExecute};
@@ -12,19 +16,14 @@ use millrace_protocol::packet;
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits, classify};
 
-use crate::answers::session_functions::{
-    asks_connection, asks_own_number, is_about_last, with_connection_id,
-};
+use crate::answers::session_functions::{asks_connection, asks_own_number, with_connection_id};
 use crate::command::kill;
 use crate::error::{Abort, ClientError};
-use crate::image::found_rows::first_found_rows;
-use crate::image::prepared::{ClientStatement, TEMPORARY};
 use crate::login::Credentials;
 use crate::login::exchange::{LoginExchange, Proof};
 use crate::session::Session;
 use crate::statement::directions::refusal;
 use crate::statement::execution::metric_kind;
-use crate::statement::request::{Request, Task, Types};
 use crate::statement::route;
 
 /// Whether clients may share the statement on a server connection: it is nothing but its text, under

@@ -3,22 +3,19 @@
 
 use std::time::Instant;
 
-use millrace_backend::error::ServerError;
 use millrace_backend::pool::Lease;
+use millrace_engine::image::last::is_about_last;
+use millrace_engine::image::transaction::Transaction;
+use millrace_engine::journal::{
+    Answered, Executed, Journal, StatementContext, TransactionStart, Unreplayable, is_replayable,
+};
+use millrace_engine::outcome::Outcome;
+use millrace_engine::request::{Main, Request, Task, Types};
 use millrace_metrics::PinReason;
 use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Flags, Kind};
 
-use crate::answers::session_functions::is_about_last;
-use crate::failover::journal::{
-    Answered, Executed, Journal, StatementContext, TransactionStart, Unreplayable, is_replayable,
-};
-use crate::failover::replay::commits;
-use crate::image::transaction::Transaction;
 use crate::session::Session;
-use crate::statement::attempt::is_plain_execution;
-use crate::statement::outcome::Outcome;
-use crate::statement::request::{Main, Request, Task, Types};
 
 impl Session {
     /// Whether the statement's answer is to be summed up and written down.
@@ -67,7 +64,7 @@ impl Session {
         let replayable = match request.task {
             Task::Use => true,
             Task::CloseCursor | Task::Kill | Task::Administer => false,
-            _ => is_replayable(class) && is_replayable_outside(request),
+            _ => is_replayable(class) && request.is_replayable_outside(),
         };
         // What it is to find would have to be set between it and the one before.
         let torn = about.last && needs_insert_id;
@@ -166,8 +163,7 @@ impl Session {
             // In one command with other statements, in a procedure: what it did is not written down.
             // Where no answer said that it is open, an error may have ended it.
             let open = self.image.status.contains(Status::IN_TRANS) || self.image.tx.next_waits;
-            journal.wrote = true;
-            (journal.uncertain, journal.committed) = (!open, !open);
+            journal.begin_unseen(open);
         }
         if !known || self.image.tx.next_waits {
             journal.spoil(Unreplayable::Begin);
@@ -213,67 +209,7 @@ impl Session {
             }
             return;
         }
-        let class = request.runs();
-        journal.wrote |= request.access == Access::Write;
-        match &outcome.error {
-            Some(error) => {
-                // Most of what commits does so before it looks whether it can be done.
-                let commits = commits(request);
-                if commits || may_end_transaction(error) {
-                    journal.uncertain = true;
-                    journal.committed |= commits;
-                    journal.spoil(Unreplayable::Statement);
-                }
-            }
-            None if !outcome.has_status => {}
-            None => {
-                journal.uncertain = false;
-                // Without autocommit it may be another that is open now.
-                journal.committed &= implicit;
-                if matches!(class.kind, Kind::Commit | Kind::Rollback) {
-                    // AND CHAIN: the next has begun.
-                    (journal.wrote, journal.committed) = (false, false);
-                    journal.spoil(Unreplayable::Begin);
-                }
-            }
-        }
-    }
-}
-
-/// What surrounds the statement allows it: MariaDB's bulk executions and those that open a cursor
-/// are more than one statement and one answer.
-pub(crate) fn is_replayable_outside(request: &Request<'_>) -> bool {
-    match request.main {
-        Main::Packet(_) => request.inner.is_none(),
-        Main::Execute { packet, .. } => {
-            let flags = packet.get(packet::HEADER + 5);
-            is_plain_execution(packet)
-                // The lowest bits ask for a cursor.
-                && flags.is_some_and(|flags| flags & 7 == 0)
-        }
-    }
-}
-
-/// Whether a transaction may be over after its statement failed so: deadlocks and other rollbacks, lock
-/// waits (`innodb_rollback_on_timeout`), a full lock table, a record that has changed since it was
-/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong, connections that end.
-fn may_end_transaction(error: &ServerError) -> bool {
-    error.state.starts_with(b"40")
-        || matches!(
-            error.code,
-            1020 | 1053 | 1180 | 1205 | 1206 | 1927 | 3100 | 3101
-        )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_that_may_have_ended_the_transaction_are_known() {
-        let error = |code, state: &[u8; 5]| ServerError::new(code, state, "");
-        assert!(may_end_transaction(&error(1213, b"40001")));
-        assert!(may_end_transaction(&error(1205, b"HY000")));
-        assert!(!may_end_transaction(&error(1062, b"23000")));
+        let writes = request.access == Access::Write;
+        journal.note_answer(outcome, request, writes, implicit);
     }
 }

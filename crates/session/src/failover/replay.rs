@@ -4,54 +4,29 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use millrace_backend::books::Unread;
 use millrace_backend::conn::number;
 use millrace_backend::error::BackendError;
 use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
-use millrace_backend::state::write_hex;
-use millrace_metrics::PinReason;
+use millrace_engine::ended::Stake;
+use millrace_engine::image::transaction::Transaction;
+use millrace_engine::journal::{Answered, Entry, Executed, Journal, Unreplayable};
+use millrace_engine::refusals::{Meaning, meaning};
+use millrace_engine::replay::{
+    IdToFind, Repeated, Replay, UNKNOWN_ID, add_written, is_outcome_unknown, put_number,
+};
+use millrace_engine::request::{Main, Request};
+use millrace_engine::state::write_hex;
+use millrace_metrics::{PinReason, ReplayFailure};
 use millrace_protocol::command::Command;
 use millrace_protocol::{Status, packet};
-use millrace_sql::{Access, Flags, Kind, Statement, TableUse, classify};
-use millrace_topology::ServerId;
+use millrace_sql::{Access, Flags, Statement, classify};
 use tracing::debug;
 
 use crate::error::{Abort, ClientError};
-use crate::failover::journal::{
-    Answered, Entry, Executed, Journal, StatementContext, Unreplayable, may_commit,
-};
-use crate::image::transaction::Transaction;
-use crate::image::user_variables::variable_name;
 use crate::session::Session;
 use crate::statement::relay::{Plan, RelayOutcome};
-use crate::statement::request::{Main, Request};
 use crate::statement::setup::Setup;
-use millrace_engine::ended::Stake;
-use millrace_engine::refusals::{Meaning, meaning};
-
-/// A transaction that waits to be run again.
-#[derive(Debug)]
-pub(crate) struct Replay {
-    pub(crate) journal: Box<Journal>,
-    /// What the lost connection was to the session.
-    lost: Lost,
-    /// INSERTs that must be told which number to generate, because they would generate another.
-    numbered: Vec<usize>,
-    /// When it was begun again on the connection at hand.
-    begun_again: Option<Instant>,
-}
-
-/// What the session remembers of a connection by.
-#[derive(Debug, Clone, Copy)]
-struct Lost {
-    server: ServerId,
-    seq: u64,
-    unread: Unread,
-}
-
-/// LAST_INSERT_ID() where what it was is not known: a number that no table generates.
-const UNKNOWN_ID: u64 = 9_223_372_036_854_770_001;
 
 /// Why a transaction was not run again to its end.
 enum ReplayStop {
@@ -85,20 +60,9 @@ impl Session {
         sent: bool,
     ) -> Result<ClientError, Abort> {
         let may_move = self.handle.pins.has_only(PinReason::Transaction);
-        let changed = request.access == Access::Write
-            || self
-                .image
-                .tx
-                .journal
-                .as_ref()
-                .is_none_or(|journal| journal.wrote || journal.uncertain);
-        let uncertain = self
-            .image
-            .tx
-            .journal
-            .as_ref()
-            .is_none_or(|journal| journal.uncertain);
-        if may_move && sent && changed && (uncertain || commits(request)) {
+        let writes = request.access == Access::Write;
+        let journal = self.image.tx.journal.as_deref();
+        if may_move && sent && is_outcome_unknown(journal, request, writes) {
             self.evict(lease);
             self.end_transaction();
             return Err(self.unknown_outcome());
@@ -107,13 +71,7 @@ impl Session {
             true => self.running.runs_since.get(),
             false => self.last_alive(&lease),
         };
-        let ended = self.was_ended(
-            &lease,
-            request.access == Access::Write,
-            Stake::Session,
-            &why,
-            alive,
-        );
+        let ended = self.was_ended(&lease, writes, Stake::Session, &why, alive);
         if let Some(told) = ended.await {
             // As without Millrace: the server has ended what the session had, and so the session.
             lease.broken = true;
@@ -132,7 +90,7 @@ impl Session {
             return Err(Abort::Fatal(why));
         }
         self.evict(lease);
-        if sent && request.access == Access::Write {
+        if sent && writes {
             self.running.route.ended = Some(ClientError::unknown_outcome());
         }
         self.running.route.lost += u8::from(sent);
@@ -146,27 +104,18 @@ impl Session {
 
     /// Leaves the server of the open transaction, which is to be run again before anything else is.
     pub(crate) fn evict(&mut self, mut lease: Lease) {
-        let lost = Lost {
-            server: lease.server,
-            seq: lease.books.last_seq(),
-            unread: lease.books.unread(),
-        };
         // So the server rolls back.
         lease.broken = true;
         let journal = match self.image.tx.journal.take() {
             Some(journal) => journal,
             None => self.begin_journal(&lease, None),
         };
+        let replay = Replay::new(journal, lease.server, &lease.books);
         self.put_back(lease);
         self.unpin(PinReason::Transaction);
         // For who lists sessions: it is in a transaction, and no server knows of it.
         self.handle.begun.set(true);
-        self.image.tx.replay = Some(Box::new(Replay {
-            journal,
-            lost,
-            numbered: Vec::new(),
-            begun_again: None,
-        }));
+        self.image.tx.replay = Some(Box::new(replay));
     }
 
     /// Looks whether the transaction that has lost its server has to be run again for this request,
@@ -175,26 +124,14 @@ impl Session {
         let Some(replay) = &self.image.tx.replay else {
             return Ok(());
         };
-        let flags = request.class.flags;
-        let plain = !flags.intersects(Flags::CHAIN | Flags::RELEASE);
-        let over = match request.class.kind {
-            Kind::Rollback => plain,
-            Kind::Commit => plain && replay.journal.has_nothing_to_commit(),
-            // It ends the transaction before it does anything.
-            Kind::Ddl if flags.contains(Flags::IMPLICIT_COMMIT) => {
-                replay.journal.has_nothing_to_commit()
-            }
-            _ => false,
-        };
-        if over {
+        if replay.is_ended_by(request.class) {
             // Nothing is to be ended any more: it is only to be answered.
             self.end_transaction();
             return Ok(());
         }
         let options = &self.settings.options.failover;
-        let private = replay.journal.begun.private_version != self.image.vars.private.version;
-        let spoilt = replay.journal.spoilt(Instant::now(), options);
-        match spoilt.or(private.then_some(Unreplayable::Statement)) {
+        let private_version = self.image.vars.private.version;
+        match replay.spoilt(Instant::now(), options, private_version) {
             Some(why) => Err(self.lose_transaction(why)),
             None => Ok(()),
         }
@@ -204,15 +141,15 @@ impl Session {
     /// committed it, that is not known.
     pub(crate) fn lose_transaction(&mut self, why: Unreplayable) -> Abort {
         let replay = self.image.tx.replay.as_ref();
-        let committed = replay.is_some_and(|replay| replay.journal.committed);
-        let server = replay.map(|replay| replay.lost.server);
+        let committed = replay.is_some_and(|replay| replay.journal().may_be_committed());
+        let server = replay.map(|replay| replay.lost().server);
         self.end_transaction();
         if committed {
             return self.unknown_outcome();
         }
         let failovers = self.worker.shared.monitor.failovers();
         failovers.count(FailoverCount::Failed, server);
-        self.worker.metrics().replay_failed(why.label());
+        self.worker.metrics().replay_failed(label(why));
         ClientError::transaction_lost(why).into()
     }
 
@@ -264,7 +201,7 @@ impl Session {
         let Some(mut replay) = self.image.tx.replay.take() else {
             return Ok(Ok(()));
         };
-        replay.begun_again = None;
+        replay.try_anew();
         let why = match self.run_all_again(lease, &mut replay, wait).await {
             Ok(()) => {
                 self.finish_replay(lease, *replay);
@@ -276,7 +213,7 @@ impl Session {
         match why {
             ReplayStop::Elsewhere(answer) => {
                 // Before that, it was a pool's connection like any other.
-                if let Some(alive) = replay.begun_again
+                if let Some(alive) = replay.begun_again()
                     && let ended = self.was_ended(
                         lease,
                         request.access == Access::Write,
@@ -306,8 +243,8 @@ impl Session {
         replay: &mut Replay,
         wait: bool,
     ) -> Result<(), ReplayStop> {
-        if replay.journal.wrote {
-            let keeps = match self.tables_written(&replay.journal) {
+        if replay.journal().wrote() {
+            let keeps = match self.tables_written(replay.journal()) {
                 Some(tables) => self.keeps_rows(lease, &tables).await?,
                 None => true,
             };
@@ -316,12 +253,12 @@ impl Session {
             }
         }
         loop {
-            self.begin_again(lease, &replay.journal, wait).await?;
-            replay.begun_again = Some(Instant::now());
+            self.begin_again(lease, replay, wait).await?;
+            replay.begin_again(Instant::now());
             let Some(at) = self.repeat(lease, replay).await? else {
                 return Ok(());
             };
-            replay.numbered.push(at);
+            replay.number(at);
             lease.query("ROLLBACK").await?;
         }
     }
@@ -330,7 +267,7 @@ impl Session {
     fn tables_written(&self, journal: &Journal) -> Option<Vec<Box<[u8]>>> {
         let mut names = Vec::new();
         let mut class = self.worker.lists.take_statement();
-        let known = journal.entries.iter().enumerate().all(|(at, entry)| {
+        let known = journal.entries().iter().enumerate().all(|(at, entry)| {
             let payload = packet::payload(journal.packets(at));
             let text: &[u8] = match (
                 &entry.executed,
@@ -367,7 +304,7 @@ impl Session {
                 return false;
             }
         }
-        written_by(class, text, names);
+        add_written(class, text, names);
         true
     }
 
@@ -453,10 +390,10 @@ impl Session {
     async fn begin_again(
         &mut self,
         lease: &mut Lease,
-        journal: &Journal,
+        replay: &Replay,
         wait: bool,
     ) -> Result<(), ReplayStop> {
-        let begun = &journal.begun;
+        let begun = replay.journal().begun();
         // The connection may be one that this session has used before: with its LAST_INSERT_ID(), say.
         self.save_all_unread(lease).await?;
         lease.books.disown();
@@ -474,12 +411,7 @@ impl Session {
             self.wait_for_position(lease, &mut setup);
         }
         self.apply_state(lease, &begun.state, &mut setup);
-        let id = match begun.last_insert_id {
-            Some(id) => id,
-            None if journal.last_change().is_some() => UNKNOWN_ID,
-            None => begun.insert_id_seen,
-        };
-        set_insert_id(lease, id, &mut setup);
+        set_insert_id(lease, replay.id_at_begin(), &mut setup);
         for text in &begun.one_shot {
             lease.one_shot = true;
             setup.query(lease, text);
@@ -495,33 +427,30 @@ impl Session {
     async fn repeat(
         &mut self,
         lease: &mut Lease,
-        replay: &mut Replay,
+        replay: &Replay,
     ) -> Result<Option<usize>, ReplayStop> {
-        for at in 0..replay.journal.entries.len() {
-            let numbered = replay.numbered.contains(&at);
-            let told = self
-                .send_again(lease, &replay.journal, at, numbered)
-                .await?;
-            let entry = &replay.journal.entries[at];
+        for at in 0..replay.journal().entries().len() {
+            let told = self.send_again(lease, replay, at).await?;
+            let entry = &replay.journal().entries()[at];
             let answer = self.hear_again(lease, entry).await?;
             if let Some(id) = told {
                 let id = id.to_le_bytes();
                 let close = [5, 0, 0, 0, 0x19, id[0], id[1], id[2], id[3]];
                 lease.send(&close, 0).await.map_err(BackendError::Io)?;
             }
-            if answer == entry.answer {
-                continue;
+            match replay.compare(at, answer) {
+                Repeated::Same => {}
+                Repeated::OtherNumber => return Ok(Some(at)),
+                Repeated::Differs => {
+                    debug!(
+                        statement = at,
+                        before = ?entry.answer,
+                        now = ?answer,
+                        "a transaction comes out differently on another server"
+                    );
+                    return Err(ReplayStop::Never(Unreplayable::Differs));
+                }
             }
-            if !numbered && entry.answer.differs_in_number_only(answer) {
-                return Ok(Some(at));
-            }
-            debug!(
-                statement = at,
-                before = ?entry.answer,
-                now = ?answer,
-                "a transaction comes out differently on another server"
-            );
-            return Err(ReplayStop::Never(Unreplayable::Differs));
         }
         Ok(None)
     }
@@ -531,14 +460,12 @@ impl Session {
     async fn send_again(
         &mut self,
         lease: &mut Lease,
-        journal: &Journal,
+        replay: &Replay,
         at: usize,
-        numbered: bool,
     ) -> Result<Option<u32>, ReplayStop> {
-        let entry = &journal.entries[at];
+        let (entry, mut bytes) = replay.packets(at);
         // What was set before it has been set again by the statements before it.
         lease.state = entry.state.clone();
-        let mut bytes = journal.packets(at).to_vec();
         let mut closing = None;
         if let Some(executed) = &entry.executed {
             let (id, own) = self.number_of(lease, executed).await?;
@@ -548,11 +475,11 @@ impl Session {
         let mut setup = Setup::default();
         let state = entry.state.clone();
         self.apply_state(lease, &state, &mut setup);
-        if numbered {
+        if replay.is_numbered(at) {
             let text = format!("SET @@session.insert_id={}", entry.answer.insert_id);
             setup.query(lease, text.as_bytes());
         }
-        self.give_insert_id(lease, journal, at, &mut setup).await?;
+        self.give_insert_id(lease, replay, at, &mut setup).await?;
         if !setup.bytes.is_empty() {
             self.run_steps(lease, &mut setup).await?;
         }
@@ -564,31 +491,23 @@ impl Session {
         Ok(closing)
     }
 
-    /// Sees to it that a statement finds the LAST_INSERT_ID() that it found before. Where that was
-    /// not known and comes from before the transaction, a statement that uses it cannot be run again;
-    /// for what the client may ask after the transaction's last statement, the number that it was
-    /// told has to do, as it does outside of transactions.
+    /// Sees to it that a statement finds the LAST_INSERT_ID() that it found before.
     async fn give_insert_id(
         &mut self,
         lease: &mut Lease,
-        journal: &Journal,
+        replay: &Replay,
         at: usize,
         setup: &mut Setup,
     ) -> Result<(), ReplayStop> {
-        let StatementContext {
-            last_insert_id,
-            uses_insert_id,
-            ..
-        } = journal.entries[at].about;
-        if let Some(id) = last_insert_id {
-            if lease.books.insert_id() != Some(id) {
-                set_insert_id(lease, id, setup);
+        match replay.id_to_find(at) {
+            IdToFind::Known(id) => {
+                if lease.books.insert_id() != Some(id) {
+                    set_insert_id(lease, id, setup);
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
-        let last = journal.last_change() == Some(at);
-        if journal.begun.last_insert_id.is_some() || !(uses_insert_id || last) {
-            return Ok(());
+            IdToFind::Any => return Ok(()),
+            IdToFind::FromBefore => {}
         }
         if !setup.bytes.is_empty() {
             self.run_steps(lease, setup).await?;
@@ -598,10 +517,8 @@ impl Session {
         if number(&rows, 0) != Some(UNKNOWN_ID) {
             return Ok(());
         }
-        if uses_insert_id {
-            return Err(ReplayStop::Never(Unreplayable::Statement));
-        }
-        set_insert_id(lease, journal.begun.insert_id_seen, setup);
+        let id = replay.id_from_before(at).map_err(ReplayStop::Never)?;
+        set_insert_id(lease, id, setup);
         Ok(())
     }
 
@@ -668,7 +585,7 @@ impl Session {
 
     /// The transaction stands where it stood: the connection takes the lost one's place.
     fn finish_replay(&mut self, lease: &mut Lease, replay: Replay) {
-        let Replay { journal, lost, .. } = replay;
+        let lost = replay.lost();
         lease.settle();
         lease.state = self.image.vars.state.clone();
         let (uid, store) = (self.handle.uid, &self.handle.saved);
@@ -681,20 +598,10 @@ impl Session {
         self.image.tx.state = Transaction::None;
         self.handle.begun.set(false);
         self.pin(PinReason::Transaction);
-        self.image.tx.journal = Some(journal);
+        self.image.tx.journal = Some(replay.into_journal());
         let failovers = self.worker.shared.monitor.failovers();
         failovers.count(FailoverCount::Replayed, Some(lost.server));
     }
-}
-
-/// Whether the request may commit the transaction that is open.
-pub(crate) fn commits(request: &Request<'_>) -> bool {
-    let (class, text) = match (request.inner, &request.main) {
-        (Some((inner, body)), _) => (inner, Some(body)),
-        (None, Main::Packet(packet)) => (request.class, Some(*packet)),
-        (None, Main::Execute { .. }) => (request.class, None),
-    };
-    !request.prepares() && may_commit(class, text)
 }
 
 fn set_insert_id(lease: &mut Lease, id: u64, setup: &mut Setup) {
@@ -703,41 +610,15 @@ fn set_insert_id(lease: &mut Lease, id: u64, setup: &mut Setup) {
     lease.books.set_insert_id(id);
 }
 
-/// Adds the tables that a statement names to change them.
-fn written_by(class: &Statement, text: &[u8], names: &mut Vec<Box<[u8]>>) {
-    let written = |usage| matches!(usage, TableUse::Write | TableUse::Define);
-    for table in class.tables.iter().filter(|table| written(table.usage)) {
-        let name = variable_name(table.name.of(text));
-        if !names.contains(&name) {
-            names.push(name);
+/// For the metrics.
+fn label(why: Unreplayable) -> ReplayFailure {
+    match why {
+        Unreplayable::TooLarge | Unreplayable::NoRoom => ReplayFailure::TooLarge,
+        Unreplayable::TooOld => ReplayFailure::TooOld,
+        Unreplayable::Begin | Unreplayable::Statement | Unreplayable::NonTransactional => {
+            ReplayFailure::NotReplayable
         }
-    }
-}
-
-/// Writes a statement's number into each of an execution's packets.
-fn put_number(bytes: &mut [u8], id: u32) {
-    let mut at = 0;
-    while let Some(header) = bytes.get(at..).and_then(packet::header) {
-        let field = at + packet::HEADER + 1;
-        if let Some(field) = bytes.get_mut(field..field + 4) {
-            field.copy_from_slice(&id.to_le_bytes());
-        }
-        at += packet::HEADER + header.len as usize;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_written_into_every_packet() {
-        let mut bytes = Vec::new();
-        packet::frame(&mut bytes, 0, &[0x18, 0, 0, 0, 0, 1, 0, b'x']);
-        packet::frame(&mut bytes, 0, &[0x17, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
-        put_number(&mut bytes, 0x0403_0201);
-        assert_eq!(bytes[4..9], [0x18, 1, 2, 3, 4]);
-        assert_eq!(bytes[16..21], [0x17, 1, 2, 3, 4]);
-        assert_eq!(bytes[21..], [0, 1, 0, 0, 0]);
+        Unreplayable::Differs => ReplayFailure::Differs,
+        Unreplayable::NoServer => ReplayFailure::NoServer,
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::options::FailoverOptions;
+use millrace_engine::options::FailoverOptions;
 
 /// A statement that waits, for whoever asks.
 #[derive(Debug, Clone, PartialEq, Eq)]

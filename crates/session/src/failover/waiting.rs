@@ -10,17 +10,17 @@ use millrace_backend::failovers::FailoverCount;
 use millrace_backend::monitor::World;
 use millrace_backend::pool::Lease;
 use millrace_engine::attempts::{Attempts, Next};
+use millrace_engine::journal::Unreplayable;
+use millrace_engine::request::{Main, Request};
 use millrace_metrics::ErrorClass;
 use millrace_routing::{Candidate, Candidates, NoServer, Target, is_for_primary};
 use millrace_sql::Kind;
 use millrace_topology::ServerId;
 
 use crate::error::{Abort, ClientError};
-use crate::failover::journal::Unreplayable;
 use crate::failover::wait_queue::{HeldStatement, Lane, Place};
 use crate::session::Session;
 use crate::statement::execution::metric_kind;
-use crate::statement::request::{Main, Request};
 use crate::worker::Worker;
 
 /// The longest that a statement of a listener for replicas waits for one.
@@ -233,7 +233,7 @@ impl Session {
             .tx
             .replay
             .as_ref()
-            .map_or(0, |replay| replay.journal.len());
+            .map_or(0, |replay| replay.journal().bytes_kept());
         packet.len() + journal
     }
 

@@ -14,6 +14,7 @@ use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
 use millrace_backend::user_rows::{UserRow, UserRows};
+use millrace_engine::image::first_status;
 use millrace_metrics::Side;
 use millrace_protocol::Capabilities;
 use millrace_protocol::auth::{self, Plugin};
@@ -23,7 +24,6 @@ use millrace_sql::Family;
 use tracing::debug;
 
 use crate::error::ClientError;
-use crate::image::first_status;
 use crate::login::Credentials;
 use crate::login::LOOK;
 use crate::login::REFUSE_RSA;

@@ -14,9 +14,10 @@ use millrace_backend::connect::{Login, open};
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
-use millrace_backend::state::SessionState;
 use millrace_backend::tls::For;
 use millrace_backend::user_rows::{Name, UserRows, WHO, WHO_BUT_PROXIES, Who, user_of};
+use millrace_engine::refusals::is_of_account;
+use millrace_engine::state::SessionState;
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
@@ -27,7 +28,6 @@ use crate::login::caller::LetIn;
 use crate::login::random_nonce;
 use crate::worker::Worker;
 use crate::worker::learnt::Base;
-use millrace_engine::refusals::is_of_account;
 
 /// One worker's questions under way.
 #[derive(Default)]

@@ -19,8 +19,8 @@ use millrace_backend::pool::{
     Lease, Pool, PoolKey, PoolOptions, ServerCount, ServerFacts, ServerPool, WakeWorkers,
 };
 use millrace_backend::secret::Secret;
-use millrace_backend::state::{Begins, SessionState};
 use millrace_backend::stream::Stream;
+use millrace_engine::state::{Begins, SessionState};
 use millrace_metrics::Metrics;
 use millrace_protocol::handshake::Greeting;
 use millrace_protocol::{Capabilities, Status};

@@ -15,6 +15,7 @@ use millrace_backend::concurrency::Limit;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{CheckoutRequest, Lease};
 use millrace_engine::attempts::{Attempts, Next, Refusal, Situation};
+use millrace_engine::options::FailoverOptions;
 use millrace_engine::rerun::{AfterBreak, Broken, after_break};
 use millrace_routing::{
     self as routing, Access, Candidates, Decision, Load, SessionView, Transaction, decide,
@@ -31,7 +32,6 @@ use super::random::Random;
 use super::servers::{Reached, Servers};
 use crate::error::observed;
 use crate::failover::wait_queue::{Held, HeldStatement, Lane, Place};
-use crate::options::FailoverOptions;
 
 const SESSIONS: usize = 12;
 const TIMEOUT_MS: u64 = TIMEOUT.as_millis() as u64;

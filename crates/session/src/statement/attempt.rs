@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_backend::pool::Lease;
+use millrace_engine::refusals::{Meaning, Refusals, meaning};
+use millrace_engine::request::{Main, Request, Task, Types};
+use millrace_engine::rerun::errors_to_hold;
 use millrace_metrics::RetryKind;
-use millrace_protocol::command::COM_STMT_EXECUTE;
 use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits};
 
@@ -15,10 +17,7 @@ use crate::error::{Abort, ClientError};
 use crate::session::{Ends, Session};
 use crate::statement::refused::Unanswered;
 use crate::statement::relay::{Plan, RelayOutcome};
-use crate::statement::request::{Main, Request, Task, Types};
 use crate::statement::setup::Setup;
-use millrace_engine::refusals::{Meaning, Refusals, meaning};
-use millrace_engine::rerun::errors_to_hold;
 
 /// What came of a statement on one server.
 pub(crate) enum AttemptOutcome {
@@ -352,7 +351,7 @@ impl Session {
             },
             discard: false,
             sums: recorded,
-            cursor: opens_cursor(request),
+            cursor: request.opens_cursor(),
             warnings: self.image.last.messages.ok_warnings,
         };
         (plan, read_only)
@@ -519,22 +518,4 @@ pub(super) const PAUSES: [Duration; 4] = [
 /// Whether the statement's kind ends no transaction.
 fn stays_in_transaction(class: &Statement) -> bool {
     class.is(Traits::STAYS_IN_TRANSACTION)
-}
-
-/// Whether the request is an execution that opens a cursor if it has rows: one that asks for that, of
-/// anything but a routine, whose results are sent whole.
-pub(super) fn opens_cursor(request: &Request<'_>) -> bool {
-    let Main::Execute { packet, .. } = request.main else {
-        return false;
-    };
-    // The lowest bits of the flags behind the statement's number ask for a cursor.
-    let asked = packet
-        .get(packet::HEADER + 5)
-        .is_some_and(|flags| flags & 7 != 0);
-    asked && is_plain_execution(packet) && request.class.kind != Kind::Call
-}
-
-/// Whether an execution's packet is COM_STMT_EXECUTE.
-pub(crate) fn is_plain_execution(packet: &[u8]) -> bool {
-    packet.get(packet::HEADER) == Some(&COM_STMT_EXECUTE)
 }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{CheckoutRequest, Lease, Pool};
-use millrace_backend::state::SessionState;
+use millrace_engine::image::prepared::ClientStatement;
+use millrace_engine::request::{Main, Request};
+use millrace_engine::state::SessionState;
 use millrace_routing::NoServer;
 use millrace_topology::ServerId;
 
 use crate::error::{Abort, ClientError, observed};
-use crate::image::prepared::ClientStatement;
 use crate::session::Session;
-use crate::statement::request::{Main, Request};
 
 /// How long a question to a primary without a place waits before others are asked.
 const BRIEF: Duration = Duration::from_secs(1);

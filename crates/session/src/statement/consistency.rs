@@ -6,6 +6,10 @@ use std::time::{Duration, Instant};
 
 use millrace_backend::pool::Lease;
 use millrace_backend::positions::Position;
+use millrace_engine::image::reads::LastRead;
+use millrace_engine::image::transaction::Transaction;
+use millrace_engine::outcome::Outcome;
+use millrace_engine::request::Request;
 use millrace_protocol::Capabilities;
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
@@ -14,24 +18,10 @@ use millrace_sql::{Access, Family, Flags, Kind, Scope, Statement, Traits, ValueK
 use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot, Waits};
 
 use crate::error::{Abort, ClientError};
-use crate::image::transaction::Transaction;
 use crate::session::Session;
-use crate::statement::outcome::Outcome;
-use crate::statement::request::Request;
 
 /// The name of the variable that holds a session's level.
 const VARIABLE: &str = "millrace_consistency";
-
-/// Where a session has read last, as long as nobody knows how far the server was then.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LastRead {
-    server: ServerId,
-    /// See [`millrace_backend::positions::Positions::mark`].
-    mark: u64,
-    incarnation: u32,
-    /// Reads there one after the other.
-    reads: u32,
-}
 
 /// After so many reads one after the other on one server, each before it was known how far that one
 /// is, a session asks, so that the next may run elsewhere; the next times after twice as many each,

@@ -95,7 +95,12 @@ impl Session {
         let seconds = self.worker.tick().saturating_sub(lease.used) + 1;
         let now = Instant::now();
         let coarse = now.checked_sub(Duration::from_secs(seconds));
-        let begun = self.image.tx.journal.as_ref().map(|journal| journal.since);
+        let begun = self
+            .image
+            .tx
+            .journal
+            .as_ref()
+            .map(|journal| journal.since());
         coarse.into_iter().chain(begun).max().unwrap_or(now)
     }
 }

@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 
 use millrace_backend::pool::Lease;
 use millrace_engine::attempts::{Attempts, Next, Refusal, Situation};
+use millrace_engine::image::last::IdBefore;
+use millrace_engine::image::sequences::asks_drawn;
+use millrace_engine::journal::Unreplayable;
+use millrace_engine::request::{Main, Request};
 use millrace_metrics::StatementKind;
 use millrace_protocol::command::Command;
 use millrace_protocol::packet;
@@ -13,13 +17,9 @@ use millrace_sql::{Access, Flags, HandlerOp, Kind, Statement, classify, parts};
 use millrace_topology::ServerId;
 
 use crate::error::{Abort, ClientError};
-use crate::failover::journal::Unreplayable;
 use crate::failover::waiting::Waiting;
-use crate::image::last::IdBefore;
-use crate::image::sequences::asks_drawn;
 use crate::session::Session;
 use crate::statement::attempt::AttemptOutcome;
-use crate::statement::request::{Main, Request};
 use crate::statement::rule_actions::{demands, too_slow};
 
 /// What came of trying one server.
@@ -209,7 +209,7 @@ impl Session {
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
         }
-        if asks_drawn(request)
+        if asks_drawn(request.runs())
             && let Some(lease) = self.drawing_connection()?
         {
             self.running.route.server = Some(lease.server);

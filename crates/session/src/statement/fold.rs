@@ -2,6 +2,12 @@
 //! text lets expect, and gives the connection back or keeps it, with the reason.
 
 use millrace_backend::pool::Lease;
+use millrace_engine::image::Ran;
+use millrace_engine::image::pinned::Cause;
+use millrace_engine::image::transaction::Transaction;
+use millrace_engine::image::user_variables::{self, Named};
+use millrace_engine::outcome::Outcome;
+use millrace_engine::request::Request;
 use millrace_metrics::PinReason;
 use millrace_protocol::{Capabilities, ServerError, Status};
 use millrace_sql::ident::unquote_ident;
@@ -13,13 +19,7 @@ use millrace_topology::{GtidSet, ServerId, Waits};
 
 use crate::Worker;
 use crate::error::Abort;
-use crate::image::Ran;
-use crate::image::pins::Cause;
-use crate::image::transaction::Transaction;
-use crate::image::user_variables::{self, Named};
 use crate::session::Session;
-use crate::statement::outcome::Outcome;
-use crate::statement::request::Request;
 use crate::worker::written::INTERVALS_MAX;
 
 /// Whether the server says of a CALL that there is no such procedure: nothing was run.

@@ -2,14 +2,14 @@
 //! expect of those that it does not report.
 
 use millrace_backend::pool::Lease;
-use millrace_backend::state::{self, SessionState, Value};
+use millrace_engine::image::pinned::Cause;
+use millrace_engine::image::user_variables::{self};
+use millrace_engine::outcome::Outcome;
+use millrace_engine::state::{self, SessionState, Value};
 use millrace_metrics::PinReason;
 use millrace_sql::{Family, Flags, Scope, Statement, Target, ValueKind};
 
-use crate::image::pins::Cause;
-use crate::image::user_variables::{self};
 use crate::session::Session;
-use crate::statement::outcome::Outcome;
 use crate::worker::learnt::{COLLATION_DEFAULTS, CollationKey};
 
 /// Takes the collation of the connection's character set into a state.

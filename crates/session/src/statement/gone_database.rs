@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
-use millrace_backend::state::SessionState;
+use millrace_engine::request::Request;
+use millrace_engine::state::SessionState;
+use millrace_engine::words;
 use millrace_metrics::Side;
 use millrace_sql::{Flags, Kind, Show, Statement};
 
-use crate::answers::local::words;
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::request::Request;
 use crate::statement::setup::Setup;
 
 /// ER_BAD_DB_ERROR; ER_DBACCESS_DENIED_ERROR, where the account has lost its last right there.

@@ -3,7 +3,10 @@
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
-use millrace_backend::prepared::StatementUid;
+use millrace_engine::image::prepared::ClientStatement;
+use millrace_engine::image::prepared::StatementUid;
+use millrace_engine::refusals::CROWDED;
+use millrace_engine::request::{Main, Request, Types};
 use millrace_metrics::PinReason;
 use millrace_protocol::command::{
     COM_STMT_PREPARE, COM_STMT_SEND_LONG_DATA, Command, execute_with_types,
@@ -13,13 +16,10 @@ use millrace_protocol::response::Expect;
 use millrace_sql::Flags;
 
 use crate::error::{Abort, ClientError};
-use crate::image::prepared::ClientStatement;
 use crate::session::Session;
 use crate::statement::attempt::PAUSES;
 use crate::statement::gone_database::depends_on_database;
-use crate::statement::request::{Main, Request, Types};
 use crate::statement::setup::Setup;
-use millrace_engine::refusals::CROWDED;
 
 impl Session {
     /// The connection's number for a prepared statement that it holds.

@@ -4,7 +4,10 @@
 use millrace_backend::conn::{number, reported_variables, warnings};
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
-use millrace_backend::state::{SWITCHES, SessionState, Value};
+use millrace_engine::image::pinned::Cause;
+use millrace_engine::image::user_variables;
+use millrace_engine::outcome::Outcome;
+use millrace_engine::state::{SWITCHES, SessionState, Value};
 use millrace_metrics::PinReason;
 use millrace_protocol::ok::OkPacket;
 use millrace_protocol::packet::HEADER;
@@ -13,11 +16,8 @@ use millrace_protocol::resultset::ColumnDef;
 use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
 use millrace_topology::{GtidSet, Waits};
 
-use crate::image::pins::Cause;
-use crate::image::user_variables;
 use crate::session::Session;
 use crate::statement::fold_variables::{KEEPS_CONNECTION, name_collation};
-use crate::statement::outcome::Outcome;
 use crate::statement::setup::{CLEAR_DIAGNOSTICS, Setup};
 use crate::worker::learnt::CollationKey;
 

@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
+use millrace_engine::ended::Stake;
+use millrace_engine::journal::commits;
+use millrace_engine::refusals::{Meaning, meaning};
+use millrace_engine::request::{Main, Request, is_plain_execution};
+use millrace_engine::rerun::{AfterBreak, Answering, Broken, after_break};
 use millrace_metrics::{PinReason, RetryKind};
 use millrace_routing::{NoServer, Target};
 use millrace_sql::{Access, Flags, Kind, Traits};
 
 use crate::error::{Abort, ClientError};
-use crate::failover::replay::commits;
 use crate::session::Session;
 use crate::statement::attempt::AttemptOutcome;
-use crate::statement::attempt::{PAUSES, is_plain_execution, opens_cursor};
+use crate::statement::attempt::PAUSES;
 use crate::statement::relay::{Plan, RelayOutcome};
-use crate::statement::request::{Main, Request};
 use crate::statement::rule_actions::tell_server;
-use millrace_engine::ended::Stake;
-use millrace_engine::refusals::{Meaning, meaning};
-use millrace_engine::rerun::{AfterBreak, Answering, Broken, after_break};
 
 /// How long the answer of a read that was sent for nothing may take.
 const DISCARD: Duration = Duration::from_millis(20);
@@ -335,7 +335,7 @@ impl Session {
     async fn discard(&mut self, lease: &mut Lease, request: &Request<'_>) {
         let plan = Plan {
             discard: true,
-            cursor: opens_cursor(request),
+            cursor: request.opens_cursor(),
             ..Plan::default()
         };
         match self.relay(lease, request.task.expect(), &plan).await {

@@ -4,14 +4,14 @@ use std::rc::Rc;
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
-use millrace_backend::state::{self, SessionState};
+use millrace_engine::request::Request;
+use millrace_engine::state::{self, SessionState};
 use millrace_protocol::response::Expect;
 use millrace_sql::Kind;
 use millrace_topology::{ServerId, Waits};
 use tracing::info;
 
 use crate::session::Session;
-use crate::statement::request::Request;
 
 impl Session {
     /// Whether the connection holds another session's user variables, or old ones of this session's,

@@ -10,6 +10,7 @@ use millrace_backend::connect::server_error;
 use millrace_backend::error::ServerError;
 use millrace_backend::pool::Lease;
 use millrace_backend::stream::Stream;
+use millrace_engine::refusals::{Refusals, proves_nothing};
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket, parse_eof, rewrite_ok, status_offset};
 use millrace_protocol::packet::{HEADER, header};
 use millrace_protocol::response::{Event, Expect, Tracker};
@@ -17,11 +18,9 @@ use millrace_protocol::{Capabilities, Status};
 use millrace_topology::{GtidSet, Waits};
 
 use crate::error::{Abort, ClientError};
-use crate::image::vars::Tracks;
 use crate::login::error_packet;
 use crate::session::Session;
 use crate::statement::rule_actions::too_slow;
-use millrace_engine::refusals::{Refusals, proves_nothing};
 
 /// How an answer ended.
 pub(crate) enum RelayOutcome {
@@ -575,21 +574,6 @@ impl Session {
             if self.read_client().await? == 0 {
                 return Err(Abort::Client(io::ErrorKind::UnexpectedEof.into()));
             }
-        }
-    }
-}
-
-impl Tracks {
-    /// Whether the client asked for this kind of news.
-    fn keeps(&self, change: &Change<'_>) -> bool {
-        match change {
-            Change::Schema(_) => self.schema,
-            Change::StateChanged(_) => self.state_change,
-            Change::Gtids(_) => self.gtids,
-            Change::SystemVariable { name, .. } => self.wants(name),
-            // Only sent where the client's own setting, which is restored, asks for it.
-            Change::TransactionCharacteristics(_) | Change::TransactionState(_) => true,
-            Change::Other(..) => false,
         }
     }
 }

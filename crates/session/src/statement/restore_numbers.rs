@@ -3,11 +3,11 @@
 use millrace_backend::conn::number;
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
+use millrace_engine::image::last::IdBefore;
+use millrace_engine::request::Request;
 use millrace_sql::{Access, Flags, Kind, Statement, TableUse, Traits};
 
-use crate::image::last::IdBefore;
 use crate::session::Session;
-use crate::statement::request::Request;
 use crate::statement::setup::Setup;
 
 impl Session {

@@ -4,6 +4,7 @@ use std::io;
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
+use millrace_engine::request::Request;
 use millrace_metrics::PinReason;
 use millrace_protocol::Status;
 use millrace_routing::{NoServer, Target};
@@ -12,7 +13,6 @@ use millrace_topology::{NoPrimary, ServerId, Snapshot};
 
 use crate::error::ClientError;
 use crate::session::Session;
-use crate::statement::request::Request;
 
 impl Session {
     /// Why the kept connection is not to be used for the request: it is dead, or its server is not the
@@ -67,7 +67,7 @@ impl Session {
         let in_transaction = self.handle.pins.has(PinReason::Transaction);
         // What it wrote can only be committed on the primary, whatever the server was when it began.
         let began_there = self.image.tx.journal.as_ref().is_none_or(|journal| {
-            !journal.begun.read_only && (journal.begun.on_primary || journal.wrote)
+            !journal.begun().read_only && (journal.begun().on_primary || journal.wrote())
         });
         let for_primary = match self.client.target {
             Target::ReplicasOnly => false,

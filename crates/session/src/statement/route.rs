@@ -3,7 +3,8 @@
 
 use std::rc::Rc;
 
-use millrace_backend::state::SessionState;
+use millrace_engine::request::{Request, Task};
+use millrace_engine::state::SessionState;
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult};
 use millrace_routing::explain::{Line, Question, explain};
 use millrace_routing::rules::{Directions, idle_item};
@@ -13,7 +14,6 @@ use millrace_topology::ServerId;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::request::{Request, Task};
 
 /// Where the last statement went.
 #[derive(Debug, Clone, Default)]

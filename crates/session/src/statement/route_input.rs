@@ -1,6 +1,8 @@
 //! Which servers may run a request, and in which order to try them: what the decision looks at.
 
 use millrace_backend::pool::Pool;
+use millrace_engine::image::transaction::Transaction;
+use millrace_engine::request::Request;
 use millrace_routing::{
     Balance, Candidate, Candidates, Consistency, Decision, Load, Options as RoutingOptions,
     SessionView, Target, Transaction as TxView, decide,
@@ -9,9 +11,7 @@ use millrace_sql::{Access, Kind, Statement};
 use millrace_topology::{ServerId, Snapshot, Waits};
 
 use crate::error::ClientError;
-use crate::image::transaction::Transaction;
 use crate::session::Session;
-use crate::statement::request::Request;
 use crate::statement::without_primary::asks_server;
 use crate::worker::cluster::SERVERS;
 
@@ -217,7 +217,7 @@ impl Session {
             .tx
             .replay
             .as_ref()
-            .map(|replay| &replay.journal.begun);
+            .map(|replay| replay.journal().begun());
         match begun {
             Some(begun) if begun.read_only => TxView::ReadOnly,
             _ => TxView::ReadWrite,

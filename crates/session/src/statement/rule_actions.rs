@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{Lease, Pool};
-use millrace_backend::state::{self, SessionState};
+use millrace_engine::request::{Main, Request, Task};
+use millrace_engine::state::{self, SessionState};
 use millrace_metrics::ErrorClass;
 use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_routing::rules::Directions;
@@ -20,7 +21,6 @@ use tokio::time::error::Elapsed;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::request::{Main, Request, Task};
 
 /// Mirror images under way at once, of one worker; further ones are left out.
 const MIRRORS_MAX: u32 = 32;

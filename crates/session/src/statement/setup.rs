@@ -5,10 +5,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
 
-use millrace_backend::conn::{BLANK_ID, SAVE_NUMBERS, number, warnings};
+use millrace_backend::conn::{SAVE_NUMBERS, number, warnings};
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
-use millrace_backend::state::{self, SessionState};
+use millrace_engine::books::BLANK_ID;
+use millrace_engine::image::transaction::Transaction;
+use millrace_engine::image::user_variables::{self, Named};
+use millrace_engine::request::{Request, Task};
+use millrace_engine::state::{self, SessionState};
 use millrace_metrics::{PinReason, PositionWait, Side};
 use millrace_protocol::command::COM_SET_OPTION;
 use millrace_protocol::packet;
@@ -18,10 +22,7 @@ use millrace_sql::{Access, Flags, Kind, Statement, Traits};
 use millrace_topology::{GtidSet, Waits};
 
 use crate::error::{Abort, ClientError};
-use crate::image::transaction::Transaction;
-use crate::image::user_variables::{self, Named};
 use crate::session::Session;
-use crate::statement::request::{Request, Task};
 use crate::worker::Handle;
 
 /// A command of Millrace's own ahead of the statement, by how its answer is used.

@@ -4,18 +4,17 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use millrace_engine::image::transaction::Transaction;
+use millrace_engine::image::user_variables::variable_name;
+use millrace_engine::journal::is_replayable;
+use millrace_engine::request::{Main, Request, Task};
 use millrace_protocol::command::Command;
 use millrace_protocol::packet;
 use millrace_routing::Wanted;
 use millrace_sql::{Access, Flags, Kind, Scope, Statement, Target, TextSource, Traits, XaOp};
 
-use crate::failover::journal::is_replayable;
-use crate::failover::recording::is_replayable_outside;
-use crate::image::transaction::Transaction;
-use crate::image::user_variables::variable_name;
 use crate::session::Session;
 use crate::statement::fold_variables::KEEPS_CONNECTION;
-use crate::statement::request::{Main, Request, Task};
 
 /// How long after its loss the primary is waited for by what would keep its connection: a transaction
 /// that may come to write, a cursor. Most changes of primary are over by then, and who has waited need
@@ -63,7 +62,7 @@ impl Session {
         if writable {
             let options = &self.settings.options.failover;
             let replays = options.max_replay_statements > 0 && options.max_replay_bytes > 0;
-            if !replays || !is_replayable(class) || !is_replayable_outside(request) {
+            if !replays || !is_replayable(class) || !request.is_replayable_outside() {
                 return None;
             }
         }

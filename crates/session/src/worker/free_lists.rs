@@ -5,10 +5,9 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use millrace_backend::buffers::BufferPool;
+use millrace_engine::journal::{Journal, Kept, TransactionStart};
+use millrace_engine::outcome::Outcome;
 use millrace_sql::{LexMode, Shapes, Statement};
-
-use crate::failover::journal::{Journal, Kept, TransactionStart};
-use crate::statement::outcome::Outcome;
 
 /// The size of the buffers that sessions borrow; bytes.
 const BUFFER: usize = 16 * 1024;

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-use millrace_backend::books::DiagnosticsStore;
-use millrace_backend::state::SessionState;
 use millrace_backend::stream::Plain;
+use millrace_engine::books::DiagnosticsStore;
+use millrace_engine::state::SessionState;
 use millrace_routing::Consistency;
 use millrace_topology::ServerId;
 
-use crate::image::pins::Pins;
+use crate::worker::pins::Pins;
 use crate::worker::processlist::Counts;
 
 /// Whose session it is and what it runs on.

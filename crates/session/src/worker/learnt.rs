@@ -11,14 +11,15 @@ use millrace_backend::conn::Conn;
 use millrace_backend::error::BackendError;
 use millrace_backend::fresh::Version;
 use millrace_backend::pool::ServerFacts;
-use millrace_backend::state::{self, SessionState, States, Value};
+use millrace_backend::states::States;
 use millrace_backend::user_rows::{Name, UserRows};
+use millrace_engine::image::vars::ReadLast;
 use millrace_engine::refusals::is_full;
+use millrace_engine::state::{self, SessionState, Value};
 use millrace_sql::Statement;
 use millrace_topology::ServerId;
 use tracing::warn;
 
-use crate::image::vars::ReadLast;
 use crate::worker::Shared;
 
 /// A name at a server, and the collation of its clients where that matters.

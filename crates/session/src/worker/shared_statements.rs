@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, hash_map};
 use std::rc::Rc;
 
-use millrace_backend::prepared::{ById, StatementUid};
-
-use crate::image::prepared::{ClientStatement, SharedStatement, StatementKey};
+use millrace_base::ById;
+use millrace_engine::image::prepared::StatementUid;
+use millrace_engine::image::prepared::{ClientStatement, SharedStatement, StatementKey};
 
 /// Statements that are remembered, at most.
 const STATEMENTS_MAX: usize = 10_000;

@@ -5,33 +5,6 @@ use std::time::Instant;
 
 use millrace_metrics::PinReason;
 
-/// What of a session's state lives on its connection, and may end before the session does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
-    /// `gtid_next`, until it is AUTOMATIC again.
-    GtidNext,
-    /// SET ROLE, until the role is the login's again.
-    Role,
-}
-
-/// Why [`PinReason::SessionState`] is in force.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct KeptFor {
-    /// For what ends with the session only.
-    pub(crate) forever: bool,
-    gtid_next: bool,
-    role: bool,
-}
-
-impl KeptFor {
-    pub(crate) fn of(&mut self, cause: Cause) -> &mut bool {
-        match cause {
-            Cause::GtidNext => &mut self.gtid_next,
-            Cause::Role => &mut self.role,
-        }
-    }
-}
-
 /// The reasons in force, each with the time since when. Shared with who lists sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {

@@ -3,20 +3,21 @@
 
 use std::rc::Rc;
 
-use millrace_backend::state::{SessionState, write_hex};
 use millrace_protocol::resultset::ColumnDef;
 use millrace_protocol::types::column_type;
+
+use crate::state::{SessionState, write_hex};
 
 /// Things that live on one connection under the session's own names and can be made again on
 /// another.
 #[derive(Debug, Default)]
-pub(crate) struct Private {
+pub struct Private {
     /// User variables: the name in lower case, the value as SQL text.
     pub(super) variables: Vec<Variable>,
     /// SQL-level prepared statements.
-    pub(crate) statements: Vec<Named>,
+    pub statements: Vec<Named>,
     /// Changes with every change; what a connection holds is compared by it.
-    pub(crate) version: u64,
+    pub version: u64,
 }
 
 /// A name and its value.
@@ -24,26 +25,28 @@ type Variable = (Box<[u8]>, Box<[u8]>);
 
 /// A statement made by PREPARE.
 #[derive(Debug)]
-pub(crate) struct Named {
-    pub(crate) name: Box<[u8]>,
+pub struct Named {
+    /// As written.
+    pub name: Box<[u8]>,
     /// The whole PREPARE statement.
-    pub(crate) text: Box<[u8]>,
+    pub text: Box<[u8]>,
     /// What was set when it was prepared.
-    pub(crate) context: Rc<SessionState>,
+    pub context: Rc<SessionState>,
     /// The prepared statement's own text, unquoted: decides where EXECUTE may run.
-    pub(crate) body: Box<[u8]>,
+    pub body: Box<[u8]>,
     /// A server has refused to prepare it again, or its database is gone: connections are without it until it is named.
-    pub(crate) is_refused: bool,
+    pub is_refused: bool,
 }
 
 impl Private {
-    pub(crate) fn is_empty(&self) -> bool {
+    /// There is nothing to make again.
+    pub fn is_empty(&self) -> bool {
         self.variables.is_empty() && self.statements.is_empty()
     }
 
     /// Keeps a user variable's value. Servers take some names for one that are not the same bytes (`ä`, `Ä`
     /// and `a`): what was set last comes last.
-    pub(crate) fn set(&mut self, name: &[u8], value: Box<[u8]>) {
+    pub fn set(&mut self, name: &[u8], value: Box<[u8]>) {
         self.version += 1;
         let same = |(other, _): &Variable| **other == *name;
         match self.variables.iter().position(same) {
@@ -57,18 +60,18 @@ impl Private {
     }
 
     /// A user variable's value, where it is a plain number.
-    pub(crate) fn number(&self, name: &[u8]) -> Option<u64> {
+    pub fn number(&self, name: &[u8]) -> Option<u64> {
         let (_, value) = self.variables.iter().find(|(other, _)| **other == *name)?;
         std::str::from_utf8(value).ok()?.parse().ok()
     }
 
     /// Whether the names mean the same in every character set.
-    pub(crate) fn only_ascii(&self) -> bool {
+    pub fn only_ascii(&self) -> bool {
         self.variables.iter().all(|(name, _)| name.is_ascii())
     }
 
     /// The body of a SQL-level prepared statement.
-    pub(crate) fn statement(&self, name: &[u8]) -> Option<&Named> {
+    pub fn statement(&self, name: &[u8]) -> Option<&Named> {
         self.statements
             .iter()
             .find(|named| named.name.eq_ignore_ascii_case(name))
@@ -76,7 +79,7 @@ impl Private {
 
     /// Notes whether a connection could prepare the statement again. True where that is new; connections that were
     /// left without it are not of this version any more.
-    pub(crate) fn note_refused(&mut self, name: &[u8], is_refused: bool) -> bool {
+    pub fn note_refused(&mut self, name: &[u8], is_refused: bool) -> bool {
         let mut statements = self.statements.iter_mut();
         let same = |named: &&mut Named| named.name.eq_ignore_ascii_case(name);
         let Some(named) = statements.find(same) else {
@@ -90,17 +93,19 @@ impl Private {
     }
 
     /// Whether connections are without this statement.
-    pub(crate) fn lacks(&self, name: &[u8]) -> bool {
+    pub fn lacks(&self, name: &[u8]) -> bool {
         self.statement(name).is_some_and(|named| named.is_refused)
     }
 
-    pub(crate) fn prepare(&mut self, named: Named) {
+    /// Keeps a statement, in the place of one of the same name.
+    pub fn prepare(&mut self, named: Named) {
         self.deallocate(&named.name.clone());
         self.statements.push(named);
         self.version += 1;
     }
 
-    pub(crate) fn deallocate(&mut self, name: &[u8]) {
+    /// Forgets a statement.
+    pub fn deallocate(&mut self, name: &[u8]) {
         let before = self.statements.len();
         self.statements
             .retain(|named| !named.name.eq_ignore_ascii_case(name));
@@ -116,7 +121,7 @@ impl Private {
     }
 
     /// `SET @a=…, @b=…`, or nothing.
-    pub(crate) fn assignment(&self) -> Option<Vec<u8>> {
+    pub fn assignment(&self) -> Option<Vec<u8>> {
         if self.variables.is_empty() {
             return None;
         }
@@ -134,7 +139,7 @@ impl Private {
 }
 
 /// Appends `@name`, quoted.
-pub(crate) fn write_variable(out: &mut Vec<u8>, name: &[u8]) {
+pub fn write_variable(out: &mut Vec<u8>, name: &[u8]) {
     out.extend_from_slice(b"@`");
     for byte in name {
         if *byte == b'`' {
@@ -146,7 +151,7 @@ pub(crate) fn write_variable(out: &mut Vec<u8>, name: &[u8]) {
 }
 
 /// A variable's name as the server compares it: without quotes, in lower case.
-pub(crate) fn variable_name(written: &[u8]) -> Box<[u8]> {
+pub fn variable_name(written: &[u8]) -> Box<[u8]> {
     let bare = match written {
         [quote @ (b'`' | b'\'' | b'"'), inner @ .., last] if quote == last => {
             let mut name = Vec::with_capacity(inner.len());
@@ -167,7 +172,7 @@ pub(crate) fn variable_name(written: &[u8]) -> Box<[u8]> {
 }
 
 /// A value read back from the server as SQL text that gives the variable the same type again.
-pub(crate) fn literal(column: &ColumnDef, value: Option<&[u8]>) -> Box<[u8]> {
+pub fn literal(column: &ColumnDef, value: Option<&[u8]>) -> Box<[u8]> {
     let Some(value) = value else {
         // A NULL has a type as well.
         let null: &[u8] = match column.kind {
@@ -209,13 +214,13 @@ fn is_unsigned(column: &ColumnDef) -> bool {
 }
 
 /// NULL as a string has a character set, too.
-pub(crate) fn null_string(charset: &str, collation: &str) -> Box<[u8]> {
+pub fn null_string(charset: &str, collation: &str) -> Box<[u8]> {
     let text = format!("CAST(NULL AS CHAR CHARACTER SET {charset}) COLLATE {collation}");
     text.into_bytes().into()
 }
 
 /// A geometry of MariaDB's: its SRID, then WKB. Of which kind the variable was (a point, say) no value tells.
-pub(crate) fn geometry(value: &[u8]) -> Option<Box<[u8]>> {
+pub fn geometry(value: &[u8]) -> Option<Box<[u8]>> {
     let (srid, wkb) = value.split_first_chunk::<4>()?;
     let mut text = b"ST_GeomFromWKB(".to_vec();
     write_hex(&mut text, "_binary", wkb);
@@ -224,7 +229,7 @@ pub(crate) fn geometry(value: &[u8]) -> Option<Box<[u8]>> {
 }
 
 /// A string value read back as hexadecimal, with its character set and collation.
-pub(crate) fn string_literal(charset: &str, collation: &str, hex_of: &[u8]) -> Box<[u8]> {
+pub fn string_literal(charset: &str, collation: &str, hex_of: &[u8]) -> Box<[u8]> {
     let mut text = Vec::new();
     write_hex(&mut text, &format!("_{charset}"), hex_of);
     if charset != "binary" {

@@ -2,28 +2,29 @@
 
 use std::rc::Rc;
 
-use crate::failover::journal::Journal;
-use crate::failover::replay::Replay;
+use crate::journal::Journal;
+use crate::replay::Replay;
 
 /// A session's transaction, and what SET TRANSACTION said of the next.
 #[derive(Default)]
-pub(crate) struct TransactionImage {
-    pub(crate) state: Transaction,
+pub struct TransactionImage {
+    /// As far as no server knows of it.
+    pub state: Transaction,
     /// What the open transaction has done so far.
-    pub(crate) journal: Option<Box<Journal>>,
+    pub journal: Option<Box<Journal>>,
     /// The open transaction has lost its server: it is to be run again before anything else is.
-    pub(crate) replay: Option<Box<Replay>>,
+    pub replay: Option<Box<Replay>>,
     /// SET TRANSACTION statements for the next transaction.
-    pub(crate) next: Vec<Box<[u8]>>,
+    pub next: Vec<Box<[u8]>>,
     /// Such a statement has run on the leased connection and is not used up.
-    pub(crate) next_waits: bool,
+    pub next_waits: bool,
     /// Whether they say READ ONLY or READ WRITE.
-    pub(crate) next_read_only: Option<bool>,
+    pub next_read_only: Option<bool>,
 }
 
 /// The transaction a session is in, as far as no server knows of it.
 #[derive(Debug, Default)]
-pub(crate) enum Transaction {
+pub enum Transaction {
     /// None, or one that the leased connection is in.
     #[default]
     None,
@@ -38,7 +39,7 @@ pub(crate) enum Transaction {
 
 impl TransactionImage {
     /// There is none, and none is prepared.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.state = Transaction::None;
         (self.journal, self.replay) = (None, None);
         self.forget_next();
@@ -51,7 +52,7 @@ impl TransactionImage {
     }
 
     /// BEGIN was answered, and no server knows of it yet.
-    pub(crate) fn is_deferred(&self) -> bool {
+    pub fn is_deferred(&self) -> bool {
         !matches!(self.state, Transaction::None)
     }
 }

@@ -3,7 +3,7 @@
 
 /// A sum that grows with each piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sum {
+pub struct Sum {
     state: u64,
     /// The last bytes, fewer than a word, from the lowest.
     rest: u64,
@@ -26,7 +26,7 @@ impl Default for Sum {
 
 impl Sum {
     /// Adds the next bytes.
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
+    pub fn add(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         if self.bits == 0 {
             for word in words {
@@ -50,13 +50,13 @@ impl Sum {
     }
 
     /// Adds a number, apart from all bytes.
-    pub(super) fn add_number(&mut self, number: u64) {
+    pub fn add_number(&mut self, number: u64) {
         self.add(&[1]);
         self.add(&number.to_le_bytes());
     }
 
     /// The sum of all.
-    pub(crate) fn value(&self) -> u64 {
+    pub fn value(&self) -> u64 {
         mix(mix(self.state, self.rest), u64::from(self.bits) + 1)
     }
 }

@@ -3,7 +3,7 @@
 
 use millrace_sql::{Family, Flags, Kind, Show, Statement, TableUse};
 
-use crate::statement::outcome::Outcome;
+use crate::outcome::Outcome;
 
 /// FOUND_ROWS() after a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) enum Found {
 }
 
 /// FOUND_ROWS() before a session's first result (observed).
-pub(crate) fn first_found_rows(family: Family) -> u64 {
+pub fn first_found_rows(family: Family) -> u64 {
     match family {
         Family::MySql => 0,
         Family::MariaDb => 1,

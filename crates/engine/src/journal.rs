@@ -5,17 +5,18 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use millrace_backend::state::SessionState;
-use millrace_metrics::ReplayFailure;
+use millrace_protocol::ServerError;
 use millrace_protocol::response::Expect;
 use millrace_sql::{Flags, Kind, Statement, Traits};
 
 use crate::options::FailoverOptions;
-use crate::statement::outcome::Outcome;
+use crate::outcome::Outcome;
+use crate::request::{Main, Request};
+use crate::state::SessionState;
 
 /// Why a transaction cannot be run again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unreplayable {
+pub enum Unreplayable {
     /// More statements or bytes than failover.max_replay_statements and max_replay_bytes allow.
     TooLarge,
     /// Others had taken all of failover.max_replay_total_bytes.
@@ -36,7 +37,7 @@ pub(crate) enum Unreplayable {
 
 impl Unreplayable {
     /// For people.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Unreplayable::TooLarge => {
                 "it is longer than failover.max_replay_statements or max_replay_bytes allow"
@@ -52,71 +53,60 @@ impl Unreplayable {
     }
 }
 
-impl Unreplayable {
-    /// For the metrics.
-    pub(crate) fn label(self) -> ReplayFailure {
-        match self {
-            Unreplayable::TooLarge | Unreplayable::NoRoom => ReplayFailure::TooLarge,
-            Unreplayable::TooOld => ReplayFailure::TooOld,
-            Unreplayable::Begin | Unreplayable::Statement | Unreplayable::NonTransactional => {
-                ReplayFailure::NotReplayable
-            }
-            Unreplayable::Differs => ReplayFailure::Differs,
-            Unreplayable::NoServer => ReplayFailure::NoServer,
-        }
-    }
-}
-
 /// A prepared statement as it was when it was executed.
 #[derive(Debug, Clone)]
-pub(crate) struct Executed {
+pub struct Executed {
     /// The client's number.
-    pub(crate) id: u32,
-    pub(crate) text: Rc<[u8]>,
+    pub id: u32,
+    /// As the client sent it.
+    pub text: Rc<[u8]>,
     /// What was set when it was prepared.
-    pub(crate) context: Rc<SessionState>,
+    pub context: Rc<SessionState>,
 }
 
 /// One statement.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// Where its packets end in the journal's bytes; they begin where the one before ends.
     end: usize,
-    pub(crate) expect: Expect,
+    /// What kind of answer it has.
+    pub expect: Expect,
     /// For executions, whose packets have a statement's number to be replaced.
-    pub(crate) executed: Option<Executed>,
+    pub executed: Option<Executed>,
     /// What was set on the session before it.
-    pub(crate) state: Rc<SessionState>,
-    pub(crate) answer: Answered,
-    pub(crate) about: StatementContext,
+    pub state: Rc<SessionState>,
+    /// What it was answered.
+    pub answer: Answered,
+    /// What it had from those before it.
+    pub about: StatementContext,
 }
 
 /// What a statement had from those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct StatementContext {
+pub struct StatementContext {
     /// LAST_INSERT_ID() before it, where that is known and the statement may look at it.
-    pub(crate) last_insert_id: Option<u64>,
+    pub last_insert_id: Option<u64>,
     /// LAST_INSERT_ID() may be part of what it does.
-    pub(super) uses_insert_id: bool,
+    pub uses_insert_id: bool,
     /// It asks about the statement before it: nothing may come between the two.
-    pub(crate) last: bool,
+    pub last: bool,
 }
 
 /// What a statement was answered, as far as it must come out the same. Left out are positions, what
 /// else session tracking says, status flags, and the texts of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Answered {
+pub struct Answered {
     /// Definitions and rows, how many of them, affected rows and warnings.
-    pub(crate) sum: u64,
+    pub sum: u64,
     /// The first number that an INSERT generated, or was given.
-    pub(crate) insert_id: u64,
+    pub insert_id: u64,
     /// The error's number; 0: none.
-    pub(crate) error: u16,
+    pub error: u16,
 }
 
 impl Answered {
     /// What the outcome of a relay with sums says.
-    pub(crate) fn of(outcome: &Outcome) -> Self {
+    pub fn of(outcome: &Outcome) -> Self {
         let mut sum = outcome.sum;
         sum.add_number(outcome.rows);
         sum.add_number(u64::from(outcome.result_sets));
@@ -130,7 +120,7 @@ impl Answered {
     }
 
     /// Whether nothing differs but the number that an INSERT generated.
-    pub(super) fn differs_in_number_only(self, other: Answered) -> bool {
+    pub fn differs_in_number_only(self, other: Answered) -> bool {
         self.insert_id != 0
             && other.insert_id != 0
             && self.insert_id != other.insert_id
@@ -140,23 +130,24 @@ impl Answered {
 
 /// How a transaction began.
 #[derive(Debug, Clone)]
-pub(crate) struct TransactionStart {
+pub struct TransactionStart {
     /// The client's statement; none where autocommit is off, or it is the first entry.
-    pub(crate) text: Option<Rc<[u8]>>,
-    pub(crate) read_only: bool,
+    pub text: Option<Rc<[u8]>>,
+    /// READ ONLY.
+    pub read_only: bool,
     /// On the primary: it cannot go on anywhere else.
-    pub(crate) on_primary: bool,
+    pub on_primary: bool,
     /// SET TRANSACTION statements ahead of it.
-    pub(crate) one_shot: Vec<Box<[u8]>>,
+    pub one_shot: Vec<Box<[u8]>>,
     /// What was set on the session.
-    pub(crate) state: Rc<SessionState>,
+    pub state: Rc<SessionState>,
     /// LAST_INSERT_ID(), where it was known.
-    pub(crate) last_insert_id: Option<u64>,
+    pub last_insert_id: Option<u64>,
     /// Otherwise what the last OK packet with a number said: an explicit value is reported as well,
     /// and does not count.
-    pub(super) insert_id_seen: u64,
+    pub insert_id_seen: u64,
     /// The version of the session's user variables.
-    pub(super) private_version: u64,
+    pub private_version: u64,
 }
 
 /// The bytes that a journal keeps room for between two transactions.
@@ -164,23 +155,20 @@ const REST_MAX: usize = 16 * 1024;
 
 /// An open transaction's statements.
 #[derive(Debug)]
-pub(crate) struct Journal {
-    pub(crate) begun: TransactionStart,
-    pub(crate) since: Instant,
+pub struct Journal {
+    begun: TransactionStart,
+    since: Instant,
     bytes: Vec<u8>,
-    pub(super) entries: Vec<Entry>,
+    entries: Vec<Entry>,
     spoilt: Option<Unreplayable>,
-    /// It may have written something.
-    pub(crate) wrote: bool,
-    /// An error may have ended it.
-    pub(super) uncertain: bool,
-    /// A statement that failed may have committed what was before it.
-    pub(crate) committed: bool,
+    wrote: bool,
+    uncertain: bool,
+    committed: bool,
     room: Room,
 }
 
 /// What the journals of a worker keep together, in bytes.
-pub(crate) type Kept = Rc<Cell<usize>>;
+pub type Kept = Rc<Cell<usize>>;
 
 /// A journal's part of that, until it is dropped.
 #[derive(Debug, Default)]
@@ -204,7 +192,7 @@ impl Drop for Room {
 
 impl Journal {
     /// Of a transaction that begins now; `kept` is what its worker's journals keep.
-    pub(crate) fn new(begun: TransactionStart, now: Instant, kept: Kept) -> Self {
+    pub fn new(begun: TransactionStart, now: Instant, kept: Kept) -> Self {
         Journal {
             begun,
             since: now,
@@ -222,7 +210,7 @@ impl Journal {
     }
 
     /// The same for another transaction, with the room that it has.
-    pub(crate) fn renew(&mut self, begun: TransactionStart, now: Instant) {
+    pub fn renew(&mut self, begun: TransactionStart, now: Instant) {
         let (mut bytes, mut entries) = (
             std::mem::take(&mut self.bytes),
             std::mem::take(&mut self.entries),
@@ -237,7 +225,7 @@ impl Journal {
     }
 
     /// Frees what is large or belongs to others.
-    pub(crate) fn rest(&mut self) {
+    pub fn rest(&mut self) {
         self.room.set(0);
         self.entries.clear();
         if self.bytes.capacity() > REST_MAX {
@@ -248,13 +236,83 @@ impl Journal {
         }
     }
 
+    /// How it began.
+    pub fn begun(&self) -> &TransactionStart {
+        &self.begun
+    }
+
+    /// When it began.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Its statements, in order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// It may have written something.
+    pub fn wrote(&self) -> bool {
+        self.wrote
+    }
+
+    /// An error may have ended it.
+    pub fn is_uncertain(&self) -> bool {
+        self.uncertain
+    }
+
+    /// A statement that failed may have committed what was before it.
+    pub fn may_be_committed(&self) -> bool {
+        self.committed
+    }
+
+    /// It began in one command with other statements, or in a procedure: what it did is not written down. `is_open`:
+    /// an answer said that it is; otherwise an error may have ended it.
+    pub fn begin_unseen(&mut self, is_open: bool) {
+        self.wrote = true;
+        (self.uncertain, self.committed) = (!is_open, !is_open);
+    }
+
+    /// A statement was answered, and the transaction goes on. `writes`: it may. `implicit`: without autocommit it may be
+    /// another transaction that is open now.
+    pub fn note_answer(
+        &mut self,
+        outcome: &Outcome,
+        request: &Request<'_>,
+        writes: bool,
+        implicit: bool,
+    ) {
+        self.wrote |= writes;
+        match &outcome.error {
+            Some(error) => {
+                // Most of what commits does so before it looks whether it can be done.
+                let commits = commits(request);
+                if commits || may_end_transaction(error) {
+                    self.uncertain = true;
+                    self.committed |= commits;
+                    self.spoil(Unreplayable::Statement);
+                }
+            }
+            None if !outcome.has_status => {}
+            None => {
+                self.uncertain = false;
+                self.committed &= implicit;
+                if matches!(request.runs().kind, Kind::Commit | Kind::Rollback) {
+                    // AND CHAIN: the next has begun.
+                    (self.wrote, self.committed) = (false, false);
+                    self.spoil(Unreplayable::Begin);
+                }
+            }
+        }
+    }
+
     /// Whether more is to be written down.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.spoilt.is_none()
     }
 
     /// It cannot be run again: what was kept for that goes.
-    pub(super) fn spoil(&mut self, why: Unreplayable) {
+    pub fn spoil(&mut self, why: Unreplayable) {
         self.spoilt.get_or_insert(why);
         self.bytes = Vec::new();
         self.entries = Vec::new();
@@ -263,7 +321,7 @@ impl Journal {
 
     /// Looks whether another statement with a command of `bytes` is to be written down, and gives up
     /// where it is not. `all_max`: the most that all journals of the worker keep.
-    pub(super) fn has_room(
+    pub fn has_room(
         &mut self,
         bytes: usize,
         now: Instant,
@@ -283,29 +341,29 @@ impl Journal {
     }
 
     /// Whether a COMMIT would do nothing.
-    pub(super) fn has_nothing_to_commit(&self) -> bool {
+    pub fn has_nothing_to_commit(&self) -> bool {
         !self.wrote && !self.uncertain && !self.committed
     }
 
     /// The last statement that something may be done ahead of: those after it only ask about it.
-    pub(super) fn last_change(&self) -> Option<usize> {
+    pub fn last_change(&self) -> Option<usize> {
         self.entries.iter().rposition(|entry| !entry.about.last)
     }
 
     /// Why it cannot be run again; none where it can.
-    pub(crate) fn spoilt(&self, now: Instant, options: &FailoverOptions) -> Option<Unreplayable> {
+    pub fn spoilt(&self, now: Instant, options: &FailoverOptions) -> Option<Unreplayable> {
         let age = now.saturating_duration_since(self.since);
         self.spoilt
             .or((age > options.max_replay_time).then_some(Unreplayable::TooOld))
     }
 
     /// Where the next entry's packets are to be written; [`Journal::add`] must follow.
-    pub(crate) fn room(&mut self) -> &mut Vec<u8> {
+    pub fn room(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
     /// Adds an entry whose packets have been written.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         expect: Expect,
         executed: Option<Executed>,
@@ -332,7 +390,7 @@ impl Journal {
     }
 
     /// The packets of an entry.
-    pub(crate) fn packets(&self, at: usize) -> &[u8] {
+    pub fn packets(&self, at: usize) -> &[u8] {
         let start = at
             .checked_sub(1)
             .map_or(0, |before| self.entries[before].end);
@@ -340,14 +398,14 @@ impl Journal {
     }
 
     /// Bytes kept.
-    pub(crate) fn len(&self) -> usize {
+    pub fn bytes_kept(&self) -> usize {
         self.bytes.len()
     }
 }
 
 /// Whether a statement of a transaction may be run again with it. What it does besides changing rows
 /// of tables, on its connection or outside of the server, may not.
-pub(crate) fn is_replayable(class: &Statement) -> bool {
+pub fn is_replayable(class: &Statement) -> bool {
     // A BEGIN commits what was open before it; that is no part of the transaction.
     let commits = match class.kind {
         Kind::Begin => Flags::empty(),
@@ -371,10 +429,20 @@ pub(crate) fn is_replayable(class: &Statement) -> bool {
     class.is(Traits::REPLAYABLE) && !class.flags.intersects(effects)
 }
 
+/// Whether the request may commit the transaction that is open.
+pub fn commits(request: &Request<'_>) -> bool {
+    let (class, text) = match (request.inner, &request.main) {
+        (Some((inner, body)), _) => (inner, Some(body)),
+        (None, Main::Packet(packet)) => (request.class, Some(*packet)),
+        (None, Main::Execute { .. }) => (request.class, None),
+    };
+    !request.prepares() && may_commit(class, text)
+}
+
 /// Whether a statement in a transaction may end it with a commit, so that nobody can tell what was
 /// done where its answer is lost. `text`: its own, or the command that has it; none where the command
 /// has not.
-pub(super) fn may_commit(class: &Statement, text: Option<&[u8]>) -> bool {
+fn may_commit(class: &Statement, text: Option<&[u8]>) -> bool {
     if class.flags.contains(Flags::IMPLICIT_COMMIT) {
         return true;
     }
@@ -411,7 +479,19 @@ pub(super) fn may_commit(class: &Statement, text: Option<&[u8]>) -> bool {
     }
 }
 
+/// Whether a transaction may be over after its statement failed so: deadlocks and other rollbacks, lock
+/// waits (`innodb_rollback_on_timeout`), a full lock table, a record that has changed since it was
+/// read (MariaDB's `innodb_snapshot_isolation`), commits that went wrong, connections that end.
+fn may_end_transaction(error: &ServerError) -> bool {
+    error.state.starts_with(b"40")
+        || matches!(
+            error.code,
+            1020 | 1053 | 1180 | 1205 | 1206 | 1927 | 3100 | 3101
+        )
+}
+
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::time::Duration;
 
@@ -474,7 +554,7 @@ mod tests {
         assert_eq!(journal.spoilt(late, &options), Some(Unreplayable::TooOld));
         add(&mut journal, b"", &options);
         assert_eq!(journal.spoilt(now, &options), Some(Unreplayable::TooLarge));
-        assert_eq!((journal.len(), journal.entries.len()), (0, 0));
+        assert_eq!((journal.bytes_kept(), journal.entries.len()), (0, 0));
         let mut journal = new(now);
         add(&mut journal, b"12345678901", &options);
         assert_eq!(journal.spoilt(now, &options), Some(Unreplayable::TooLarge));
@@ -576,5 +656,13 @@ mod tests {
                 assert_eq!(commit, commits, "{text} on {family:?}");
             }
         }
+    }
+
+    #[test]
+    fn errors_that_may_have_ended_the_transaction_are_known() {
+        let error = |code, state: &[u8; 5]| ServerError::new(code, state, "");
+        assert!(may_end_transaction(&error(1213, b"40001")));
+        assert!(may_end_transaction(&error(1205, b"HY000")));
+        assert!(!may_end_transaction(&error(1062, b"23000")));
     }
 }

@@ -2,45 +2,53 @@
 
 use std::rc::Rc;
 
-use millrace_backend::prepared::{ById, StatementUid};
-use millrace_backend::state::SessionState;
+use millrace_base::ById;
 use millrace_sql::Statement;
+
+use crate::state::SessionState;
+
+/// A statement's identity within a worker: text and everything it was prepared under.
+pub type StatementUid = u64;
 
 /// One prepared statement.
 #[derive(Debug)]
-pub(crate) struct ClientStatement {
+pub struct ClientStatement {
     /// Its identity on server connections.
-    pub(crate) uid: StatementUid,
+    pub uid: StatementUid,
     /// Whether clients that prepared the same share it. It is then another statement for other
     /// parameter types: MySQL derives a result's types from those of the first execution.
-    pub(crate) shared: bool,
+    pub shared: bool,
     /// Of a shared one: what all that were prepared alike are until they are executed. A connection that
     /// has that need not prepare it anew.
-    pub(crate) unused: Option<StatementUid>,
-    pub(crate) text: Rc<[u8]>,
-    pub(crate) class: Rc<Statement>,
+    pub unused: Option<StatementUid>,
+    /// As the client sent it.
+    pub text: Rc<[u8]>,
+    /// What the text is.
+    pub class: Rc<Statement>,
     /// What was set when it was prepared; decides what the text means.
-    pub(crate) context: Rc<SessionState>,
+    pub context: Rc<SessionState>,
     /// Parameter markers.
-    pub(crate) params: u16,
+    pub params: u16,
     /// The parameter types last sent, for executions that leave them out.
-    pub(crate) types: Box<[u8]>,
+    pub types: Box<[u8]>,
     /// Counts their changes.
-    pub(crate) types_changed: u32,
+    pub types_changed: u32,
     /// Long data for the next execution: parameter and bytes.
-    pub(crate) long_data: Vec<(u16, Vec<u8>)>,
+    pub long_data: Vec<(u16, Vec<u8>)>,
     /// Some of it was for a parameter that does not exist: the next execution fails.
-    pub(crate) bad_long_data: bool,
+    pub bad_long_data: bool,
     /// A cursor is open on the leased connection.
-    pub(crate) cursor: bool,
+    pub cursor: bool,
     /// What the cursor is open on had answers in place of its questions: the next execution asks anew.
-    pub(crate) answered: bool,
+    pub answered: bool,
 }
 
 /// What makes two clients' statements one: to be told apart by nothing that a server looks at.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct StatementKey {
-    pub(crate) text: Rc<[u8]>,
+pub struct StatementKey {
+    /// As the client sent it.
+    pub text: Rc<[u8]>,
+    /// What was set when it was prepared.
     pub(super) context: Rc<SessionState>,
     /// The parameters' types as sent; empty where there are none, or before the first execution.
     pub(super) types: Box<[u8]>,
@@ -48,15 +56,17 @@ pub(crate) struct StatementKey {
 
 /// What all statements of a key have in common.
 #[derive(Debug)]
-pub(crate) struct SharedStatement {
-    pub(crate) uid: StatementUid,
-    pub(crate) class: Rc<Statement>,
+pub struct SharedStatement {
+    /// Their identity on server connections.
+    pub uid: StatementUid,
+    /// What their text is.
+    pub class: Rc<Statement>,
 }
 
 impl ClientStatement {
     /// Tells parameter types of one identity apart; never 0. Those of a shared statement are part of its
     /// identity.
-    pub(crate) fn types_version(&self) -> u32 {
+    pub fn types_version(&self) -> u32 {
         if self.shared {
             u32::MAX
         } else {
@@ -65,7 +75,7 @@ impl ClientStatement {
     }
 
     /// Its key with the parameter types sent last.
-    pub(crate) fn key(&self) -> StatementKey {
+    pub fn key(&self) -> StatementKey {
         StatementKey {
             text: self.text.clone(),
             context: self.context.clone(),
@@ -75,17 +85,17 @@ impl ClientStatement {
 }
 
 /// A number that no client is given.
-pub(crate) const TEMPORARY: u32 = 0;
+pub const TEMPORARY: u32 = 0;
 
 /// A session's prepared statements.
 #[derive(Debug, Default)]
-pub(crate) struct Statements {
+pub struct Statements {
     held: ById<u32, Box<ClientStatement>>,
     last_id: u32,
     /// Whether all ones name the statement prepared last: MariaDB's way alone.
     names_last: bool,
     /// Bytes of long data kept.
-    pub(crate) long_data: usize,
+    pub long_data: usize,
 }
 
 impl Statements {
@@ -96,23 +106,29 @@ impl Statements {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    pub fn len(&self) -> usize {
         self.held.len()
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// Whether any has an open cursor.
-    pub(crate) fn has_cursor(&self) -> bool {
+    pub fn has_cursor(&self) -> bool {
         self.with_cursor().next().is_some()
     }
 
     /// The identities of those that have an open cursor: they live on the kept connection only.
-    pub(crate) fn with_cursor(&self) -> impl Iterator<Item = StatementUid> {
+    pub fn with_cursor(&self) -> impl Iterator<Item = StatementUid> {
         let open = self.held.values().filter(|statement| statement.cursor);
         open.map(|statement| statement.uid)
     }
 
     /// The number that the next statement will get.
-    pub(crate) fn next_id(&mut self) -> u32 {
+    pub fn next_id(&mut self) -> u32 {
         loop {
             self.last_id = self.last_id.wrapping_add(1);
             // 0 and the highest are no numbers: MariaDB's "last prepared" is the latter.
@@ -125,13 +141,14 @@ impl Statements {
         }
     }
 
-    pub(crate) fn add(&mut self, id: u32, statement: ClientStatement) {
+    /// Adds a statement under its number.
+    pub fn add(&mut self, id: u32, statement: ClientStatement) {
         self.held.insert(id, Box::new(statement));
     }
 
     /// Adds a copy of a statement under [`TEMPORARY`], for one execution of another text. It takes the
     /// long data with it.
-    pub(crate) fn add_temporary(
+    pub fn add_temporary(
         &mut self,
         id: u32,
         uid: StatementUid,
@@ -159,17 +176,19 @@ impl Statements {
         self.add(TEMPORARY, copy);
     }
 
-    pub(crate) fn get(&self, id: u32) -> Option<&ClientStatement> {
+    /// The statement with this number.
+    pub fn get(&self, id: u32) -> Option<&ClientStatement> {
         self.held.get(&self.real(id)).map(|held| &**held)
     }
 
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut ClientStatement> {
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut ClientStatement> {
         let id = self.real(id);
         self.held.get_mut(&id).map(|held| &mut **held)
     }
 
     /// MariaDB's clients may name the statement prepared last by all ones.
-    pub(crate) fn real(&self, id: u32) -> u32 {
+    pub fn real(&self, id: u32) -> u32 {
         if id == u32::MAX && self.names_last {
             self.last_id
         } else {
@@ -177,7 +196,8 @@ impl Statements {
         }
     }
 
-    pub(crate) fn remove(&mut self, id: u32) -> Option<Box<ClientStatement>> {
+    /// Takes out the statement with this number.
+    pub fn remove(&mut self, id: u32) -> Option<Box<ClientStatement>> {
         let removed = self.held.remove(&self.real(id));
         if let Some(statement) = &removed {
             let bytes: usize = statement.long_data.iter().map(|(_, data)| data.len()).sum();
@@ -187,7 +207,7 @@ impl Statements {
     }
 
     /// Forgets a statement's long data.
-    pub(crate) fn clear_long_data(&mut self, id: u32) {
+    pub fn clear_long_data(&mut self, id: u32) {
         let id = self.real(id);
         if let Some(statement) = self.held.get_mut(&id) {
             let bytes: usize = statement.long_data.iter().map(|(_, data)| data.len()).sum();

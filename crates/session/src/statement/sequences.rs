@@ -1,23 +1,11 @@
-//! MariaDB's sequences: LASTVAL() and PREVIOUS VALUE FOR say what their connection drew last. A column's DEFAULT draws
-//! without a word in the statement, so every write may have.
+//! Which connection may be asked LASTVAL(); which statements draw and ask stands in the image.
 
 use millrace_backend::pool::Lease;
-use millrace_sql::{Family, Flags, Statement, Traits};
+use millrace_engine::request::Request;
+use millrace_sql::{Family, Flags};
 
 use crate::error::ClientError;
 use crate::session::Session;
-use crate::statement::request::Request;
-
-/// Whether a statement asks for what its connection drew last.
-pub(crate) fn asks_drawn(request: &Request<'_>) -> bool {
-    let class = request.runs();
-    class.flags.contains(Flags::ASKS_DRAWN)
-}
-
-/// Whether a statement may draw from a sequence.
-pub(super) fn may_draw(class: &Statement) -> bool {
-    class.flags.contains(Flags::SEQUENCE) || class.is(Traits::MAY_DRAW)
-}
 
 impl Session {
     /// The session is about to draw or to ask, and will keep the connection; another has drawn there last.

@@ -2,13 +2,15 @@
 
 use std::rc::Rc;
 
+use millrace_protocol::command::COM_STMT_EXECUTE;
+use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
 use millrace_routing::rules::Directions;
 use millrace_sql::{Access, Kind, Show, Statement};
 
 /// What a command asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Task {
+pub enum Task {
     /// A statement's text (COM_QUERY).
     Query,
     /// A statement to prepare, and the number that the client will know it by (COM_STMT_PREPARE).
@@ -39,7 +41,7 @@ pub(crate) enum Task {
 
 impl Task {
     /// What the server answers.
-    pub(crate) fn expect(self) -> Expect {
+    pub fn expect(self) -> Expect {
         match self {
             Task::Query | Task::ProcessInfo => Expect::Query,
             Task::Prepare(_) => Expect::Prepare,
@@ -58,7 +60,7 @@ impl Task {
 
     /// The kind of the statement that says the same as a command without a text; where there is none,
     /// [`Kind::Command`].
-    pub(crate) fn kind(self) -> Kind {
+    pub fn kind(self) -> Kind {
         match self {
             Task::Query | Task::Execute => Kind::Unknown,
             Task::Prepare(_) | Task::Fetch | Task::CloseCursor => Kind::Command,
@@ -76,7 +78,7 @@ impl Task {
 }
 
 /// What is sent to the server.
-pub(crate) enum Main<'a> {
+pub enum Main<'a> {
     /// The client's packet as it is.
     Packet(&'a [u8]),
     /// A packet in which a prepared statement's number is to be replaced by the connection's.
@@ -92,7 +94,7 @@ pub(crate) enum Main<'a> {
 
 /// What an execution's packet says of the types of its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Types {
+pub enum Types {
     /// There is nothing to say, or it is not known.
     None,
     /// It brings them.
@@ -103,21 +105,24 @@ pub(crate) enum Types {
 }
 
 /// A command on its way to a server.
-pub(crate) struct Request<'a> {
-    pub(crate) task: Task,
-    pub(crate) main: Main<'a>,
-    pub(crate) class: &'a Statement,
+pub struct Request<'a> {
+    /// What it asks for.
+    pub task: Task,
+    /// What is sent.
+    pub main: Main<'a>,
+    /// What its text is.
+    pub class: &'a Statement,
     /// For EXECUTE: the prepared statement's own class and text.
-    pub(crate) inner: Option<(&'a Statement, &'a [u8])>,
+    pub inner: Option<(&'a Statement, &'a [u8])>,
     /// What rules and hints say about it.
-    pub(crate) directions: Option<Rc<Directions>>,
+    pub directions: Option<Rc<Directions>>,
     /// What it needs after stored routines and views were looked at.
-    pub(crate) access: Access,
+    pub access: Access,
 }
 
 impl<'a> Request<'a> {
     /// A command that is sent as it came. `class`: what its text is, or of [`Task::kind`].
-    pub(crate) fn packet(
+    pub fn packet(
         task: Task,
         packet: &'a [u8],
         class: &'a Statement,
@@ -134,7 +139,7 @@ impl<'a> Request<'a> {
     }
 
     /// A command about the client's prepared statement `id`.
-    pub(crate) fn prepared(
+    pub fn prepared(
         task: Task,
         (packet, id, types): (&'a [u8], u32, Types),
         class: &'a Statement,
@@ -147,17 +152,53 @@ impl<'a> Request<'a> {
     }
 
     /// The same under what rules and hints say.
-    pub(crate) fn directed(self, directions: Option<Rc<Directions>>) -> Request<'a> {
+    pub fn directed(self, directions: Option<Rc<Directions>>) -> Request<'a> {
         Request { directions, ..self }
     }
 
     /// It is only prepared: nothing is run.
-    pub(crate) fn prepares(&self) -> bool {
+    pub fn prepares(&self) -> bool {
         matches!(self.task, Task::Prepare(_))
     }
 
     /// What is run: of an EXECUTE, the statement that was prepared.
-    pub(crate) fn runs(&self) -> &'a Statement {
+    pub fn runs(&self) -> &'a Statement {
         self.inner.map_or(self.class, |(inner, _)| inner)
     }
+
+    /// Whether it is an execution that opens a cursor if it has rows: one that asks for that, of anything but a
+    /// routine, whose results are sent whole.
+    #[inline]
+    pub fn opens_cursor(&self) -> bool {
+        let Main::Execute { packet, .. } = self.main else {
+            return false;
+        };
+        asks_for_cursor(packet) && is_plain_execution(packet) && self.class.kind != Kind::Call
+    }
+
+    /// Whether what surrounds the statement lets a transaction run it again: MariaDB's bulk executions and those that
+    /// open a cursor are more than one statement and one answer.
+    #[inline]
+    pub fn is_replayable_outside(&self) -> bool {
+        match self.main {
+            Main::Packet(_) => self.inner.is_none(),
+            Main::Execute { packet, .. } => {
+                is_plain_execution(packet) && packet.len() > FLAGS_AT && !asks_for_cursor(packet)
+            }
+        }
+    }
+}
+
+/// Where an execution's flags stand in its packet: behind the statement's number.
+const FLAGS_AT: usize = packet::HEADER + 5;
+
+/// The lowest bits of the flags ask for a cursor.
+fn asks_for_cursor(packet: &[u8]) -> bool {
+    packet.get(FLAGS_AT).is_some_and(|flags| flags & 7 != 0)
+}
+
+/// Whether an execution's packet is COM_STMT_EXECUTE.
+#[inline]
+pub fn is_plain_execution(packet: &[u8]) -> bool {
+    packet.get(packet::HEADER) == Some(&COM_STMT_EXECUTE)
 }

@@ -1,29 +1,30 @@
 //! What an answered statement leaves for its session to ask about. Values in, values out: the same for a server's
 //! answer and for what Millrace answers by itself.
 
-use millrace_backend::books::{Books, StatementAt};
 use millrace_sql::{Family, Flags, Kind, Show, Statement, Target, Traits};
 
-use crate::answers::local::words;
+use crate::books::{Books, StatementAt};
 use crate::image::found_rows::{Found, found_rows};
 use crate::image::last::{IdBefore, LastStatement};
 use crate::image::sequences::may_draw;
-use crate::statement::outcome::Outcome;
-use crate::statement::request::{Request, Task};
+use crate::outcome::Outcome;
+use crate::request::{Request, Task};
+use crate::words::words;
 
 /// The statement that was answered.
 #[derive(Clone, Copy)]
-pub(crate) struct Ran<'a> {
-    pub(crate) family: Family,
-    pub(super) task: Task,
-    pub(super) class: &'a Statement,
+pub struct Ran<'a> {
+    family: Family,
+    task: Task,
+    class: &'a Statement,
     /// What counts rows: of an EXECUTE, the statement that it runs.
-    pub(super) counted: &'a Statement,
-    pub(super) text: &'a [u8],
+    counted: &'a Statement,
+    text: &'a [u8],
 }
 
 impl<'a> Ran<'a> {
-    pub(crate) fn of(family: Family, request: &Request<'a>, text: &'a [u8]) -> Ran<'a> {
+    /// The statement of `request`, whose text is `text`.
+    pub fn of(family: Family, request: &Request<'a>, text: &'a [u8]) -> Ran<'a> {
         Ran {
             family,
             task: request.task,
@@ -47,7 +48,7 @@ enum Before {
 
 impl LastStatement {
     /// Takes in a statement's answer. `books`: of the connection that it ran on.
-    pub(crate) fn fold(&mut self, books: &mut Books, outcome: &Outcome, ran: &Ran<'_>) {
+    pub fn fold(&mut self, books: &mut Books, outcome: &Outcome, ran: &Ran<'_>) {
         let held_draws = books.holds(self.uid, self.drew_at);
         if ran.task == Task::Ping && outcome.error.is_none() {
             // It asks nothing.
@@ -216,7 +217,7 @@ impl LastStatement {
     /// ask about its last statement stays as it was, but for the messages. They are now the ones of
     /// preparing; where there are none, MySQL's are gone, and MariaDB's where `class` reads a table
     /// (observed).
-    pub(crate) fn fold_prepared(
+    pub fn fold_prepared(
         &mut self,
         books: &mut Books,
         warnings: u16,
@@ -244,7 +245,7 @@ impl LastStatement {
 
     /// The statement that a statement about messages asks about. GET DIAGNOSTICS, which assigns
     /// variables, also tells the number of rows of one without messages.
-    pub(crate) fn diagnosed(&self, class: &Statement) -> Option<StatementAt> {
+    pub fn diagnosed(&self, class: &Statement) -> Option<StatementAt> {
         let also_rows = class.flags.contains(Flags::ASSIGNS_USER_VARS);
         self.messages
             .at
@@ -346,7 +347,7 @@ fn opens_unseen(text: &[u8]) -> bool {
 mod tests {
     use std::rc::Rc;
 
-    use millrace_backend::error::ServerError;
+    use millrace_protocol::ServerError;
     use millrace_sql::{LexMode, classify};
     use millrace_topology::ServerId;
 

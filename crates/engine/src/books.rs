@@ -14,6 +14,13 @@ pub type SessionUid = u64;
 /// Where a statement ran, and its number among its session's statements.
 pub type StatementAt = (ServerId, u64);
 
+/// Level, code and text, as SHOW WARNINGS tells them.
+pub type Message = [Box<[u8]>; 3];
+
+/// LAST_INSERT_ID() of a connection that nobody's was left on: no table generates it. InnoDB
+/// refuses with error 1467 (observed), and an explicit value leaves LAST_INSERT_ID() alone.
+pub const BLANK_ID: u64 = u64::MAX;
+
 /// What a connection remembers of its last statement, and another session must save before it uses the
 /// connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,7 +50,7 @@ pub struct SavedDiagnostics {
     /// FOUND_ROWS(), where it was read.
     pub found_rows: Option<u64>,
     /// The rows of SHOW WARNINGS: level, code, message.
-    pub warnings: Option<Vec<[Box<[u8]>; 3]>>,
+    pub warnings: Option<Vec<Message>>,
 }
 
 /// Where a session finds what was saved for it, and sees that something is being saved. What was

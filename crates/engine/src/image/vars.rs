@@ -4,36 +4,39 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use millrace_backend::state::SessionState;
+use millrace_protocol::ok::Change;
 use millrace_sql::{Charset, Family, LexMode};
 
 use crate::image::user_variables::Private;
+use crate::state::SessionState;
 
 /// A session's variables, and what is known of them.
-pub(crate) struct Vars {
+pub struct Vars {
     /// What a new session with the same handshake has.
-    pub(crate) base: Rc<SessionState>,
+    pub base: Rc<SessionState>,
     /// What the session has.
-    pub(crate) state: Rc<SessionState>,
+    pub state: Rc<SessionState>,
     /// What the state says that is asked for with every statement.
-    pub(crate) switches: Switches,
-    pub(crate) lex: LexMode,
-    pub(crate) tracks: Tracks,
+    pub switches: Switches,
+    /// How the server reads its statements.
+    pub lex: LexMode,
+    /// What the client asked session tracking for.
+    pub tracks: Tracks,
     /// Its user variables and SQL-level prepared statements.
-    pub(crate) private: Private,
+    pub private: Private,
     /// COM_RESET_CONNECTION has given results the server's own collation.
-    pub(crate) was_reset: bool,
+    pub was_reset: bool,
     /// Variables that the last statement set to something that the server did not report.
-    pub(crate) unreported: Vec<Box<str>>,
+    pub unreported: Vec<Box<str>>,
     /// User variables that stored code may have set in the statement under way.
-    pub(crate) left: Vec<Box<[u8]>>,
+    pub left: Vec<Box<[u8]>>,
     /// Stored code may have set session variables, and the server has not told which.
-    pub(crate) untold: bool,
+    pub untold: bool,
     /// The session has set `gtid_next` to a GTID: until its transaction ends, MySQL refuses to change what
     /// is tracked.
-    pub(crate) owns_gtid: bool,
+    pub owns_gtid: bool,
     /// Databases that others have dropped while the session was in them, or where it may do nothing any more.
-    pub(crate) gone_databases: Vec<Box<[u8]>>,
+    pub gone_databases: Vec<Box<[u8]>>,
 }
 
 impl Vars {
@@ -65,7 +68,7 @@ impl Vars {
 
     /// Takes over a state, and what follows from it. `sql_mode`: the server's, which counts where the session
     /// has not set its own; `ignore_space`: the handshake's flag.
-    pub(crate) fn set(
+    pub fn set(
         &mut self,
         state: Rc<SessionState>,
         sql_mode: impl Fn() -> Box<str>,
@@ -104,7 +107,7 @@ impl Vars {
     }
 
     /// Seconds for which a client may be idle, as far as the state says.
-    pub(crate) fn idle_max(&self) -> Option<u64> {
+    pub fn idle_max(&self) -> Option<u64> {
         let value = self.state.reported("wait_timeout")?;
         std::str::from_utf8(value).ok()?.parse().ok()
     }
@@ -112,7 +115,7 @@ impl Vars {
 
 /// What follows from the state that a worker's sessions took over last: those that log in begin with the same.
 #[derive(Debug, Default)]
-pub(crate) struct ReadLast(RefCell<Option<Read>>);
+pub struct ReadLast(RefCell<Option<Read>>);
 
 #[derive(Debug)]
 struct Read {
@@ -126,15 +129,19 @@ struct Read {
 /// What the client asked session tracking for. The servers are asked for what Millrace needs;
 /// the answers are cut down to this.
 #[derive(Debug, Clone)]
-pub(crate) struct Tracks {
-    pub(crate) schema: bool,
-    pub(crate) state_change: bool,
-    pub(crate) gtids: bool,
-    pub(crate) gtids_value: Box<[u8]>,
+pub struct Tracks {
+    /// Its default database (`session_track_schema`).
+    pub schema: bool,
+    /// That some state changed (`session_track_state_change`).
+    pub state_change: bool,
+    /// Its transactions' GTIDs (`session_track_gtids`).
+    pub gtids: bool,
+    /// The variable's value.
+    pub gtids_value: Box<[u8]>,
     /// Lower-case names; `*` for all.
-    pub(crate) variables: Box<str>,
+    pub variables: Box<str>,
     /// The client has set one of them.
-    pub(crate) changed: bool,
+    pub changed: bool,
 }
 
 impl Tracks {
@@ -160,8 +167,22 @@ impl Tracks {
         }
     }
 
+    /// Whether the client asked for this kind of news.
+    #[inline]
+    pub fn keeps(&self, change: &Change<'_>) -> bool {
+        match change {
+            Change::Schema(_) => self.schema,
+            Change::StateChanged(_) => self.state_change,
+            Change::Gtids(_) => self.gtids,
+            Change::SystemVariable { name, .. } => self.wants(name),
+            // Only sent where the client's own setting, which is restored, asks for it.
+            Change::TransactionCharacteristics(_) | Change::TransactionState(_) => true,
+            Change::Other(..) => false,
+        }
+    }
+
     /// Whether the client wants to hear of a variable.
-    pub(crate) fn wants(&self, name: &[u8]) -> bool {
+    pub fn wants(&self, name: &[u8]) -> bool {
         self.variables.split(',').any(|wanted| {
             let wanted = wanted.trim();
             wanted == "*" || wanted.as_bytes().eq_ignore_ascii_case(name)
@@ -169,7 +190,7 @@ impl Tracks {
     }
 
     /// The SET that gives a server connection the client's own settings.
-    pub(crate) fn statement(&self, family: Family) -> String {
+    pub fn statement(&self, family: Family) -> String {
         let on = |flag: bool| if flag { "ON" } else { "OFF" };
         let mut text = format!(
             "SET SESSION session_track_schema={},session_track_state_change={},\
@@ -188,13 +209,13 @@ impl Tracks {
 
 /// Variables that decide about every statement, read once when the state changes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Switches {
+pub struct Switches {
     /// Isolation is SERIALIZABLE: reads lock.
-    pub(crate) serializable: bool,
+    pub serializable: bool,
     /// `sql_auto_is_null` is set, to whatever.
-    pub(crate) names_last_row: bool,
+    pub names_last_row: bool,
     /// It is on: `id IS NULL` finds the row last inserted.
-    pub(crate) finds_last_row: bool,
+    pub finds_last_row: bool,
     /// Every statement opens a transaction. MySQL's flag does not say so where the global variable is
     /// off (observed on 9.7).
     pub(super) autocommit_off: bool,

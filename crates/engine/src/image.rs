@@ -1,59 +1,59 @@
 //! What a client has in its session, as plain data: no socket, no connection, no clock. Each group owns its
 //! fields, what they are at the login, and what COM_RESET_CONNECTION and COM_CHANGE_USER leave of them.
 
-pub(crate) mod fold;
-pub(crate) mod found_rows;
-pub(crate) mod last;
-pub(crate) mod measuring;
-pub(crate) mod pinned;
-pub(crate) mod pins;
-pub(crate) mod prepared;
-pub(crate) mod reads;
-pub(crate) mod sequences;
-pub(crate) mod transaction;
-pub(crate) mod user_variables;
-pub(crate) mod vars;
+pub mod fold;
+pub mod found_rows;
+pub mod last;
+pub mod measuring;
+pub mod pinned;
+pub mod prepared;
+pub mod reads;
+pub mod sequences;
+pub mod transaction;
+pub mod user_variables;
+pub mod vars;
 
 use std::rc::Rc;
 
-use millrace_backend::books::{DiagnosticsStore, SessionUid};
-use millrace_backend::state::SessionState;
 use millrace_protocol::Status;
 use millrace_routing::Consistency;
 use millrace_sql::Family;
 
+use crate::books::{DiagnosticsStore, SessionUid};
 use crate::image::last::LastStatement;
 use crate::image::pinned::Pinned;
 use crate::image::prepared::Statements;
 use crate::image::reads::Reads;
 use crate::image::transaction::TransactionImage;
 use crate::image::vars::Vars;
+use crate::state::SessionState;
 
-pub(crate) use crate::image::fold::Ran;
+pub use crate::image::fold::Ran;
 
 /// A session, without what it runs on.
-pub(crate) struct SessionImage {
-    pub(crate) family: Family,
+pub struct SessionImage {
+    /// The servers'.
+    pub family: Family,
     /// What it has set.
-    pub(crate) vars: Vars,
+    pub vars: Vars,
     /// The transaction that it is in.
-    pub(crate) tx: TransactionImage,
+    pub tx: TransactionImage,
     /// What lives on the connection that it keeps.
-    pub(crate) held: Pinned,
+    pub held: Pinned,
     /// What it may ask about its last statement.
-    pub(crate) last: LastStatement,
+    pub last: LastStatement,
     /// What its reads must see.
-    pub(crate) reads: Reads,
+    pub reads: Reads,
     /// What it has prepared in the binary protocol.
-    pub(crate) statements: Statements,
+    pub statements: Statements,
     /// Status flags of the last answer.
-    pub(crate) status: Status,
+    pub status: Status,
 }
 
 impl SessionImage {
     /// A session that logs in. `uid`, `store`: see [`LastStatement`]. `version`: the servers', as a number. `tracked`: the
     /// variables that they track by default, empty where that is not known. `level`: the listener's.
-    pub(crate) fn new(
+    pub fn new(
         (uid, store): (SessionUid, Rc<DiagnosticsStore>),
         (family, version): (Family, u32),
         tracked: &str,
@@ -74,7 +74,7 @@ impl SessionImage {
 
     /// Ends all that COM_RESET_CONNECTION and COM_CHANGE_USER end; what the session is to have instead is set
     /// by a new login's state.
-    pub(crate) fn reset(&mut self, tracked: &str) {
+    pub fn reset(&mut self, tracked: &str) {
         self.statements.clear();
         self.vars.reset(self.family, tracked);
         self.tx.reset();
@@ -84,19 +84,19 @@ impl SessionImage {
     }
 
     /// The status flags before the first statement.
-    pub(crate) fn first_status(&self) -> Status {
+    pub fn first_status(&self) -> Status {
         first_status(self.family, &self.vars.state)
     }
 
     /// A variable is in force with a value that makes every statement open a transaction.
-    pub(crate) fn autocommit_off(&self) -> bool {
+    pub fn autocommit_off(&self) -> bool {
         self.vars.switches.autocommit_off || !self.status.contains(Status::AUTOCOMMIT)
     }
 }
 
 /// The status flags of a session that begins with this state. MySQL's are the same whatever the global
 /// `autocommit` is (observed on 9.7).
-pub(crate) fn first_status(family: Family, state: &SessionState) -> Status {
+pub fn first_status(family: Family, state: &SessionState) -> Status {
     match family == Family::MariaDb && state.is_off("autocommit") {
         true => Status::empty(),
         false => Status::AUTOCOMMIT,

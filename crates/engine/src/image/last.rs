@@ -3,81 +3,82 @@
 
 use std::rc::Rc;
 
-use millrace_backend::books::{DiagnosticsStore, SessionUid, StatementAt};
-use millrace_backend::conn::BLANK_ID;
-use millrace_sql::Family;
+use millrace_sql::{Family, Flags, Kind, Statement};
 use millrace_topology::ServerId;
 
-use crate::answers::messages::Message;
+use crate::books::{BLANK_ID, DiagnosticsStore, Message, SessionUid, StatementAt};
 use crate::image::found_rows::first_found_rows;
 
 /// What a session may ask about its last statements.
 #[derive(Debug)]
-pub(crate) struct LastStatement {
+pub struct LastStatement {
     /// The session, as connections know it.
     pub(super) uid: SessionUid,
     /// What other sessions saved of its statements, before they used its connections.
     pub(super) store: Rc<DiagnosticsStore>,
     /// Counts the session's statements.
-    pub(crate) seq: u64,
+    pub seq: u64,
     /// The server of the last statement; none where Millrace answered by itself.
-    pub(crate) server: Option<ServerId>,
+    pub server: Option<ServerId>,
     /// ROW_COUNT() after it.
-    pub(crate) row_count: i64,
-    pub(crate) insert_id: InsertId,
-    pub(crate) found_rows: FoundRows,
-    pub(crate) messages: Messages,
+    pub row_count: i64,
+    /// LAST_INSERT_ID().
+    pub insert_id: InsertId,
+    /// FOUND_ROWS().
+    pub found_rows: FoundRows,
+    /// Warnings and errors.
+    pub messages: Messages,
     /// The statement that may have drawn from a sequence last.
-    pub(super) drew_at: Option<StatementAt>,
+    pub drew_at: Option<StatementAt>,
 }
 
 /// LAST_INSERT_ID().
 #[derive(Debug)]
-pub(crate) struct InsertId {
+pub struct InsertId {
     /// The connection that holds it: its server, and the last statement that the session ran on it.
-    pub(crate) at: Option<StatementAt>,
+    pub at: Option<StatementAt>,
     /// What that statement's OK said; LAST_INSERT_ID() is this or what it was before, because an
     /// explicit value for the column is reported and does not count.
-    pub(crate) seen: u64,
+    pub seen: u64,
     /// What the connection had before that statement.
-    pub(crate) before: IdBefore,
+    pub before: IdBefore,
     /// Its value, where no connection holds it.
-    pub(crate) value: u64,
+    pub value: u64,
 }
 
 /// FOUND_ROWS().
 #[derive(Debug)]
-pub(crate) struct FoundRows {
+pub struct FoundRows {
     /// The number, where it is known.
-    pub(crate) count: u64,
+    pub count: u64,
     /// It is; otherwise (after SQL_CALC_FOUND_ROWS) only the connection below has it.
-    pub(crate) known: bool,
+    pub known: bool,
     /// The connection that has it: only statements with rows change it.
-    pub(crate) at: Option<StatementAt>,
+    pub at: Option<StatementAt>,
 }
 
 /// Warnings and errors.
 #[derive(Debug, Default)]
-pub(crate) struct Messages {
+pub struct Messages {
     /// Where they can be asked for: the server, and the statement that has them.
-    pub(crate) at: Option<StatementAt>,
+    pub at: Option<StatementAt>,
     /// How many there were then, shown or not.
-    pub(crate) count: u64,
+    pub count: u64,
     /// The last error's code and SQLSTATE, which a saved message does not tell.
-    pub(crate) last_error: Option<(u16, [u8; 5])>,
+    pub last_error: Option<(u16, [u8; 5])>,
     /// How many the next OK counts that leaves them, where not all that there are.
-    pub(crate) ok_count: Option<u16>,
+    pub ok_count: Option<u16>,
     /// Those that the error about to be told is added to.
-    pub(crate) kept: Vec<Message>,
+    pub kept: Vec<Message>,
     /// The command under way adds to them instead of clearing them.
-    pub(crate) keeps: bool,
+    pub keeps: bool,
     /// How many the OK under way is to count, where its server does not know.
-    pub(crate) ok_warnings: Option<u16>,
+    pub ok_warnings: Option<u16>,
 }
 
 /// What a connection's LAST_INSERT_ID() was before the statement that may have changed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum IdBefore {
+pub enum IdBefore {
     /// The session's own, or the statement set it for certain: what is there now is the session's.
     Own,
     /// A number that no table generates: where it is still there, the session's is what it was.
@@ -86,9 +87,18 @@ pub(crate) enum IdBefore {
     Unknown,
 }
 
+/// The statement asks about the one before it. A view asks each time it is used, and must be stored as it was
+/// written.
+#[inline]
+pub fn is_about_last(class: &Statement) -> bool {
+    let counts = Flags::USES_ROW_COUNT | Flags::USES_FOUND_ROWS | Flags::USES_WARNING_COUNT;
+    let asks = class.flags.intersects(counts) && !class.flags.contains(Flags::STORED_CODE);
+    class.kind == Kind::Diagnostics || asks
+}
+
 impl IdBefore {
     /// What a connection says where nothing of the session's is to be told from it.
-    pub(crate) fn blank(held: Option<u64>) -> IdBefore {
+    pub fn blank(held: Option<u64>) -> IdBefore {
         match held {
             Some(id @ (0 | BLANK_ID)) => IdBefore::Blank(id),
             _ => IdBefore::Unknown,
@@ -137,13 +147,13 @@ impl LastStatement {
     }
 
     /// The last statement, where it ran on a server.
-    pub(crate) fn last_at(&self) -> Option<StatementAt> {
+    pub fn last_at(&self) -> Option<StatementAt> {
         self.server.map(|server| (server, self.seq))
     }
 
     /// What another session saved of this one's last statements, taken over as far as it still
     /// counts.
-    pub(crate) fn collect_saved(&mut self) {
+    pub fn collect_saved(&mut self) {
         let saved = |at: Option<StatementAt>| at.and_then(|(_, seq)| self.store.find(seq));
         let id = saved(self.insert_id.at).and_then(|saved| saved.last_insert_id);
         let rows = saved(self.found_rows.at).and_then(|saved| saved.found_rows);
@@ -156,7 +166,7 @@ impl LastStatement {
     }
 
     /// @@warning_count and @@error_count, where another session saved the messages.
-    pub(crate) fn saved_message_counts(&self) -> Option<(u64, u64)> {
+    pub fn saved_message_counts(&self) -> Option<(u64, u64)> {
         let warnings = self.saved_warnings()?;
         let errors = warnings.iter().filter(|[level, ..]| **level == *b"Error");
         let shown = warnings.len() as u64;
@@ -164,13 +174,13 @@ impl LastStatement {
     }
 
     /// The warnings that can be asked for, where another session saved them.
-    pub(crate) fn saved_warnings(&self) -> Option<Vec<Message>> {
+    pub fn saved_warnings(&self) -> Option<Vec<Message>> {
         let (_, seq) = self.messages.at?;
         self.store.find(seq)?.warnings.clone()
     }
 
     /// Messages can be asked for, and no connection needs to be asked.
-    pub(crate) fn has_saved_messages(&self) -> bool {
+    pub fn has_saved_messages(&self) -> bool {
         self.messages
             .at
             .and_then(|(_, seq)| self.store.find(seq))
@@ -178,12 +188,12 @@ impl LastStatement {
     }
 
     /// A command that Millrace has answered by itself: ROW_COUNT() is this, and no server is asked about it.
-    pub(crate) fn answered_here(&mut self, row_count: i64) {
+    pub fn answered_here(&mut self, row_count: i64) {
         (self.row_count, self.server) = (row_count, None);
     }
 
     /// What was on the connection of one statement is now found under another.
-    pub(crate) fn moved(&mut self, from: StatementAt, to: StatementAt) {
+    pub fn moved(&mut self, from: StatementAt, to: StatementAt) {
         let held = [
             &mut self.insert_id.at,
             &mut self.found_rows.at,
@@ -199,14 +209,14 @@ impl LastStatement {
 
 impl FoundRows {
     /// It is this number, which no connection needs to be asked for.
-    pub(crate) fn set(&mut self, count: u64) {
+    pub fn set(&mut self, count: u64) {
         (self.count, self.known, self.at) = (count, true, None);
     }
 }
 
 impl InsertId {
     /// It was read from the connection that holds it.
-    pub(crate) fn settle(&mut self, read: u64) {
+    pub fn settle(&mut self, read: u64) {
         let changed = match self.before {
             IdBefore::Own => true,
             IdBefore::Blank(blank) => read != blank,

@@ -6,32 +6,44 @@ use millrace_routing::Consistency;
 use millrace_sql::Family;
 use millrace_topology::{GtidSet, ServerId};
 
-use crate::statement::consistency::LastRead;
+/// Where a session has read last, as long as nobody knows how far the server was then.
+#[derive(Debug, Clone, Copy)]
+pub struct LastRead {
+    /// The server.
+    pub server: ServerId,
+    /// See `Positions::mark` in the crate backend.
+    pub mark: u64,
+    /// Of the server, as far as it is known.
+    pub incarnation: u32,
+    /// Reads there one after the other.
+    pub reads: u32,
+}
 
 /// The level, the position, and what was read where.
-pub(crate) struct Reads {
-    /// What reads are guaranteed to see, and what the session began with.
-    pub(crate) level: Consistency,
-    pub(crate) level_given: Consistency,
+pub struct Reads {
+    /// What reads are guaranteed to see.
+    pub level: Consistency,
+    /// What the session began with.
+    pub level_given: Consistency,
     /// What a read must have seen.
-    pub(crate) position: GtidSet,
+    pub position: GtidSet,
     /// How much of what was written through this process is in it, by `Written`'s count.
-    pub(crate) written_seen: u64,
+    pub written_seen: u64,
     /// Something was written whose position will not be known.
-    pub(crate) unknown: bool,
+    pub unknown: bool,
     /// Something was written whose position was not told: it is asked for at the next chance.
-    pub(crate) stale: bool,
+    pub stale: bool,
     /// Where it has read last, until it is known how far that server was.
-    pub(crate) seen: Option<LastRead>,
+    pub seen: Option<LastRead>,
     /// How often it has asked how far that server is.
-    pub(crate) asked: u8,
+    pub asked: u8,
     /// In a cluster: the node that has all that the session has been shown, where that is the primary; else
     /// one that the primary may lack something of.
-    pub(crate) shown_by: Option<ServerId>,
+    pub shown_by: Option<ServerId>,
     /// The server of its last read.
-    pub(crate) home: Option<ServerId>,
+    pub home: Option<ServerId>,
     /// How far the primary was when the statement under way began, where that was asked.
-    pub(crate) primary_position: Option<Arc<GtidSet>>,
+    pub primary_position: Option<Arc<GtidSet>>,
 }
 
 impl Reads {
@@ -53,7 +65,7 @@ impl Reads {
     }
 
     /// A login: where it read before says nothing of what comes.
-    pub(crate) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         (self.seen, self.home, self.shown_by) = (None, None, None);
     }
 }

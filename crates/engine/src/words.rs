@@ -1,0 +1,8 @@
+//! A statement's text, made easy to compare.
+
+/// The statement in lower case, with single blanks and without a `;` at the end.
+pub fn words(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text).to_ascii_lowercase();
+    let text = text.trim().trim_end_matches(';');
+    text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+}
