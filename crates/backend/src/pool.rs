@@ -32,6 +32,7 @@ mod lending;
 mod limits;
 mod places;
 mod queue;
+mod serving;
 mod sweeping;
 
 pub use lending::Lease;
@@ -188,6 +189,47 @@ struct Wanted {
     own: bool,
     prepared: Option<StatementUid>,
     unused: Option<StatementUid>,
+}
+
+impl Wanted {
+    fn new(wanted: &CheckoutRequest<'_>) -> Wanted {
+        Wanted {
+            uid: wanted.uid,
+            state: wanted.state.clone(),
+            version: wanted.version,
+            own: wanted.own,
+            prepared: wanted.prepared,
+            unused: wanted.unused,
+        }
+    }
+
+    fn wanted(&self) -> CheckoutRequest<'_> {
+        CheckoutRequest {
+            uid: self.uid,
+            state: &self.state,
+            version: self.version,
+            own: self.own,
+            prepared: self.prepared,
+            unused: self.unused,
+        }
+    }
+}
+
+impl Waiter {
+    /// There is an idle connection that will do for it.
+    fn is_likely(&self) -> bool {
+        let idle = self.pool.idle.borrow();
+        idle.len() > 0 && (idle.len() == idle.usable() || idle.has(self.wanted.version))
+    }
+
+    /// It is out of the queue, with what it waited for or an error.
+    fn finish(&self, outcome: Result<Served, BackendError>) {
+        self.queued.set(false);
+        *self.outcome.borrow_mut() = Some(outcome);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
 }
 
 impl ServerPool {

@@ -13,14 +13,14 @@ use crate::pool::{OnLimit, Pool, ServerPool};
 /// How long no other connection is opened after the server has refused one: the first time, so that it
 /// notices those that were closed for it, and then. A login that is refused so counts for no limit
 /// (observed on both families).
-const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(200)];
+pub(super) const PAUSES: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(200)];
 
 /// How long afterwards it is still the reason why somebody got none.
-const REASON: Duration = Duration::from_secs(2);
+pub(super) const REASON: Duration = Duration::from_secs(2);
 
 /// What a limit is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Limit {
+pub(super) enum Limit {
     /// All connections to the server (1040).
     Server,
     /// Those that the account has at one time (1203, 1226).
@@ -30,7 +30,7 @@ enum Limit {
 }
 
 impl Limit {
-    fn of(error: &ServerError) -> Option<Limit> {
+    pub(super) fn of(error: &ServerError) -> Option<Limit> {
         let says = |what: &[u8]| error.message.windows(what.len()).any(|at| at == what);
         match error.code {
             1040 => Some(Limit::Server),
@@ -48,45 +48,8 @@ impl ServerPool {
         *self.on_limit.borrow_mut() = Some(tell);
     }
 
-    /// The server did not let a connection in. True where it has a limit: who can go elsewhere is told
-    /// so, and the others wait on.
-    pub(super) fn meet_limit(&self, pool: &Rc<Pool>, error: &BackendError) -> bool {
-        let BackendError::Server(error) = error else {
-            return false;
-        };
-        let Some(limit) = Limit::of(error) else {
-            return false;
-        };
-        // One of those that the account has may come back. What else is open is not known to end.
-        if limit == Limit::PerHour && pool.leased() == 0 && pool.opening() == 0 {
-            return false;
-        }
-        let now = Instant::now();
-        let before = pool.limited.borrow_mut().take();
-        let again = before.is_some_and(|(until, _)| now < until + REASON);
-        let pause = PAUSES[usize::from(again)];
-        *pool.limited.borrow_mut() = Some((now + pause, error.clone()));
-        match limit {
-            Limit::Server => self.free_one(),
-            Limit::Account => {
-                if let Some(tell) = &*self.on_limit.borrow() {
-                    tell(&pool.key.account.user);
-                }
-            }
-            Limit::PerHour => {}
-        }
-        self.send_elsewhere(pool, error);
-        let me = self.me.clone();
-        tokio::task::spawn_local(async move {
-            tokio::time::sleep(pause).await;
-            if let Some(server) = me.upgrade() {
-                server.pump();
-            }
-        });
-        true
-    }
-
-    fn send_elsewhere(&self, pool: &Rc<Pool>, error: &ServerError) {
+    /// Who can go elsewhere is told so.
+    pub(super) fn send_elsewhere(&self, pool: &Rc<Pool>, error: &ServerError) {
         let mut leaving = Vec::new();
         self.waiters.borrow_mut().retain(|waiter| {
             let leaves = Rc::ptr_eq(&waiter.pool, pool) && !waiter.patient;
@@ -97,17 +60,6 @@ impl ServerPool {
         });
         for waiter in leaving {
             waiter.finish(Err(BackendError::Server(error.clone())));
-        }
-    }
-
-    /// Closes an idle connection of any kind.
-    fn free_one(&self) {
-        let pools = self.pools.borrow();
-        let idle = pools.values().find(|pool| pool.idle() > 0).cloned();
-        drop(pools);
-        let victim = idle.and_then(|pool| pool.idle.borrow_mut().take_oldest());
-        if let Some(conn) = victim {
-            self.retire(conn);
         }
     }
 }

@@ -1,29 +1,11 @@
 //! Places for connections to a server: one limit over all workers, of which none keeps more than its
-//! share while sessions of another wait.
+//! share while sessions of another wait. Counts them, and says who is short of them.
 
-use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use crate::conn::{Conn, Permit};
-use crate::pool::{Pool, ServerPool};
-
-/// How long a connection that is to be closed may take to say what its last user might ask about.
-const SAVING: Duration = Duration::from_secs(10);
+use crate::pool::ServerPool;
 
 impl ServerPool {
-    /// There is room, or another worker is starving: gives it the place of a connection that nobody
-    /// here uses. [`ServerPool::pump`] is to follow.
-    pub fn give_room(&self) {
-        self.yielded.set(false);
-        if self.starving_elsewhere() == 0 || self.is_starving() {
-            return;
-        }
-        if self.count.open() < self.options.max_connections || self.evict() {
-            self.nudge_starving();
-        }
-    }
-
     /// A worker keeps no more than this while others starve. Where there are fewer connections than
     /// workers, that is none: they go round.
     pub(super) fn share(&self) -> usize {
@@ -42,51 +24,6 @@ impl ServerPool {
             .values()
             .filter_map(|pool| pool.idle.borrow().oldest());
         firsts.min()
-    }
-
-    pub(super) fn permit(&self) -> Option<Permit> {
-        let limit = self.options.max_connections;
-        let has_enough = self.yielded.get() || self.open_here.get() >= self.share().max(1);
-        let enough = has_enough && self.starving_elsewhere() != 0;
-        let free = match enough {
-            true => None,
-            false => Permit::take(&self.count.open, limit),
-        };
-        free.or_else(|| {
-            self.evict()
-                .then(|| Permit::take(&self.count.open, limit))
-                .flatten()
-        })
-    }
-
-    /// Closes one idle connection, the one unused for longest. True if there was one.
-    fn evict(&self) -> bool {
-        let victim = {
-            let pools = self.pools.borrow();
-            let mut oldest: Option<((u64, u64), Rc<Pool>)> = None;
-            for pool in pools.values() {
-                // Of those equally old, the same whatever the map's order.
-                if let Some(age) = pool.idle.borrow().oldest().map(|used| (used, pool.serial))
-                    && oldest.as_ref().is_none_or(|(oldest, _)| age < *oldest)
-                {
-                    oldest = Some((age, pool.clone()));
-                }
-            }
-            oldest
-        };
-        let victim = victim.and_then(|(_, pool)| pool.idle.borrow_mut().take_oldest());
-        let Some(conn) = victim else {
-            return false;
-        };
-        if conn.books.is_missed() {
-            self.retire(conn);
-            return false;
-        }
-        drop(conn);
-        let (metrics, server) = self.metrics();
-        metrics.connection_closed(server);
-        self.open_here.set(self.open_here.get() - 1);
-        true
     }
 
     /// Sessions of this worker wait for a place.
@@ -127,44 +64,6 @@ impl ServerPool {
         }
     }
 
-    /// Closes a connection that is in nobody's way; its place is free then.
-    pub(super) fn retire(&self, conn: Box<Conn>) {
-        self.close(conn, |server| server.closed(1));
-    }
-
-    /// Closes a connection, after what its last user may still ask about has been read.
-    fn close(&self, mut conn: Box<Conn>, then: fn(&ServerPool)) {
-        conn.books.leave_owner();
-        let Some(me) = self.me.upgrade().filter(|_| conn.books.is_missed()) else {
-            drop(conn);
-            then(self);
-            return;
-        };
-        tokio::task::spawn_local(async move {
-            let _ = tokio::time::timeout(SAVING, conn.save_unread()).await;
-            drop(conn);
-            then(&me);
-        });
-    }
-
-    /// Closes all idle connections at once, as the way to the server may be lost to them: nothing is
-    /// asked on them before.
-    pub fn discard_idle(&self) {
-        let mut gone = 0;
-        for pool in self.pools.borrow().values() {
-            gone += pool.idle.borrow_mut().take_all().len();
-        }
-        self.closed(gone);
-    }
-
-    /// `count` of this worker's connections are gone; their places are free.
-    pub(super) fn closed(&self, count: usize) {
-        if count > 0 {
-            self.gone(count);
-            self.fill();
-        }
-    }
-
     pub(super) fn gone(&self, count: usize) {
         let (metrics, server) = self.metrics();
         (0..count).for_each(|_| metrics.connection_closed(server));
@@ -172,28 +71,8 @@ impl ServerPool {
             .set(self.open_here.get().saturating_sub(count));
     }
 
-    /// Places are free: they are for those who wait here, and what these leave for others.
-    pub(super) fn fill(&self) {
-        self.pump();
-        if self.count.open() < self.options.max_connections {
-            self.nudge_starving();
-        }
-    }
-
     /// More than this worker's share, while others starve. Those who wait here have the rest.
     pub(super) fn has_too_many(&self) -> bool {
         self.starving_elsewhere() != 0 && self.open_here.get() > self.share()
-    }
-
-    /// Leaves the place of a connection to another worker.
-    #[cold]
-    pub(super) fn surrender(&self, conn: Box<Conn>) {
-        self.yielded.set(self.share() == 0);
-        self.close(conn, |server| {
-            server.gone(1);
-            server.nudge_starving();
-            // Those who wait here have had to for others to end: now they do for a place.
-            server.see_to_others();
-        });
     }
 }

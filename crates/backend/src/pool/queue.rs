@@ -7,12 +7,14 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use millrace_engine::books::SessionUid;
+use millrace_engine::state::SessionState;
 use millrace_metrics::PoolWait;
 use tokio::time::Instant;
 
 use crate::error::BackendError;
 use crate::fresh::Version;
-use crate::pool::{CheckoutRequest, Lease, Pool, Served, ServerPool, Waiter, Wanted};
+use crate::pool::{CheckoutRequest, Lease, Pool, ServerPool, Waiter, Wanted};
 
 /// As good as for ever, and no time that a clock cannot tell.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -27,93 +29,6 @@ impl ServerPool {
             waiter.finish(Err(BackendError::Io(lost.into())));
         }
         self.mark_starving(false);
-    }
-
-    /// Serves those who wait, in order, as far as limits allow: with idle connections, and with
-    /// new ones. Also called when another worker has made room.
-    pub fn pump(&self) {
-        loop {
-            if self.is_full() {
-                // Whoever ends sees to the next.
-                self.futile.set(true);
-                self.mark_starving(false);
-                return;
-            }
-            let front = self.waiters.borrow().front().cloned();
-            let Some(front) = front else {
-                self.futile.set(false);
-                self.mark_starving(false);
-                return;
-            };
-            if self.serve(&front) {
-                continue;
-            }
-            // One is being opened for him. What is idle is for others before it is closed to make room.
-            if front.pool.opening.get() > 0 && self.serve_another() {
-                continue;
-            }
-            let (waiting, opening) = (self.waiting_here(), self.opening_here());
-            let uncovered = match self.concurrency.has_room_for(waiting, opening) {
-                true => self.uncovered(),
-                false => None,
-            };
-            let starving = match uncovered.map(|pool| (self.permit(), pool)) {
-                Some((Some(permit), pool)) => {
-                    pool.opening.set(pool.opening.get() + 1);
-                    self.spawn_open(pool, permit, true);
-                    continue;
-                }
-                Some((None, _)) => true,
-                None => false,
-            };
-            if self.serve_another() {
-                continue;
-            }
-            self.futile.set(starving && self.idle_here() == 0);
-            self.mark_starving(starving);
-            return;
-        }
-    }
-
-    /// The first of all who wait, where a connection of this kind is for him.
-    pub(super) fn first_waiting(&self, pool: &Rc<Pool>, version: Version) -> Option<Rc<Waiter>> {
-        let mut waiters = self.waiters.borrow_mut();
-        let first = waiters.front()?;
-        let is_for_him = Rc::ptr_eq(&first.pool, pool) && first.wanted.version <= version;
-        is_for_him.then(|| waiters.pop_front()).flatten()
-    }
-
-    /// Hands an idle connection to somebody who waits. False: there is none for him.
-    fn serve(&self, waiter: &Rc<Waiter>) -> bool {
-        let (conn, lost) = waiter.pool.take_quiet(&waiter.wanted.wanted());
-        if lost > 0 {
-            self.gone(lost);
-            self.nudge_starving();
-        }
-        let Some(conn) = conn else {
-            return false;
-        };
-        let mut waiters = self.waiters.borrow_mut();
-        match waiters.front() {
-            Some(front) if Rc::ptr_eq(front, waiter) => drop(waiters.pop_front()),
-            _ => waiters.retain(|other| !Rc::ptr_eq(other, waiter)),
-        }
-        drop(waiters);
-        waiter.finish(Ok((conn, self.concurrency.begin())));
-        true
-    }
-
-    /// Serves the first for whom there is an idle connection, as the first of all needs one of another
-    /// kind, and that takes time.
-    fn serve_another(&self) -> bool {
-        if self.idle_here() == 0 {
-            return false;
-        }
-        let waiters = self.waiters.borrow();
-        let mut likely = waiters.iter().filter(|waiter| waiter.is_likely());
-        let next = likely.next().cloned();
-        drop(waiters);
-        next.is_some_and(|waiter| self.serve(&waiter))
     }
 
     /// Sees to it that nobody waits for longer than `wait_timeout`. One timer for all of them, set anew
@@ -170,39 +85,6 @@ impl ServerPool {
         }
     }
 
-    /// The kind of connection that the first waits for, for whom none is idle or being opened.
-    pub(super) fn uncovered(&self) -> Option<Rc<Pool>> {
-        let waiters = self.waiters.borrow();
-        let covered = |pool: &Pool| match pool.is_limited() {
-            // For those there is none to be had now.
-            true => usize::MAX,
-            false => pool.opening.get() + pool.idle.borrow().usable(),
-        };
-        let first = waiters.front()?;
-        if covered(&first.pool) == 0 {
-            return Some(first.pool.clone());
-        }
-        let mut seen: Vec<(*const Pool, usize)> = Vec::new();
-        for waiter in waiters.iter() {
-            let kind = Rc::as_ptr(&waiter.pool);
-            let at = seen.iter().position(|(other, _)| *other == kind);
-            let at = at.unwrap_or_else(|| {
-                seen.push((kind, 0));
-                seen.len() - 1
-            });
-            seen[at].1 += 1;
-            if seen[at].1 > covered(&waiter.pool) {
-                return Some(waiter.pool.clone());
-            }
-        }
-        None
-    }
-
-    fn opening_here(&self) -> usize {
-        let pools = self.pools.borrow();
-        pools.values().map(|pool| pool.opening.get()).sum()
-    }
-
     #[cold]
     fn too_many_wait(&self) -> BackendError {
         let (metrics, index) = self.metrics();
@@ -212,47 +94,6 @@ impl ServerPool {
             self.options.max_waiting,
             self.facts.borrow().address
         ))
-    }
-}
-
-impl Wanted {
-    fn new(wanted: &CheckoutRequest<'_>) -> Wanted {
-        Wanted {
-            uid: wanted.uid,
-            state: wanted.state.clone(),
-            version: wanted.version,
-            own: wanted.own,
-            prepared: wanted.prepared,
-            unused: wanted.unused,
-        }
-    }
-
-    fn wanted(&self) -> CheckoutRequest<'_> {
-        CheckoutRequest {
-            uid: self.uid,
-            state: &self.state,
-            version: self.version,
-            own: self.own,
-            prepared: self.prepared,
-            unused: self.unused,
-        }
-    }
-}
-
-impl Waiter {
-    /// There is an idle connection that will do for it.
-    fn is_likely(&self) -> bool {
-        let idle = self.pool.idle.borrow();
-        idle.len() > 0 && (idle.len() == idle.usable() || idle.has(self.wanted.version))
-    }
-
-    /// It is out of the queue, with what it waited for or an error.
-    pub(super) fn finish(&self, outcome: Result<Served, BackendError>) {
-        self.queued.set(false);
-        *self.outcome.borrow_mut() = Some(outcome);
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
     }
 }
 
@@ -311,6 +152,52 @@ impl Pool {
         }
         server.watch();
         Ok(Waiting { server, waiter })
+    }
+
+    /// A connection: an idle one, a new one, or the next that comes free, in order, within
+    /// `wait_timeout`.
+    ///
+    /// # Errors
+    /// As for connecting; [`BackendError::Limit`] where too many wait already, or for too long.
+    pub async fn take(
+        self: &Rc<Self>,
+        uid: SessionUid,
+        state: &Rc<SessionState>,
+        version: Version,
+    ) -> Result<Lease, BackendError> {
+        let Some(server) = self.server.upgrade() else {
+            return Err(BackendError::Protocol("the server was removed"));
+        };
+        let wanted = CheckoutRequest::new(uid, state, version);
+        if server.waiters.borrow().is_empty()
+            && let Some(lease) = self.try_take(&wanted)
+        {
+            return Ok(lease);
+        }
+        self.queue_patiently(&wanted)?.await
+    }
+
+    /// The same for a KILL, which is to end what others wait for: an idle connection is for it
+    /// although they wait for the server to have fewer statements.
+    ///
+    /// # Errors
+    /// As for [`Pool::take`].
+    pub async fn take_to_kill(
+        self: &Rc<Self>,
+        uid: SessionUid,
+        state: &Rc<SessionState>,
+    ) -> Result<Lease, BackendError> {
+        if let Some(server) = self.server.upgrade()
+            && server.is_full()
+        {
+            let (conn, lost) = self.take_quiet(&CheckoutRequest::new(uid, state, 0));
+            let lease = conn.map(|conn| server.lease(conn, self, server.concurrency.begin()));
+            server.closed(lost);
+            if let Some(lease) = lease {
+                return Ok(lease);
+            }
+        }
+        self.take(uid, state, 0).await
     }
 }
 
