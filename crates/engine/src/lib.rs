@@ -18,4 +18,4 @@ pub mod rerun;
 pub mod state;
 mod words;
 
-pub use words::words;
+pub use words::{expression, words};

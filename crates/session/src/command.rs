@@ -11,7 +11,6 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use millrace_engine::request::{Main, Request, Task};
-use millrace_metrics::PinReason;
 use millrace_protocol::command::{Command, Query};
 use millrace_protocol::packet;
 use millrace_routing::rules::Directions;
@@ -19,8 +18,8 @@ use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits, classify};
 
 use crate::answers::messages::error_row;
 use crate::answers::session_functions::{asks_connection, asks_own_number, with_connection_id};
+use crate::error::error_packet;
 use crate::error::{Abort, ClientError};
-use crate::login::error_packet;
 use crate::session::Session;
 use crate::statement::directions::refusal;
 use crate::statement::route;
@@ -215,50 +214,6 @@ impl Session {
         let _ = tokio::time::timeout(std::time::Duration::from_secs(1), refusing).await;
     }
 
-    /// Reads what the client has sent; 0 at its end. While there is nothing to read the session
-    /// holds no buffer.
-    pub(crate) async fn read_client(&mut self) -> Result<usize, Abort> {
-        poll_fn(|cx| {
-            self.handle.register(cx);
-            let working =
-                self.handle.pins.has(PinReason::Transaction) || self.handle.pins.has(PinReason::Xa);
-            let working = working || self.image.tx.replay.is_some();
-            let idle = !working && !self.image.tx.is_deferred();
-            if self.handle.evict.get() && self.lease.is_some() && self.client.inbuf.is_empty() {
-                return Poll::Ready(Err(Abort::Evicted));
-            }
-            if self.handle.ended.get()
-                || (self.handle.draining.get() && idle && self.client.inbuf.is_empty())
-            {
-                return Poll::Ready(Err(Abort::Ended));
-            }
-            let worker = &self.worker;
-            let make_room = |inbuf: &mut Vec<u8>| {
-                if inbuf.capacity() == 0 {
-                    *inbuf = worker.lists.take_buffer();
-                } else if inbuf.capacity() - inbuf.len() < 4096 {
-                    let wanted = packet::header(inbuf).map_or(0, |header| header.len as usize);
-                    inbuf.reserve((wanted + 8).clamp(16 * 1024, 1 << 20));
-                }
-            };
-            let read = (self.client.stream).poll_read_into(cx, &mut self.client.inbuf, make_room);
-            if read.is_pending()
-                && self.client.inbuf.is_empty()
-                && self.client.inbuf.capacity() != 0
-            {
-                self.worker
-                    .lists
-                    .put_buffer(std::mem::take(&mut self.client.inbuf));
-            }
-            if let Poll::Ready(Ok(read)) = read {
-                self.worker.metrics().received(read as u64);
-                self.handle.counts.received(read);
-            }
-            read.map_err(Abort::Client)
-        })
-        .await
-    }
-
     /// One command.
     async fn command(&mut self, packet: &[u8]) -> Result<(), Abort> {
         if self.handle.saved.is_saving() {
@@ -406,13 +361,6 @@ impl Session {
             .await
     }
 
-    /// Waits while another session saves what this one may ask about its last statements.
-    pub(crate) async fn wait_until_saved(&self) {
-        let saved = poll_fn(|cx| self.handle.saved.poll_saved(cx));
-        // A connection that does not answer must not keep its last user from going on.
-        let _ = tokio::time::timeout(SAVING, saved).await;
-    }
-
     /// Statements that are answered here, put off, or about the statement before. `attributes`:
     /// those of a query in which nothing was replaced yet.
     async fn special(
@@ -491,9 +439,6 @@ fn is_simple(class: &Statement) -> bool {
         | Flags::MILLRACE_VARIABLE;
     (class.is(Traits::ROWS) && class.kind != Kind::Replace) && !class.flags.intersects(odd)
 }
-
-/// How long a session waits for another to save what it may ask about its last statement.
-const SAVING: std::time::Duration = std::time::Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use millrace_backend::error::{BackendError, ServerError};
 use millrace_engine::journal::Unreplayable;
 use millrace_engine::refusals::{Meaning, is_full, meaning};
 use millrace_metrics::{ErrorClass, Side};
+use millrace_protocol::ok::ErrPacket;
 use millrace_routing::NoServer;
 use millrace_topology::{Cause, NoPrimary, ObservationKind, ServerId, Snapshot};
 
@@ -283,5 +284,20 @@ pub(crate) fn observed(error: &BackendError) -> Option<ObservationKind> {
         // offline_mode is a fence: it lets nobody in.
         BackendError::Server(error) if error.code == 3032 => Some(ObservationKind::RefusedWrite),
         _ => None,
+    }
+}
+
+/// As a packet.
+pub(crate) fn error_packet(answer: &ClientError) -> ErrPacket<'_> {
+    ErrPacket {
+        code: answer.error.code,
+        state: answer.error.state,
+        message: &answer.error.message,
+    }
+}
+
+impl From<std::io::Error> for Abort {
+    fn from(error: std::io::Error) -> Self {
+        Abort::Client(error)
     }
 }

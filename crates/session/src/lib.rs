@@ -3,6 +3,7 @@
 //! decides, is plain data in the crate `engine`.
 
 mod answers;
+mod client;
 mod command;
 mod error;
 mod failover;
@@ -15,15 +16,15 @@ mod simulation;
 mod statement;
 mod worker;
 
-pub use command::kill::Killed;
 pub use failover::wait_queue::{Held, HeldStatement, Lane};
 pub use login::accounts::Accounts;
-pub use login::random_nonce;
+pub use login::credentials::random_nonce;
 pub use millrace_engine::options::FailoverOptions;
 pub use millrace_protocol::auth::fingerprint;
 pub use options::{Hosts, Options, ServerKey};
 pub use settings::SessionSettings;
+pub use worker::Worker;
 pub use worker::processlist::{Doing, PoolLine, ServerLine, SessionLine};
 pub use worker::registry::{Client, Registry};
+pub use worker::shared::{Killed, ListenerContext, ListenerTls, Message, Shared};
 pub use worker::written::Written;
-pub use worker::{ListenerContext, ListenerTls, Message, Shared, Worker};

@@ -4,10 +4,13 @@
 pub(crate) mod accounts;
 pub(crate) mod admission;
 pub(crate) mod caller;
+pub(crate) mod credentials;
 pub(crate) mod exchange;
 pub(crate) mod old_clients;
+pub(crate) mod packets;
 pub(crate) mod relayed;
 pub(crate) mod strangers;
+pub(crate) mod verifiers;
 pub(crate) mod verify;
 pub(crate) mod watched_commands;
 
@@ -15,36 +18,31 @@ use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use millrace_backend::packet_io::{read_header, read_packet, write_packet};
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
-use millrace_backend::user_rows::Name;
-use millrace_engine::state::SessionState;
 use millrace_metrics::{ErrorClass, LoginOutcome, Side};
 use millrace_protocol::auth::Plugin;
-use millrace_protocol::compress::Algorithm;
-use millrace_protocol::handshake::{ClientHello, Greeting, HandshakeResponse};
-use millrace_protocol::ok::{Change, ErrPacket, put_change};
+use millrace_protocol::handshake::{ClientHello, Greeting};
+use millrace_protocol::ok::ErrPacket;
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::Family;
 use tracing::debug;
 
-use crate::error::{Abort, ClientError};
+use crate::error::{ClientError, error_packet};
 use crate::login::admission::Admission;
 use crate::login::caller::Caller;
+use crate::login::credentials::{Credentials, Waits, random_nonce};
 use crate::login::exchange::{LoginExchange, Proof};
+use crate::login::packets::{out_of_order, with_state};
 use crate::login::strangers::{spoken, turn_away};
 use crate::session::Session;
-use crate::worker::learnt::Base;
 use crate::worker::{Handle, ListenerContext, ListenerTls, Worker};
 
 /// Before the login no packet may be longer; bytes. A response with attributes fits well.
 const HELLO_MAX: usize = 64 * 1024;
-
-/// How often a login that waits for a server looks whether its client is still there.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// What Millrace can do on a client's connection, where the server can.
 const SUPPORTED: Capabilities = Capabilities::LONG_PASSWORD
@@ -78,9 +76,6 @@ const SUPPORTED: Capabilities = Capabilities::LONG_PASSWORD
 
 /// What Millrace does by itself, whatever the server can.
 const OWN: Capabilities = Capabilities::COMPRESS.union(Capabilities::ZSTD_COMPRESSION);
-
-/// Clients that break off rather than send their password under an RSA key, unless told to.
-const REFUSE_RSA: [&[u8]; 3] = [b"libmysql", b"MySQL Connector/J", b"MySqlConnector"];
 
 /// Serves a client from its first byte to its last. `peer`: none for a Unix socket.
 pub(crate) fn spawn(
@@ -208,47 +203,6 @@ fn refusal(worker: &Worker, address_is_full: bool) -> Option<ClientError> {
         ));
     }
     None
-}
-
-pub(crate) fn error_packet(answer: &ClientError) -> ErrPacket<'_> {
-    ErrPacket {
-        code: answer.error.code,
-        state: answer.error.state,
-        message: &answer.error.message,
-    }
-}
-
-/// Bytes without zeros, as a nonce wants them.
-pub fn random_nonce() -> [u8; 20] {
-    let mut nonce = [0; 20];
-    if aws_lc_rs::rand::fill(&mut nonce).is_err() {
-        // The generator cannot fail on a running system; a known nonce would be no proof.
-        std::process::abort();
-    }
-    nonce.map(|byte| byte % 93 + 33)
-}
-
-/// For how long a login has waited for servers, which is not its client's doing.
-#[derive(Debug, Default)]
-pub(crate) struct Waits {
-    since: Cell<Option<Instant>>,
-    before: Cell<Duration>,
-}
-
-impl Waits {
-    pub(crate) fn begin(&self) {
-        self.since.set(Some(Instant::now()));
-    }
-
-    pub(crate) fn end(&self) {
-        self.before.set(self.total());
-        self.since.set(None);
-    }
-
-    fn total(&self) -> Duration {
-        let now = self.since.get().map(|since| since.elapsed());
-        self.before.get() + now.unwrap_or_default()
-    }
 }
 
 async fn log_in(
@@ -463,110 +417,6 @@ async fn greet<'a>(
     }))
 }
 
-/// What a server says to a client that has lost count of the packets.
-fn out_of_order() -> Vec<u8> {
-    with_state(1156, b"08S01", b"Got packets out of order")
-}
-
-/// An error packet's payload.
-fn with_state(code: u16, state: &[u8; 5], message: &[u8]) -> Vec<u8> {
-    let mut payload = vec![0xff];
-    payload.extend_from_slice(&code.to_le_bytes());
-    payload.push(b'#');
-    payload.extend_from_slice(state);
-    payload.extend_from_slice(message);
-    payload
-}
-
-/// Who a client says it is, and its first proof.
-pub(crate) struct Credentials {
-    pub(crate) user: Vec<u8>,
-    pub(crate) database: Vec<u8>,
-    pub(crate) response: Vec<u8>,
-    /// The response is to a nonce that was answered before: another is asked for.
-    pub(crate) used_up: bool,
-    pub(crate) collation: u8,
-    pub(crate) plugin: Plugin,
-}
-
-impl Credentials {
-    pub(crate) fn name(&self) -> Name<'_> {
-        Name {
-            user: &self.user,
-            collation: self.collation,
-        }
-    }
-}
-
-/// What a login's OK says to a client that follows it: of variables, where the server does, and of the
-/// default database.
-fn tracked_at_login(worker: &Worker, base: &Base, database: &[u8]) -> Vec<u8> {
-    let mut session = Vec::new();
-    if base.tells_variables {
-        let names = worker
-            .cluster
-            .with_world(|world| world.tracked_by_default());
-        for name in names.split(',') {
-            if let Some(value) = at_login(&base.state, name) {
-                let name = name.as_bytes();
-                put_change(&mut session, &Change::SystemVariable { name, value });
-            }
-        }
-    }
-    session.extend(tracked_schema(database));
-    session
-}
-
-pub(crate) fn tracked_schema(database: &[u8]) -> Vec<u8> {
-    let mut session = Vec::new();
-    if !database.is_empty() {
-        put_change(&mut session, &Change::Schema(database));
-    }
-    session
-}
-
-/// A variable of a session that has just logged in, as the server tells it; none where it is not known.
-fn at_login<'a>(state: &'a SessionState, name: &str) -> Option<&'a [u8]> {
-    match name {
-        "autocommit" if state.is_off(name) => Some(b"OFF"),
-        "autocommit" => Some(b"ON"),
-        "character_set_connection" => {
-            let collation = state.effective("collation_connection")?;
-            collation.split(|byte| *byte == b'_').next()
-        }
-        // Where servers send clients is for Millrace to follow.
-        "redirect_url" => Some(b""),
-        _ => state.effective(name),
-    }
-}
-
-/// Wraps the stream in compression where that was agreed on; the first packet after the login's
-/// OK is compressed.
-pub(crate) fn compressed(
-    stream: Stream,
-    capabilities: Capabilities,
-    hello: &HandshakeResponse,
-    ahead: &mut Vec<u8>,
-) -> Stream {
-    let algorithm = if capabilities.contains(Capabilities::COMPRESS) {
-        Algorithm::Zlib
-    } else if capabilities.contains(Capabilities::ZSTD_COMPRESSION) {
-        Algorithm::Zstd(i32::from(hello.zstd_level.clamp(1, 22)))
-    } else {
-        return stream;
-    };
-    let ahead = std::mem::take(ahead);
-    Stream::Compressed(Box::new(millrace_backend::compressed::Compressed::new(
-        stream, algorithm, ahead,
-    )))
-}
-
 fn shown(address: Option<IpAddr>) -> String {
     address.map_or_else(|| "a Unix socket".to_owned(), |address| address.to_string())
-}
-
-impl From<std::io::Error> for Abort {
-    fn from(error: std::io::Error) -> Self {
-        Abort::Client(error)
-    }
 }

@@ -1,38 +1,34 @@
 //! What a session is: the client's stream, what it has set, what it holds. No behaviour beyond
 //! keeping these consistent; [`crate::command`] uses them.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
-use std::time::Instant;
 
 use millrace_backend::account::Account;
+use millrace_backend::failovers::FailoverCount;
 use millrace_backend::fresh::Version;
 use millrace_backend::pool::{Lease, Pool, PoolKey};
 use millrace_backend::stream::Stream;
-use millrace_backend::touched::Touching;
 use millrace_engine::image::SessionImage;
 use millrace_engine::image::pinned::Cause;
-use millrace_engine::outcome::Outcome;
 use millrace_engine::state::SessionState;
 use millrace_metrics::PinReason;
 use millrace_protocol::Capabilities;
-use millrace_routing::rules::Selection;
+use millrace_routing::rules::{Selection, Who};
 use millrace_routing::{Consistency, Target};
 use millrace_sql::{Family, Kind, Statement};
 use millrace_topology::{GtidSet, ServerId, Waits};
 use smallvec::SmallVec;
 
 use crate::error::ClientError;
+use crate::error::error_packet;
 use crate::login::caller::Caller;
-use crate::login::error_packet;
 use crate::settings::SessionSettings;
-use crate::statement::route::Route;
-use crate::statement::rule_actions::RuleActions;
-use crate::worker::written::{INTERVALS_MAX, UntrackedWrite};
+use crate::statement::running::Running;
+use crate::worker::written::INTERVALS_MAX;
 use crate::worker::{Handle, ListenerContext, Worker};
 
 /// The flags that shape what a server sends; a pooled connection must have the client's.
@@ -88,43 +84,6 @@ pub(crate) struct Client {
     pub(crate) identity: Identity,
 }
 
-/// The statement under way; between two, what is left of the last.
-pub(crate) struct Running {
-    /// What holds while a statement runs that a rule is about.
-    pub(crate) rule_actions: Option<Box<RuleActions>>,
-    /// Where the statement goes.
-    pub(crate) route: Route,
-    /// Holds while a write is under way that may not tell its position.
-    pub(crate) untracked: Option<UntrackedWrite>,
-    /// The statement defines stored code.
-    pub(crate) touching: Option<Touching>,
-    pub(crate) ends: Ends,
-    /// When it was begun.
-    pub(crate) begun: Instant,
-    /// Since when it has waited for nothing but its server.
-    pub(crate) runs_since: Cell<Instant>,
-    /// What Millrace itself answers goes out in the binary protocol.
-    pub(crate) answers_binary: bool,
-    /// What its answer said besides rows.
-    pub(crate) outcome: Box<Outcome>,
-}
-
-impl Running {
-    fn new() -> Running {
-        Running {
-            rule_actions: None,
-            route: Route::default(),
-            untracked: None,
-            touching: None,
-            ends: Ends::default(),
-            begun: Instant::now(),
-            runs_since: Cell::new(Instant::now()),
-            answers_binary: false,
-            outcome: Box::default(),
-        }
-    }
-}
-
 /// One client's session: what it has ([`SessionImage`]), and what it runs on.
 pub(crate) struct Session {
     pub(crate) worker: Rc<Worker>,
@@ -142,15 +101,6 @@ pub(crate) struct Session {
     /// The rules that can concern it.
     pub(crate) selection: Rc<Selection>,
     pub(crate) running: Running,
-}
-
-/// What the statement under way may end.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Ends {
-    /// It may write, and commit that by itself.
-    pub(crate) writes: bool,
-    /// It is of a kind that never ends a transaction.
-    pub(crate) stays: bool,
 }
 
 impl Session {
@@ -223,6 +173,25 @@ impl Session {
         self.note_all_written();
         self.image.reads.stale = self.worker.cluster.waits_of_primary() == Waits::Log
             && self.worker.cluster.has_untracked();
+    }
+
+    /// The rules that can concern the session as it is now. Sessions for which they are the same share
+    /// one selection, so that what was remembered for one holds for the others.
+    fn select_rules(&mut self) {
+        let rules = &self.settings.rules;
+        if rules.all().is_empty() {
+            return;
+        }
+        let who = Who {
+            account: &self.client.identity.account.user,
+            database: &self.image.vars.state.database,
+            address: self.handle.peer.map(|(address, _)| address),
+            listener: self.client.entry.listener,
+        };
+        let selection = rules.select(&who);
+        if selection != *self.selection {
+            self.selection = self.worker.remembered.share(selection);
+        }
     }
 
     /// Its reads must see all that was written through this process until now.
@@ -375,6 +344,12 @@ impl Session {
         if let Some(last) = known.checked_sub(1) {
             self.find_place(ServerId(u16::try_from(last).unwrap_or(u16::MAX)));
         }
+    }
+
+    /// For the metrics: nobody can tell whether the statement under way was committed.
+    pub(crate) fn count_unknown(&self) {
+        let failovers = self.worker.shared.monitor.failovers();
+        failovers.count(FailoverCount::UnknownOutcome, self.running.route.server);
     }
 
     pub(crate) fn pin(&mut self, reason: PinReason) {

@@ -3,6 +3,7 @@
 //! [`relay`]), what it leaves ([`fold`], [`readback`]), and what an error or a lost connection means for it
 //! ([`refused`], [`ended`]).
 
+pub(crate) mod access;
 pub(crate) mod attempt;
 pub(crate) mod checkout;
 pub(crate) mod consistency;
@@ -23,6 +24,8 @@ pub(crate) mod role_lost;
 pub(crate) mod route;
 pub(crate) mod route_input;
 pub(crate) mod rule_actions;
+pub(crate) mod running;
 pub(crate) mod sequences;
 pub(crate) mod setup;
+pub(crate) mod steps;
 pub(crate) mod without_primary;

@@ -9,6 +9,9 @@ pub(crate) mod pins;
 pub(crate) mod pools;
 pub(crate) mod processlist;
 pub(crate) mod registry;
+pub(crate) mod remembered;
+mod serve;
+pub(crate) mod shared;
 pub(crate) mod shared_statements;
 pub(crate) mod written;
 
@@ -19,161 +22,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_backend::account::Proof;
-use millrace_backend::connect::SharedNetwork;
-use millrace_backend::monitor::{Monitor, World};
 use millrace_backend::opener::{Logins, Successors};
-use millrace_backend::pool::{ServerCount, ServerFacts, ServerPool, WakeWorkers};
+use millrace_backend::pool::{ServerFacts, ServerPool, WakeWorkers};
 use millrace_backend::states::States;
-use millrace_metrics::{Metrics, PerServer, WorkerMetrics};
-use millrace_routing::{Consistency, Target};
-use millrace_topology::ServerId;
-use tokio::sync::{mpsc, oneshot};
-use tokio_rustls::TlsAcceptor;
+use millrace_metrics::WorkerMetrics;
 
-use crate::command::kill::Killed;
-use crate::failover::wait_queue::Held;
-use crate::login::accounts::Accounts;
-use crate::login::verify::Verifiers;
-use crate::options::{Options, ServerKey};
+use crate::login::verifiers::Verifiers;
+use crate::options::Options;
 use crate::settings::SessionSettings;
-use crate::statement::directions::Remembered;
 use crate::worker::cluster::{ClusterView, drops};
 use crate::worker::free_lists::FreeLists;
 use crate::worker::learnt::Learnt;
 use crate::worker::pools::Pools;
-use crate::worker::processlist::{PoolLine, ServerLine, SessionLine};
-use crate::worker::registry::Registry;
+use crate::worker::remembered::Remembered;
 use crate::worker::shared_statements::SharedStatements;
-use crate::worker::written::Written;
+
+pub(crate) use crate::worker::shared::{ListenerContext, ListenerTls, Message, Shared};
 
 pub(crate) use crate::worker::handle::Handle;
-pub(crate) use crate::worker::handle::Running;
-
-/// What all workers of the process share.
-#[derive(Clone)]
-pub struct Shared {
-    /// What the configuration said of sessions when the process started. What is in force now, a worker knows.
-    pub settings: SessionSettings,
-    /// Connections per server, over all workers.
-    pub counts: Arc<PerServer<Arc<ServerCount>>>,
-    /// Known passwords.
-    pub accounts: Arc<Accounts>,
-    /// All clients.
-    pub registry: Arc<Registry>,
-    /// The RSA key for logins.
-    pub key: Arc<ServerKey>,
-    /// TLS to clients.
-    pub tls: Option<TlsAcceptor>,
-    /// The SHA-256 fingerprint of the certificate that clients are shown.
-    pub fingerprint: [u8; 32],
-    /// How servers are connected to.
-    pub network: SharedNetwork,
-    /// Counters.
-    pub metrics: Arc<Metrics>,
-    /// Watches the servers.
-    pub monitor: Arc<Monitor>,
-    /// What was written through this process.
-    pub written: Arc<Written>,
-    /// Statements that wait for a server.
-    pub held: Arc<Held>,
-    /// Every worker's mailbox.
-    pub mailboxes: Arc<Vec<mpsc::UnboundedSender<Message>>>,
-}
-
-/// What a worker is told by others.
-pub enum Message {
-    /// A client connected.
-    Client {
-        /// Its socket: non-blocking, and without Nagle's delay.
-        plain: std::net::TcpStream,
-        /// Where it comes from; none where it has left again.
-        peer: Option<std::net::SocketAddr>,
-        /// Where it came in.
-        entry: ListenerContext,
-    },
-    /// A client connected over a Unix socket.
-    UnixClient {
-        /// Its socket, non-blocking.
-        plain: std::os::unix::net::UnixStream,
-        /// Where it came in.
-        entry: ListenerContext,
-    },
-    /// A second has passed.
-    Second,
-    /// What the configuration says has changed.
-    Settings(SessionSettings),
-    /// Another worker has sessions waiting for a server, or has made room on one.
-    Room(ServerId),
-    /// What does this session run, and where? It must not give its connection back meanwhile.
-    Ask {
-        /// The session.
-        uid: u64,
-        /// It is asked for a KILL QUERY, which leaves the session.
-        query: bool,
-        /// Takes the answer.
-        reply: oneshot::Sender<Option<Running>>,
-    },
-    /// Describe these sessions, in their order; a few hundred at most.
-    Describe {
-        /// Their identities.
-        uids: Vec<u64>,
-        /// Takes the answer: none for one that is not logged in.
-        reply: oneshot::Sender<Vec<Option<SessionLine>>>,
-    },
-    /// Describe the connections to each server.
-    Servers(oneshot::Sender<Vec<ServerLine>>),
-    /// Describe the pools.
-    Pools {
-        /// So many at most.
-        max: usize,
-        /// Takes the answer.
-        reply: oneshot::Sender<Vec<PoolLine>>,
-    },
-    /// End this session, or its statement, for an operator who may.
-    Kill {
-        /// The session.
-        uid: u64,
-        /// Only the statement.
-        query: bool,
-        /// Takes what came of it.
-        reply: oneshot::Sender<Killed>,
-    },
-    /// Close the connections of this account that nobody uses.
-    DropAccount(Box<[u8]>),
-    /// The statement under way was killed: it is not to be tried on another server.
-    Interrupt(u64),
-    /// End this session.
-    End(u64),
-    /// Take no new clients; end idle sessions, and the others when they become idle.
-    Drain,
-    /// End everything now.
-    Stop,
-}
-
-/// A listener, as far as its clients' sessions depend on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ListenerContext {
-    /// Its number, in the order of the configuration.
-    pub listener: u16,
-    /// What it is for.
-    pub target: Target,
-    /// What reads are guaranteed to see, where that is its own.
-    pub consistency: Option<Consistency>,
-    /// Whether TLS is offered or demanded.
-    pub tls: ListenerTls,
-}
-
-/// Whether a listener offers TLS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ListenerTls {
-    /// Clients may use it.
-    #[default]
-    Optional,
-    /// Clients must use it.
-    Required,
-    /// Not offered.
-    Off,
-}
 
 /// Whose password sessions of an account may go on with. An account that was dropped and made anew is not
 /// theirs: how many were dropped since one's own proof must be known, and none.
@@ -272,148 +138,6 @@ impl Worker {
         })
     }
 
-    /// Serves until [`Message::Stop`], or until the drain is done.
-    pub async fn run(self: Rc<Self>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
-        let mut world = self.shared.monitor.watch();
-        self.follow(world.borrow_and_update().clone());
-        loop {
-            tokio::select! {
-                message = mailbox.recv() => match message {
-                    None | Some(Message::Stop) => return,
-                    Some(message) => self.take(message),
-                },
-                changed = world.changed() => {
-                    if changed.is_ok() {
-                        let now = world.borrow_and_update().clone();
-                        self.follow(now);
-                    }
-                }
-            }
-            if self.draining.get() && self.sessions.borrow().is_empty() {
-                return;
-            }
-        }
-    }
-
-    fn take(self: &Rc<Self>, message: Message) {
-        match message {
-            Message::Client { plain, peer, entry } => {
-                if let Ok(stream) = tokio::net::TcpStream::from_std(plain) {
-                    crate::login::spawn(self.clone(), stream.into(), peer, entry);
-                }
-            }
-            Message::UnixClient { plain, entry } => {
-                if let Ok(stream) = tokio::net::UnixStream::from_std(plain) {
-                    let plain = stream.into();
-                    crate::login::spawn(self.clone(), plain, None, entry);
-                }
-            }
-            Message::Second => self.sweep(),
-            Message::Settings(settings) => {
-                let drain_time = settings.options.failover.drain_time;
-                self.cluster.set_drain_time(drain_time);
-                self.settings.replace(Rc::new(settings));
-            }
-            Message::Room(server) => {
-                // Another worker may know of it first.
-                if server.index() < self.cluster.servers.len() {
-                    let pool = self.cluster.servers.of(server);
-                    pool.give_room();
-                    pool.pump();
-                    pool.trim_idle();
-                }
-            }
-            Message::Ask { uid, query, reply } => {
-                let handle = self.session(uid);
-                let _ = reply.send(handle.map(|handle| {
-                    let on = handle.on.get();
-                    handle.tainted.set(on.is_some());
-                    handle.ending.set(!query);
-                    Running {
-                        user: handle.user.borrow().clone(),
-                        on,
-                    }
-                }));
-            }
-            // Who asked may be gone: then nobody wants the answer.
-            Message::Describe { uids, reply } => drop(reply.send(self.describe(&uids))),
-            Message::Servers(reply) => drop(reply.send(self.server_lines())),
-            Message::Pools { max, reply } => drop(reply.send(self.pool_lines(max))),
-            Message::Kill { uid, query, reply } => self.kill_for_operator(uid, query, reply),
-            Message::DropAccount(user) => self.drop_account(&user),
-            Message::Interrupt(uid) => {
-                if let Some(handle) = self.session(uid) {
-                    handle.interrupted.set(handle.busy_since.get() != 0);
-                    handle.wake();
-                }
-            }
-            Message::End(uid) => {
-                if let Some(handle) = self.session(uid) {
-                    handle.ended.set(true);
-                    handle.wake();
-                }
-            }
-            Message::Drain => {
-                self.draining.set(true);
-                for handle in self.sessions.borrow().values() {
-                    handle.draining.set(true);
-                    handle.wake();
-                }
-            }
-            Message::Stop => {}
-        }
-    }
-
-    fn sweep(self: &Rc<Self>) {
-        self.cluster.settle_written();
-        if self.cluster.lacks_primary() {
-            // Some wait for a primary only for a while.
-            self.shared.held.look_again();
-        }
-        let tick = self.tick.get() + 1;
-        self.tick.set(tick);
-        self.cluster.sweep(tick);
-        self.cluster.servers.each(|_, server| server.sweep(tick));
-        for index in 0..self.cluster.servers.len() {
-            let server = ServerId(u16::try_from(index).unwrap_or(u16::MAX));
-            if self.cluster.is_drained(server) {
-                self.evict(server);
-            }
-        }
-        for handle in self.sessions.borrow().values() {
-            let busy = handle.busy_since.get();
-            let idle_max = handle.idle_max.get();
-            if busy != 0 && tick > busy + 1 {
-                handle.check_client.set(true);
-                handle.wake();
-            } else if busy == 0
-                && idle_max != 0
-                && tick.saturating_sub(handle.heard.get()) > idle_max
-            {
-                handle.idled.set(true);
-                handle.ended.set(true);
-                handle.wake();
-            }
-        }
-    }
-
-    /// Takes over what the monitor says of the servers.
-    fn follow(&self, world: Arc<World>) {
-        for lost in self.cluster.set_world(world) {
-            self.evict(lost);
-        }
-    }
-
-    /// Has the sessions that keep a connection to the server look whether they may.
-    fn evict(&self, server: ServerId) {
-        for handle in self.sessions.borrow().values() {
-            if handle.on.get().is_some_and(|(on, _)| on == server) {
-                handle.evict.set(true);
-                handle.wake();
-            }
-        }
-    }
-
     fn drop_account(&self, user: &[u8]) {
         self.verifiers.rest(user);
         self.cluster
@@ -499,6 +223,8 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use millrace_topology::ServerId;
+
     use super::*;
     use crate::login::admission::tests::shared;
 

@@ -114,9 +114,6 @@ mod tests {
         measuring.note_set("optimizer_trace", ValueKind::Word, b"'enabled=off'");
         let other = ran(&mut measuring, Kind::Select, Flags::empty(), b"SELECT 1");
         assert_eq!(other, None);
-        assert_eq!(
-            measuring.note_set("sql_mode", ValueKind::Word, b"''"),
-            None
-        );
+        assert_eq!(measuring.note_set("sql_mode", ValueKind::Word, b"''"), None);
     }
 }

@@ -4,7 +4,7 @@
 use millrace_engine::image::transaction::Transaction;
 use millrace_engine::request::Request;
 use millrace_engine::state::{self, Value};
-use millrace_engine::words;
+use millrace_engine::{expression, words};
 use millrace_protocol::ok::{Change, OkFields, put_change};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
 use millrace_protocol::{Capabilities, Status};
@@ -324,27 +324,6 @@ impl Session {
         saved.warnings.get_or_insert_default().push(message);
         self.image.last.messages.count += 1;
     }
-
-    pub(crate) async fn show(&mut self, result: &TextResult, warnings: u16) -> Result<(), Abort> {
-        let mut out = Vec::new();
-        let end = OkFields {
-            status: self.idle_status(),
-            warnings,
-            ..OkFields::default()
-        };
-        match self.running.answers_binary {
-            true => result.encode_binary(&mut out, 1, self.client.capabilities, &end),
-            false => result.encode(&mut out, 1, self.client.capabilities, &end),
-        };
-        self.send(&out).await
-    }
-}
-
-/// What stands after SELECT: the server names the column so.
-pub(crate) fn expression(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    let text = text.trim().trim_end_matches(';').trim();
-    text.get(6..).unwrap_or("").trim().to_owned()
 }
 
 /// What a SHOW about messages asks for.

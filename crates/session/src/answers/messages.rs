@@ -49,11 +49,6 @@ impl Session {
         }
     }
 
-    /// A connection is kept, and what the session may ask about messages is known here alone.
-    pub(super) fn kept_without_messages(&self) -> bool {
-        self.lease.is_some() && self.image.last.has_saved_messages()
-    }
-
     /// Has a kept connection raise the error that Millrace has just told, so that whatever asks about
     /// messages finds it there.
     pub(crate) async fn raise_on_kept(&mut self, error: &ServerError) {

@@ -2,12 +2,12 @@
 //! connection would answer for another: the client's own connection number, and what is known of
 //! a last statement whose connection others have used since.
 
-use millrace_backend::pool::Lease;
 use millrace_engine::books::StatementAt;
 use millrace_engine::image::last::is_about_last;
 use millrace_engine::request::Request;
 use millrace_sql::{Family, Flags, Kind, LexMode, Statement, classify};
 use millrace_topology::ServerId;
+use std::future::poll_fn;
 
 use crate::answers::columns::{Columns, Token};
 use crate::error::ClientError;
@@ -22,6 +22,9 @@ enum Question {
     WarningCount,
     ErrorCount,
 }
+
+/// How long a session waits for another to save what it may ask about its last statement.
+const SAVING: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// It asks for ROW_COUNT() beside LAST_INSERT_ID(), which may have to be read or set first: a statement
 /// that counts rows of its own.
@@ -208,17 +211,6 @@ impl Session {
         !self.image.vars.state.database.is_empty() && self.pool_of(server, false).has_own(uid, seq)
     }
 
-    /// The connection of a statement of this session, where it is free and unused since. The session may
-    /// have chosen its first database since: its connections are of another pool from then on.
-    pub(crate) fn take_own(&mut self, server: ServerId, seq: u64) -> Option<Lease> {
-        let uid = self.handle.uid;
-        let own = self.pool(server).try_take_own(uid, seq);
-        own.or_else(|| match self.image.vars.state.database.is_empty() {
-            true => None,
-            false => self.pool_of(server, false).try_take_own(uid, seq),
-        })
-    }
-
     /// The connection that is kept knows of this statement, or one that is free does, where none is kept.
     fn is_here(&mut self, at: Option<StatementAt>) -> bool {
         match self.lease.is_some() {
@@ -234,6 +226,18 @@ impl Session {
         };
         let uid = self.handle.uid;
         self.pool(server).has_own(uid, seq)
+    }
+
+    /// Waits while another session saves what this one may ask about its last statements.
+    pub(crate) async fn wait_until_saved(&self) {
+        let saved = poll_fn(|cx| self.handle.saved.poll_saved(cx));
+        // A connection that does not answer must not keep its last user from going on.
+        let _ = tokio::time::timeout(SAVING, saved).await;
+    }
+
+    /// A connection is kept, and what the session may ask about messages is known here alone.
+    fn kept_without_messages(&self) -> bool {
+        self.lease.is_some() && self.image.last.has_saved_messages()
     }
 }
 

@@ -1,8 +1,6 @@
 //! KILL: finds the session that a number means, wherever it runs, and has the server judge
 //! whether the killer may. Never touches another session than the one named.
 
-use std::rc::Rc;
-
 use millrace_backend::conn::number;
 use millrace_backend::error::BackendError;
 use millrace_engine::request::{Request, Task};
@@ -10,15 +8,14 @@ use millrace_metrics::{ErrorClass, PinReason};
 use millrace_protocol::command::ExecuteParams;
 use millrace_protocol::ok::OkFields;
 use millrace_sql::{Access, KillTarget, Kind, Statement};
-use millrace_topology::ServerId;
 use tokio::sync::oneshot;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::attempt::AttemptOutcome;
-use crate::statement::rule_actions::tell_aside;
+use crate::statement::refused::AttemptOutcome;
+use crate::worker::handle::Running;
 use crate::worker::registry::{Entry, FIRST_ID};
-use crate::worker::{Handle, Message, Running, Worker};
+use crate::worker::shared::Message;
 
 /// The number in what CONNECTION_ID() was replaced by.
 fn own_number(expression: &[u8]) -> Option<u64> {
@@ -43,76 +40,6 @@ pub(super) fn number_in(params: &ExecuteParams<'_>) -> Option<u64> {
     let mut bytes = [0; 8];
     bytes[..width].copy_from_slice(params.values.get(..width)?);
     (params.null_bitmap.first()? & 1 == 0).then(|| u64::from_le_bytes(bytes))
-}
-
-/// What came of an operator's KILL.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Killed {
-    /// It is done.
-    Done,
-    /// There is no such session.
-    Gone,
-    /// Its statement still runs: the server could not be told, and why not.
-    NotTold(String),
-}
-
-/// How long an operator's KILL may take to reach the server, login included.
-const TELLING: std::time::Duration = std::time::Duration::from_secs(5);
-
-impl Worker {
-    /// Ends a session, or its statement. The server is told first, by another connection of the
-    /// session's own account, as by a client's KILL.
-    pub(crate) fn kill_for_operator(
-        self: &Rc<Self>,
-        uid: u64,
-        query: bool,
-        reply: oneshot::Sender<Killed>,
-    ) {
-        let Some(handle) = self.session(uid) else {
-            let _ = reply.send(Killed::Gone);
-            return;
-        };
-        let on = handle.on.get();
-        handle.tainted.set(on.is_some());
-        handle.ending.set(!query);
-        let worker = self.clone();
-        tokio::task::spawn_local(async move {
-            let told = match on {
-                Some((server, thread)) => {
-                    let telling = worker.tell(&handle, server, thread, query);
-                    let told = tokio::time::timeout(TELLING, telling).await;
-                    told.unwrap_or(Err(BackendError::Timeout("the KILL's own limit")))
-                }
-                None => Ok(()),
-            };
-            if query {
-                handle.interrupted.set(handle.busy_since.get() != 0);
-            } else {
-                handle.ended.set(true);
-            }
-            handle.wake();
-            let _ = reply.send(match told {
-                Ok(()) => Killed::Done,
-                Err(error) => Killed::NotTold(error.to_string()),
-            });
-        });
-    }
-
-    async fn tell(
-        &self,
-        handle: &Handle,
-        server: ServerId,
-        thread: u32,
-        query: bool,
-    ) -> Result<(), BackendError> {
-        let user = handle.user.borrow().clone();
-        let pool = self.cluster.servers.of(server).pool_of(&user);
-        let pool = pool.ok_or(BackendError::Protocol("its account has no pool"))?;
-        let what = if query { "QUERY" } else { "CONNECTION" };
-        // On a connection that counts with no limit: where sessions wait for others to end, none of
-        // the pool's would be free.
-        tell_aside(&pool, &format!("KILL {what} {thread}")).await
-    }
 }
 
 impl Session {

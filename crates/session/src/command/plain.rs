@@ -1,8 +1,7 @@
 //! Commands that are no statements: COM_PING, COM_INIT_DB, COM_SET_OPTION, and those that are passed on as they are.
 
 use millrace_engine::request::{Request, Task};
-use millrace_protocol::Status;
-use millrace_protocol::ok::{OkFields, encode_end, encode_ok};
+use millrace_protocol::ok::{OkFields, encode_end};
 use millrace_sql::{Access, Family, Kind};
 
 use crate::answers::messages::error_row;
@@ -10,17 +9,6 @@ use crate::error::{Abort, ClientError};
 use crate::session::Session;
 
 impl Session {
-    /// An OK of Millrace's own.
-    pub(crate) async fn ok(&mut self, fields: OkFields<'_>) -> Result<(), Abort> {
-        let mut out = Vec::new();
-        let fields = OkFields {
-            status: fields.status | self.idle_status(),
-            ..fields
-        };
-        encode_ok(&mut out, 1, self.client.capabilities, &fields);
-        self.send(&out).await
-    }
-
     /// A command that Millrace has answered with an OK by itself leaves ROW_COUNT() as an OK without
     /// rows does, and nothing else changed.
     pub(crate) fn answered_ok(&mut self) {
@@ -47,17 +35,6 @@ impl Session {
         let pinged = pinging.await;
         self.image.last.messages.ok_warnings = None;
         pinged
-    }
-
-    /// The status flags that hold between statements.
-    pub(crate) fn idle_status(&self) -> Status {
-        // 0x8000 is MariaDB's ANSI_QUOTES.
-        let kept = Status::AUTOCOMMIT
-            | Status::from_bits_retain(0x8000)
-            | Status::NO_BACKSLASH_ESCAPES
-            | Status::IN_TRANS
-            | Status::IN_TRANS_READONLY;
-        self.image.status & kept
     }
 
     /// COM_SET_OPTION: multi-statements on or off.

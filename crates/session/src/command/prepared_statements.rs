@@ -19,11 +19,11 @@ use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits, classify};
 use crate::answers::session_functions::{asks_connection, asks_own_number, with_connection_id};
 use crate::command::kill;
 use crate::error::{Abort, ClientError};
-use crate::login::Credentials;
+use crate::login::credentials::Credentials;
 use crate::login::exchange::{LoginExchange, Proof};
 use crate::session::Session;
+use crate::statement::access::metric_kind;
 use crate::statement::directions::refusal;
-use crate::statement::execution::metric_kind;
 use crate::statement::route;
 
 /// Whether clients may share the statement on a server connection: it is nothing but its text, under
@@ -656,7 +656,7 @@ impl Session {
                 self.client.identity.collation = collation;
                 self.begin(&credentials.database);
                 // Of variables servers tell nothing here (observed on MariaDB 11.8).
-                let session = crate::login::tracked_schema(&credentials.database);
+                let session = crate::login::packets::tracked_schema(&credentials.database);
                 let fields = OkFields {
                     status: self.image.status,
                     session: &session,
@@ -701,7 +701,7 @@ impl Session {
         database: Box<[u8]>,
     ) -> Result<(), Abort> {
         let mut out = Vec::new();
-        crate::login::error_packet(answer).encode(&mut out, sequence);
+        crate::error::error_packet(answer).encode(&mut out, sequence);
         if self.image.family == Family::MySql {
             self.send(&out).await?;
             return Err(Abort::Ended);

@@ -26,7 +26,7 @@ use tracing::debug;
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
 use crate::statement::relay::{Plan, RelayOutcome};
-use crate::statement::setup::Setup;
+use crate::statement::steps::Setup;
 
 /// Why a transaction was not run again to its end.
 enum ReplayStop {
@@ -157,11 +157,6 @@ impl Session {
     pub(crate) fn unknown_outcome(&self) -> Abort {
         self.count_unknown();
         ClientError::unknown_outcome().into()
-    }
-
-    pub(crate) fn count_unknown(&self) {
-        let failovers = self.worker.shared.monitor.failovers();
-        failovers.count(FailoverCount::UnknownOutcome, self.running.route.server);
     }
 
     /// The session is in no transaction any more.
@@ -601,6 +596,32 @@ impl Session {
         self.image.tx.journal = Some(replay.into_journal());
         let failovers = self.worker.shared.monitor.failovers();
         failovers.count(FailoverCount::Replayed, Some(lost.server));
+    }
+
+    /// The session is idle, and the server of its kept connection has fallen, was demoted or drained. An
+    /// open transaction leaves it, so that it holds no locks there; what else the session has there
+    /// it may yet ask for.
+    pub(crate) fn check_role_of_kept(&mut self) {
+        self.handle.evict.set(false);
+        let Some(mut lease) = self.lease.take() else {
+            return;
+        };
+        let leaves = self.handle.pins.has_only(PinReason::Transaction)
+            && (self.has_lost_role(lease.server, false) || self.is_down(&mut lease));
+        if leaves {
+            self.evict(lease);
+        } else {
+            self.lease = Some(lease);
+        }
+    }
+
+    /// Whether a connection has ended with its server. Why it ended otherwise, the next statement asks.
+    fn is_down(&self, lease: &mut Lease) -> bool {
+        let down = self.worker.cluster.with_world(|world| {
+            let view = world.snapshot.server(lease.server);
+            view.is_none_or(|view| !view.health.is_usable())
+        });
+        down && !lease.is_quiet()
     }
 }
 

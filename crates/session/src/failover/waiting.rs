@@ -20,7 +20,7 @@ use millrace_topology::ServerId;
 use crate::error::{Abort, ClientError};
 use crate::failover::wait_queue::{HeldStatement, Lane, Place};
 use crate::session::Session;
-use crate::statement::execution::metric_kind;
+use crate::statement::access::metric_kind;
 use crate::worker::Worker;
 
 /// The longest that a statement of a listener for replicas waits for one.

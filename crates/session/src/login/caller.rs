@@ -5,7 +5,6 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use millrace_backend::connect::Address;
 use millrace_backend::names::Resolver;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Plain;
@@ -16,6 +15,7 @@ use tracing::debug;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::error::ClientError;
+use crate::login::verifiers::LetIn;
 use crate::options::Hosts;
 use crate::worker::Worker;
 
@@ -47,21 +47,6 @@ struct CallerTls {
 struct Names {
     issuer: Box<str>,
     subject: Box<str>,
-}
-
-/// What a server says of a login that it lets in.
-#[derive(Debug)]
-pub(super) struct LetIn {
-    /// Where it listens.
-    pub(super) server: Address,
-    /// The row by which it let Millrace in, `user@host`. Empty where that cannot be asked.
-    pub(super) current: Box<[u8]>,
-    /// The rows that it may have been; none where they cannot be read.
-    pub(super) rows: Option<UserRows>,
-    /// Of a proxy user, what the account asks for whose privileges it has; none within where that is not known.
-    pub(super) required: Option<Option<Requires>>,
-    /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
-    pub(super) unproven: bool,
 }
 
 impl Caller {

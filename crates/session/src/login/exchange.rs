@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_backend::account::Account;
 use millrace_backend::connect::{LOG_IN_ANEW, LOGIN_PACKET_MAX};
@@ -24,20 +25,19 @@ use millrace_sql::Family;
 use tracing::debug;
 
 use crate::error::ClientError;
-use crate::login::Credentials;
-use crate::login::LOOK;
-use crate::login::REFUSE_RSA;
-use crate::login::Waits;
 use crate::login::accounts::Asked;
 use crate::login::caller::Caller;
-use crate::login::compressed;
-use crate::login::out_of_order;
-use crate::login::tracked_at_login;
+use crate::login::credentials::{Credentials, Waits, random_nonce};
+use crate::login::packets::{compressed, out_of_order, tracked_at_login, with_state};
 use crate::login::verify::verify;
-use crate::login::with_state;
-use crate::random_nonce;
 use crate::session::{Identity, Session};
 use crate::worker::{Handle, ListenerContext, Worker};
+
+/// How often a login that waits for a server looks whether its client is still there.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Clients that break off rather than send their password under an RSA key, unless told to.
+const REFUSE_RSA: [&[u8]; 3] = [b"libmysql", b"MySQL Connector/J", b"MySqlConnector"];
 
 /// A login under way: the client's stream and what it has said.
 pub(crate) struct LoginExchange<'a> {

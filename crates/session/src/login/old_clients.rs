@@ -11,8 +11,9 @@ use millrace_protocol::handshake::{HandshakeResponse, OldResponse};
 use millrace_protocol::ok::ErrPacket;
 use millrace_sql::Family;
 
+use crate::error::error_packet;
+use crate::login::credentials::Credentials;
 use crate::login::exchange::{LoginExchange, Proof};
-use crate::login::{Credentials, error_packet};
 
 /// No command of such a client is longer; bytes.
 const COMMAND_MAX: usize = 64 * 1024;

@@ -21,12 +21,13 @@ use millrace_protocol::auth::Plugin;
 use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
 use millrace_protocol::ok::{OkFields, OkPacket, encode_ok};
 
-use crate::error::{ClientError, observed};
-use crate::login::caller::LetIn;
+use crate::error::{ClientError, error_packet, observed};
+use crate::login::credentials::Credentials;
 use crate::login::exchange::LoginExchange;
+use crate::login::packets::compressed;
+use crate::login::verifiers::LetIn;
 use crate::login::verify::{learn_accounts, let_in};
 use crate::login::watched_commands::Commands;
-use crate::login::{Credentials, compressed, error_packet};
 use crate::worker::written::UntrackedWrite;
 use crate::worker::{Handle, Worker};
 

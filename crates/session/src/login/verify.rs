@@ -2,8 +2,6 @@
 //! account and database that arrived before it was asked. So a password that was changed, or an
 //! account that was locked, is noticed by every later login, at a cost that falls under load.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,53 +19,13 @@ use millrace_engine::state::SessionState;
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
 use millrace_topology::ServerId;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use crate::error::{ClientError, observed};
-use crate::login::caller::LetIn;
-use crate::login::random_nonce;
+use crate::login::credentials::random_nonce;
+use crate::login::verifiers::{Key, LetIn, Line, Waiting};
 use crate::worker::Worker;
 use crate::worker::learnt::Base;
-
-/// One worker's questions under way.
-#[derive(Default)]
-pub(crate) struct Verifiers {
-    lines: RefCell<HashMap<Key, Rc<Line>>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
-    account: u64,
-    user: Box<[u8]>,
-    database: Box<[u8]>,
-    collation: u8,
-    /// The client's flag, which is in the session's `sql_mode`.
-    ignore_space: bool,
-    tls: bool,
-}
-
-impl Key {
-    fn name(&self) -> Name<'_> {
-        Name {
-            user: &self.user,
-            collation: self.collation,
-        }
-    }
-}
-
-#[derive(Default)]
-struct Line {
-    /// The connection is to be closed at once.
-    rests: Cell<bool>,
-    waiting: RefCell<Vec<Waiting>>,
-    called: Notify,
-}
-
-/// A login that waits for an answer.
-struct Waiting {
-    since: Instant,
-    answer: oneshot::Sender<Result<Rc<LetIn>, ClientError>>,
-}
 
 /// The connection that asks.
 struct Asking {
@@ -76,18 +34,6 @@ struct Asking {
     /// Until then it asks although its server is not the first that should be asked: that one could
     /// not be had.
     instead: Option<Instant>,
-}
-
-impl Verifiers {
-    /// Closes the connections that ask for an account: it is allowed too few.
-    pub(crate) fn rest(&self, user: &[u8]) {
-        for (key, line) in self.lines.borrow().iter() {
-            if *key.user == *user {
-                line.rests.set(true);
-                line.called.notify_one();
-            }
-        }
-    }
 }
 
 /// How long the connection that asks is kept when nobody logs in.

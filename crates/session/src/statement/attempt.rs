@@ -2,7 +2,6 @@
 //! says whether another server may be tried.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_backend::pool::Lease;
@@ -14,30 +13,11 @@ use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits};
 
 use crate::error::{Abort, ClientError};
-use crate::session::{Ends, Session};
-use crate::statement::refused::Unanswered;
+use crate::session::Session;
+use crate::statement::refused::{AttemptOutcome, Unanswered};
 use crate::statement::relay::{Plan, RelayOutcome};
-use crate::statement::setup::Setup;
-
-/// What came of a statement on one server.
-pub(crate) enum AttemptOutcome {
-    /// Answered, and the answer is with the client; what it said is in the session's `outcome`.
-    Done,
-    /// Nothing was run or shown; another server may be tried. The error is for the case that
-    /// there is none.
-    Elsewhere(ClientError),
-    /// Nothing was shown, and the server is a replica that may lack what the primary has: its answer, for
-    /// the case that the primary cannot be asked.
-    Lacks(ClientError),
-    /// Nothing was shown, and the connection, on which the session has something, is gone or of no
-    /// more use.
-    Gone {
-        /// For the case that nothing else can be done.
-        why: ClientError,
-        /// The statement may have been run.
-        sent: bool,
-    },
-}
+use crate::statement::running::Ends;
+use crate::statement::steps::Setup;
 
 /// What counts after an answer that was not for the client.
 struct AfterRelay {
@@ -445,22 +425,6 @@ impl Session {
         Err(ClientError::backend(error))
     }
 
-    /// The server had closed the connection before it read the statement.
-    pub(super) fn unread(&mut self, lease: &mut Lease, said: ClientError) -> AttemptOutcome {
-        lease.broken = true;
-        if self.lease_is_kept() {
-            return AttemptOutcome::Gone {
-                why: said,
-                sent: false,
-            };
-        }
-        let gone = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
-        let why = ClientError::backend(BackendError::Io(gone));
-        self.running.route.unsent = true;
-        self.count_retry(RetryKind::Unsent);
-        AttemptOutcome::Elsewhere(why)
-    }
-
     /// Does what must be done on a connection before anything is put together for it; the inner error
     /// says that this one does not do.
     async fn make_ready(
@@ -505,15 +469,6 @@ impl Session {
         })
     }
 }
-
-/// How long a server that takes no more prepared statements is given to close some, each time that it
-/// says so, until the client is told.
-pub(super) const PAUSES: [Duration; 4] = [
-    Duration::ZERO,
-    Duration::from_millis(20),
-    Duration::from_millis(100),
-    Duration::from_millis(500),
-];
 
 /// Whether the statement's kind ends no transaction.
 fn stays_in_transaction(class: &Statement) -> bool {

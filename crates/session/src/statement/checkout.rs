@@ -16,6 +16,7 @@ use millrace_topology::ServerId;
 
 use crate::error::{Abort, ClientError, observed};
 use crate::session::Session;
+use crate::statement::rule_actions::too_slow;
 
 /// How long a question to a primary without a place waits before others are asked.
 const BRIEF: Duration = Duration::from_secs(1);
@@ -161,5 +162,53 @@ impl Session {
         self.handle.on.set(None);
         lease.broken |= self.handle.tainted.take() | lease.in_transaction();
         lease.give_back();
+    }
+
+    /// What becomes of a statement that was killed before a server ran it.
+    pub(crate) async fn interrupted(&self) -> Abort {
+        if self.is_killed().await {
+            return Abort::Ended;
+        }
+        if self.handle.timed_out.take() {
+            return too_slow().into();
+        }
+        ClientError::client(1317, b"70100", "Query execution was interrupted").into()
+    }
+
+    /// Whether a refusal is the word of a replica, which may lack the session's database, its account or a
+    /// setting of it because it is late.
+    pub(super) fn may_be_late(&self, server: ServerId, why: &ClientError) -> bool {
+        let primary = self.worker.cluster.primary();
+        why.side == millrace_metrics::Side::Server
+            && !why.is_full()
+            && primary.is_some_and(|primary| primary != server)
+    }
+
+    /// A KILL is about to end the session: waits for that.
+    pub(super) async fn is_killed(&self) -> bool {
+        const STEP: Duration = Duration::from_millis(10);
+        for _ in 0..50 {
+            if self.handle.ended.get() || !self.handle.ending.get() {
+                break;
+            }
+            tokio::time::sleep(STEP).await;
+        }
+        self.handle.ended.get()
+    }
+
+    /// The connection was kept from an earlier statement.
+    pub(super) fn lease_is_kept(&self) -> bool {
+        !self.handle.pins.is_empty()
+    }
+
+    /// The connection of a statement of this session, where it is free and unused since. The session may
+    /// have chosen its first database since: its connections are of another pool from then on.
+    pub(crate) fn take_own(&mut self, server: ServerId, seq: u64) -> Option<Lease> {
+        let uid = self.handle.uid;
+        let own = self.pool(server).try_take_own(uid, seq);
+        own.or_else(|| match self.image.vars.state.database.is_empty() {
+            true => None,
+            false => self.pool_of(server, false).try_take_own(uid, seq),
+        })
     }
 }

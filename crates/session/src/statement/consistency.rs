@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use millrace_backend::pool::Lease;
 use millrace_backend::positions::Position;
+use millrace_engine::expression;
 use millrace_engine::image::reads::LastRead;
 use millrace_engine::image::transaction::Transaction;
 use millrace_engine::outcome::Outcome;
@@ -647,7 +648,7 @@ impl Session {
             Family::MySql => 255,
             Family::MariaDb => 45,
         };
-        let expression = crate::answers::local::expression(text);
+        let expression = expression(text);
         TextResult::new(vec![ColumnDef::text(&expression, collation)])
     }
 
@@ -656,7 +657,7 @@ impl Session {
             return Err(alone().into());
         };
         known(variable.name.of(text))?;
-        let expression = crate::answers::local::expression(text);
+        let expression = expression(text);
         let plain = class.kind == Kind::Select
             && class.tables.is_empty()
             && expression.starts_with("@@")

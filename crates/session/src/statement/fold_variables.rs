@@ -360,4 +360,10 @@ impl Session {
         }
         state.set(state::NAMES, Value::Literal(names.into()));
     }
+
+    /// Whether names in the session's statements are in UTF-8.
+    pub(super) fn speaks_utf8(&self) -> bool {
+        let charset = self.image.vars.state.reported("character_set_client");
+        charset.is_some_and(|charset| matches!(charset, b"utf8mb4" | b"utf8mb3" | b"utf8"))
+    }
 }

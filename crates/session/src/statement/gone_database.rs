@@ -14,7 +14,7 @@ use millrace_sql::{Flags, Kind, Show, Statement};
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::setup::Setup;
+use crate::statement::steps::Setup;
 
 /// ER_BAD_DB_ERROR; ER_DBACCESS_DENIED_ERROR, where the account has lost its last right there.
 const REFUSED: [u16; 2] = [1049, 1044];

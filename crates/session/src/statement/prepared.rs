@@ -1,6 +1,8 @@
 //! A client's prepared statements on a server connection: prepared anew where the connection lacks them, with their
 //! parameters' types and long data, and closed where there are too many.
 
+use std::time::Duration;
+
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_engine::image::prepared::ClientStatement;
@@ -17,9 +19,17 @@ use millrace_sql::Flags;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::attempt::PAUSES;
 use crate::statement::gone_database::depends_on_database;
-use crate::statement::setup::Setup;
+use crate::statement::steps::Setup;
+
+/// How long a server that takes no more prepared statements is given to close some, each time that it
+/// says so, until the client is told.
+pub(super) const PAUSES: [Duration; 4] = [
+    Duration::ZERO,
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(500),
+];
 
 impl Session {
     /// The connection's number for a prepared statement that it holds.

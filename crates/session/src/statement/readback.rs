@@ -18,7 +18,7 @@ use millrace_topology::{GtidSet, Waits};
 
 use crate::session::Session;
 use crate::statement::fold_variables::{KEEPS_CONNECTION, name_collation};
-use crate::statement::setup::{CLEAR_DIAGNOSTICS, Setup};
+use crate::statement::steps::{CLEAR_DIAGNOSTICS, Setup};
 use crate::worker::learnt::CollationKey;
 
 impl Session {
@@ -179,12 +179,6 @@ impl Session {
             self.fold_state(lease, &outcome, &Statement::default(), b"");
         }
         true
-    }
-
-    /// Whether names in the session's statements are in UTF-8.
-    pub(super) fn speaks_utf8(&self) -> bool {
-        let charset = self.image.vars.state.reported("character_set_client");
-        charset.is_some_and(|charset| matches!(charset, b"utf8mb4" | b"utf8mb3" | b"utf8"))
     }
 
     /// `SET @a = 1` and the like need not be read back.

@@ -17,8 +17,7 @@ use millrace_sql::{Access, Flags, Kind, Traits};
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::statement::attempt::AttemptOutcome;
-use crate::statement::attempt::PAUSES;
+use crate::statement::prepared::PAUSES;
 use crate::statement::relay::{Plan, RelayOutcome};
 use crate::statement::rule_actions::tell_server;
 
@@ -118,6 +117,26 @@ impl Answering for Unanswered<'_, '_> {
         let kind = self.request.class.kind;
         kind == Kind::Commit || (self.request.access == Access::Write && !self.is_kept())
     }
+}
+
+/// What came of a statement on one server.
+pub(crate) enum AttemptOutcome {
+    /// Answered, and the answer is with the client; what it said is in the session's `outcome`.
+    Done,
+    /// Nothing was run or shown; another server may be tried. The error is for the case that
+    /// there is none.
+    Elsewhere(ClientError),
+    /// Nothing was shown, and the server is a replica that may lack what the primary has: its answer, for
+    /// the case that the primary cannot be asked.
+    Lacks(ClientError),
+    /// Nothing was shown, and the connection, on which the session has something, is gone or of no
+    /// more use.
+    Gone {
+        /// For the case that nothing else can be done.
+        why: ClientError,
+        /// The statement may have been run.
+        sent: bool,
+    },
 }
 
 impl Session {
@@ -352,20 +371,19 @@ impl Session {
         }
     }
 
-    /// A KILL is about to end the session: waits for that.
-    pub(super) async fn is_killed(&self) -> bool {
-        const STEP: Duration = Duration::from_millis(10);
-        for _ in 0..50 {
-            if self.handle.ended.get() || !self.handle.ending.get() {
-                break;
-            }
-            tokio::time::sleep(STEP).await;
+    /// The server had closed the connection before it read the statement.
+    pub(super) fn unread(&mut self, lease: &mut Lease, said: ClientError) -> AttemptOutcome {
+        lease.broken = true;
+        if self.lease_is_kept() {
+            return AttemptOutcome::Gone {
+                why: said,
+                sent: false,
+            };
         }
-        self.handle.ended.get()
-    }
-
-    /// The connection was kept from an earlier statement.
-    pub(super) fn lease_is_kept(&self) -> bool {
-        !self.handle.pins.is_empty()
+        let gone = std::io::Error::from(std::io::ErrorKind::ConnectionAborted);
+        let why = ClientError::backend(BackendError::Io(gone));
+        self.running.route.unsent = true;
+        self.count_retry(RetryKind::Unsent);
+        AttemptOutcome::Elsewhere(why)
     }
 }

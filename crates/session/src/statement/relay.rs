@@ -9,7 +9,6 @@ use std::task::Poll;
 use millrace_backend::connect::server_error;
 use millrace_backend::error::ServerError;
 use millrace_backend::pool::Lease;
-use millrace_backend::stream::Stream;
 use millrace_engine::refusals::{Refusals, proves_nothing};
 use millrace_protocol::ok::{Change, ErrPacket, OkPacket, parse_eof, rewrite_ok, status_offset};
 use millrace_protocol::packet::{HEADER, header};
@@ -17,8 +16,8 @@ use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_protocol::{Capabilities, Status};
 use millrace_topology::{GtidSet, Waits};
 
+use crate::error::error_packet;
 use crate::error::{Abort, ClientError};
-use crate::login::error_packet;
 use crate::session::Session;
 use crate::statement::rule_actions::too_slow;
 
@@ -497,46 +496,6 @@ impl Session {
                 Err(Abort::Ended)
             }
         }
-    }
-
-    /// Sends bytes to the client, what is pending first.
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), Abort> {
-        if !self.client.pending.is_empty() {
-            let pending = std::mem::take(&mut self.client.pending);
-            self.client.stream.send(&pending).await?;
-        }
-        self.client.stream.send(bytes).await?;
-        self.worker.metrics().sent(bytes.len() as u64);
-        self.handle.counts.sent(bytes.len());
-        Ok(())
-    }
-
-    /// Sends what the client's socket takes without waiting and keeps the rest, so that a slow
-    /// client does not hold a server connection that has nothing more to say.
-    /// False, and nothing done, where the socket is not a bare one.
-    fn send_now(&mut self, bytes: &[u8]) -> Result<bool, Abort> {
-        let Stream::Plain(plain) = &self.client.stream else {
-            return Ok(false);
-        };
-        let written = if self.client.pending.is_empty() {
-            plain.try_write(bytes)?
-        } else {
-            0
-        };
-        self.worker.metrics().sent(bytes.len() as u64);
-        self.handle.counts.sent(bytes.len());
-        self.client.pending.extend_from_slice(&bytes[written..]);
-        Ok(true)
-    }
-
-    /// Sends what is pending.
-    pub(crate) async fn flush(&mut self) -> Result<(), Abort> {
-        if self.client.pending.is_empty() {
-            return Ok(());
-        }
-        let pending = std::mem::take(&mut self.client.pending);
-        self.client.stream.send(&pending).await?;
-        Ok(())
     }
 
     /// LOAD DATA LOCAL: hands the client's file to the server. A server that waits for a lock takes

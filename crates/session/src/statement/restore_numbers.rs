@@ -8,7 +8,7 @@ use millrace_engine::request::Request;
 use millrace_sql::{Access, Flags, Kind, Statement, TableUse, Traits};
 
 use crate::session::Session;
-use crate::statement::setup::Setup;
+use crate::statement::steps::Setup;
 
 impl Session {
     pub(crate) fn needs_insert_id(&self, request: &Request<'_>) -> bool {

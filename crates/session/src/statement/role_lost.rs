@@ -78,30 +78,4 @@ impl Session {
             && snapshot.without != Some(NoPrimary::Draining(server));
         (for_primary && demoted) || (in_transaction && self.worker.cluster.is_drained(server))
     }
-
-    /// The session is idle, and the server of its kept connection has fallen, was demoted or drained. An
-    /// open transaction leaves it, so that it holds no locks there; what else the session has there
-    /// it may yet ask for.
-    pub(crate) fn check_role_of_kept(&mut self) {
-        self.handle.evict.set(false);
-        let Some(mut lease) = self.lease.take() else {
-            return;
-        };
-        let leaves = self.handle.pins.has_only(PinReason::Transaction)
-            && (self.has_lost_role(lease.server, false) || self.is_down(&mut lease));
-        if leaves {
-            self.evict(lease);
-        } else {
-            self.lease = Some(lease);
-        }
-    }
-
-    /// Whether a connection has ended with its server. Why it ended otherwise, the next statement asks.
-    fn is_down(&self, lease: &mut Lease) -> bool {
-        let down = self.worker.cluster.with_world(|world| {
-            let view = world.snapshot.server(lease.server);
-            view.is_none_or(|view| !view.health.is_usable())
-        });
-        down && !lease.is_quiet()
-    }
 }

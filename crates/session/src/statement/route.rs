@@ -1,79 +1,14 @@
 //! EXPLAIN ROUTE and SHOW ROUTE: what would become of a statement, and what became of the last one.
 //! Answered here; the explained statement is never run.
 
-use std::rc::Rc;
-
 use millrace_engine::request::{Request, Task};
-use millrace_engine::state::SessionState;
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult};
 use millrace_routing::explain::{Line, Question, explain};
-use millrace_routing::rules::{Directions, idle_item};
-use millrace_routing::{Consistency, Reason};
-use millrace_sql::{Access, Family, Hint};
-use millrace_topology::ServerId;
+use millrace_routing::rules::idle_item;
+use millrace_sql::{Family, Hint};
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-
-/// Where the last statement went.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Route {
-    pub(crate) reason: Option<Reason>,
-    pub(crate) server: Option<ServerId>,
-    pub(crate) level: Consistency,
-    pub(crate) waited: bool,
-    /// Servers that were tried before.
-    pub(crate) refused: u8,
-    /// Connections that broke while it ran.
-    pub(crate) lost: u8,
-    /// A connection was closed before the statement was sent, or read by the server: there may be a
-    /// better one to the same server.
-    pub(crate) unsent: bool,
-    /// How often its server has refused to prepare it, as it has too many.
-    pub(super) crowded: u8,
-    /// A server or its connection ended while a write ran: the answer, where that cannot be undone.
-    pub(crate) ended: Option<ClientError>,
-    /// A server has just refused the session's state.
-    pub(super) state_refused: bool,
-    /// The state whose database a server has just refused.
-    pub(super) database_refused: Option<Rc<SessionState>>,
-    /// It has just refused to prepare what the statement executes.
-    pub(super) prepare_refused: bool,
-    /// What it refuses was found out.
-    pub(super) forgone: bool,
-    pub(crate) directions: Option<Rc<Directions>>,
-    /// The primary had no place: others were looked for, once.
-    pub(crate) passed: bool,
-    /// What the statement needs of them, while they are.
-    pub(crate) instead: Option<Access>,
-    /// Where the last server lets nobody in, it is waited for.
-    pub(super) patient: bool,
-    /// A wait had no answer in time: none of the answers on that connection is waited for.
-    pub(super) overdue: bool,
-    /// The next wait for a place is short, as others can do.
-    pub(super) brief: bool,
-}
-
-impl Route {
-    /// A statement begins; unless said otherwise it runs on the connection that the session keeps.
-    pub(crate) fn begin(&mut self, level: Consistency, directions: Option<&Rc<Directions>>) {
-        (self.reason, self.waited) = (Some(Reason::Pinned), false);
-        (self.refused, self.lost, self.crowded) = (0, 0, 0);
-        (self.passed, self.patient, self.brief) = (false, false, false);
-        self.unsent = false;
-        (self.state_refused, self.forgone, self.prepare_refused) = (false, false, false);
-        if self.ended.is_some() {
-            self.ended = None;
-        }
-        if self.database_refused.is_some() {
-            self.database_refused = None;
-        }
-        self.level = level;
-        if self.directions.is_some() || directions.is_some() {
-            self.directions = directions.cloned();
-        }
-    }
-}
 
 /// Whether the text asks Millrace about routes.
 pub(crate) fn is_own(text: &[u8]) -> bool {

@@ -21,6 +21,7 @@ use tokio::time::error::Elapsed;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
+use crate::statement::running::RuleActions;
 
 /// Mirror images under way at once, of one worker; further ones are left out.
 const MIRRORS_MAX: u32 = 32;
@@ -33,21 +34,6 @@ const MIRROR_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long ending a statement on its server may take.
 const STOP: Duration = Duration::from_secs(5);
-
-/// What holds as long as a statement runs.
-#[derive(Debug, Default)]
-pub(crate) struct RuleActions {
-    permit: Option<OwnedSemaphorePermit>,
-    deadline: Option<AbortHandle>,
-}
-
-impl Drop for RuleActions {
-    fn drop(&mut self) {
-        if let Some(deadline) = &self.deadline {
-            deadline.abort();
-        }
-    }
-}
 
 /// Counts a mirror image for as long as it lives.
 struct Mirror(Rc<Cell<u32>>);

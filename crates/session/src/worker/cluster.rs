@@ -12,8 +12,8 @@ use millrace_routing::Catalogue;
 use millrace_sql::{Family, Statement};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, Waits};
 
-use crate::worker::Shared;
 use crate::worker::pools::Pools;
+use crate::worker::shared::Shared;
 use crate::worker::written::INTERVALS_MAX;
 
 /// A worker's sessions ask for the sake of balance once in this time at most: the least, and the most

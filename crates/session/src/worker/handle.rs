@@ -12,7 +12,6 @@ use millrace_routing::Consistency;
 use millrace_topology::ServerId;
 
 use crate::worker::pins::Pins;
-use crate::worker::processlist::Counts;
 
 /// Whose session it is and what it runs on.
 #[derive(Debug, Clone)]
@@ -22,6 +21,31 @@ pub struct Running {
     /// The server and the number of the connection there, while a statement runs or the session
     /// is pinned.
     pub on: Option<(ServerId, u32)>,
+}
+
+/// What a client has sent and been sent so far. Written by its own worker only.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(super) commands: Cell<u64>,
+    pub(super) received: Cell<u64>,
+    pub(super) sent: Cell<u64>,
+}
+
+impl Counts {
+    /// A command came.
+    pub(crate) fn command(&self) {
+        self.commands.set(self.commands.get() + 1);
+    }
+
+    /// Bytes came from the client.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received.set(self.received.get() + bytes as u64);
+    }
+
+    /// Bytes went to the client.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent.set(self.sent.get() + bytes as u64);
+    }
 }
 
 /// The part of a session that others may touch; they are on the same thread.

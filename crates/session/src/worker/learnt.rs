@@ -20,7 +20,7 @@ use millrace_sql::Statement;
 use millrace_topology::ServerId;
 use tracing::warn;
 
-use crate::worker::Shared;
+use crate::worker::shared::Shared;
 
 /// A name at a server, and the collation of its clients where that matters.
 type NameOn = (ServerId, Box<[u8]>, u8);

@@ -1,7 +1,5 @@
-//! What a worker's sessions and pools look like from outside, for operators. Only reads, and a
-//! bounded part at a time: a worker serves nobody while it answers.
+//! What a worker's sessions and pools look like from outside, for operators.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,32 +9,7 @@ use millrace_metrics::PinReason;
 use millrace_routing::Consistency;
 use millrace_topology::ServerId;
 
-use crate::worker::{Handle, Worker};
-
-/// What a client has sent and been sent so far. Written by its own worker only.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    commands: Cell<u64>,
-    received: Cell<u64>,
-    sent: Cell<u64>,
-}
-
-impl Counts {
-    /// A command came.
-    pub(crate) fn command(&self) {
-        self.commands.set(self.commands.get() + 1);
-    }
-
-    /// Bytes came from the client.
-    pub(crate) fn received(&self, bytes: usize) {
-        self.received.set(self.received.get() + bytes as u64);
-    }
-
-    /// Bytes went to the client.
-    pub(crate) fn sent(&self, bytes: usize) {
-        self.sent.set(self.sent.get() + bytes as u64);
-    }
-}
+use crate::worker::handle::Handle;
 
 /// What a session does at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +109,8 @@ pub struct PoolLine {
 }
 
 impl Handle {
-    fn line(&self, tick: u64) -> SessionLine {
+    /// The session as it is now.
+    pub(super) fn line(&self, tick: u64) -> SessionLine {
         let busy = self.busy_since.get();
         let on = self.on.get();
         let pins = self.pins.list();
@@ -175,54 +149,6 @@ impl Handle {
             received: self.counts.received.get(),
             sent: self.counts.sent.get(),
         }
-    }
-}
-
-impl Worker {
-    /// The sessions with these identities, in their order; none where one is not logged in (any
-    /// more).
-    pub(super) fn describe(&self, uids: &[u64]) -> Vec<Option<SessionLine>> {
-        let line = |uid: &u64| Some(self.session(*uid)?.line(self.tick()));
-        uids.iter().map(line).collect()
-    }
-
-    /// The servers' connections, in the order of the servers.
-    pub(super) fn server_lines(&self) -> Vec<ServerLine> {
-        let mut lines = Vec::with_capacity(self.cluster.servers.len());
-        self.cluster.servers.each(|_, server| {
-            lines.push(ServerLine {
-                open: server.open_here(),
-                leased: server.leased(),
-                idle: server.idle_here(),
-                waiting: server.waiting_here(),
-                opened: server.connects(),
-                response_us: server.response_us(),
-            });
-        });
-        lines
-    }
-
-    /// The pools, `max` at most.
-    pub(super) fn pool_lines(&self, max: usize) -> Vec<PoolLine> {
-        let mut lines = Vec::new();
-        self.cluster.servers.each(|_, server| {
-            let id = server.facts().id;
-            server.each_pool(|pool, waiting| {
-                if lines.len() < max {
-                    lines.push(PoolLine {
-                        server: id,
-                        account: pool.key().account.clone(),
-                        leased: pool.leased(),
-                        idle: pool.idle(),
-                        opening: pool.opening(),
-                        waiting,
-                        opened: pool.opened(),
-                        lent: pool.lent(),
-                    });
-                }
-            });
-        });
-        lines
     }
 }
 

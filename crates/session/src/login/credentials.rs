@@ -1,0 +1,60 @@
+//! Who a client says it is, and what a login under way needs beside that.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use millrace_backend::user_rows::Name;
+use millrace_protocol::auth::Plugin;
+
+/// Who a client says it is, and its first proof.
+pub(crate) struct Credentials {
+    pub(crate) user: Vec<u8>,
+    pub(crate) database: Vec<u8>,
+    pub(crate) response: Vec<u8>,
+    /// The response is to a nonce that was answered before: another is asked for.
+    pub(crate) used_up: bool,
+    pub(crate) collation: u8,
+    pub(crate) plugin: Plugin,
+}
+
+impl Credentials {
+    pub(crate) fn name(&self) -> Name<'_> {
+        Name {
+            user: &self.user,
+            collation: self.collation,
+        }
+    }
+}
+
+/// For how long a login has waited for servers, which is not its client's doing.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    since: Cell<Option<Instant>>,
+    before: Cell<Duration>,
+}
+
+impl Waits {
+    pub(crate) fn begin(&self) {
+        self.since.set(Some(Instant::now()));
+    }
+
+    pub(crate) fn end(&self) {
+        self.before.set(self.total());
+        self.since.set(None);
+    }
+
+    pub(super) fn total(&self) -> Duration {
+        let now = self.since.get().map(|since| since.elapsed());
+        self.before.get() + now.unwrap_or_default()
+    }
+}
+
+/// Bytes without zeros, as a nonce wants them.
+pub fn random_nonce() -> [u8; 20] {
+    let mut nonce = [0; 20];
+    if aws_lc_rs::rand::fill(&mut nonce).is_err() {
+        // The generator cannot fail on a running system; a known nonce would be no proof.
+        std::process::abort();
+    }
+    nonce.map(|byte| byte % 93 + 33)
+}

@@ -1,0 +1,82 @@
+//! The questions under way whether accounts may log in, and what a server says. Asks nothing itself.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use millrace_backend::connect::Address;
+use millrace_backend::user_rows::{Name, Requires, UserRows};
+use tokio::sync::{Notify, oneshot};
+
+use crate::error::ClientError;
+
+/// What a server says of a login that it lets in.
+#[derive(Debug)]
+pub(crate) struct LetIn {
+    /// Where it listens.
+    pub(crate) server: Address,
+    /// The row by which it let Millrace in, `user@host`. Empty where that cannot be asked.
+    pub(crate) current: Box<[u8]>,
+    /// The rows that it may have been; none where they cannot be read.
+    pub(crate) rows: Option<UserRows>,
+    /// Of a proxy user, what the account asks for whose privileges it has; none within where that is not known.
+    pub(crate) required: Option<Option<Requires>>,
+    /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
+    pub(crate) unproven: bool,
+}
+
+/// One worker's questions under way.
+#[derive(Default)]
+pub(crate) struct Verifiers {
+    pub(crate) lines: RefCell<HashMap<Key, Rc<Line>>>,
+}
+
+impl Verifiers {
+    /// Closes the connections that ask for an account: it is allowed too few.
+    pub(crate) fn rest(&self, user: &[u8]) {
+        for (key, line) in self.lines.borrow().iter() {
+            if *key.user == *user {
+                line.rests.set(true);
+                line.called.notify_one();
+            }
+        }
+    }
+}
+
+/// Logins that one question answers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) account: u64,
+    pub(crate) user: Box<[u8]>,
+    pub(crate) database: Box<[u8]>,
+    pub(crate) collation: u8,
+    /// The client's flag, which is in the session's `sql_mode`.
+    pub(crate) ignore_space: bool,
+    pub(crate) tls: bool,
+}
+
+impl Key {
+    /// The account's name.
+    pub(crate) fn name(&self) -> Name<'_> {
+        Name {
+            user: &self.user,
+            collation: self.collation,
+        }
+    }
+}
+
+/// Who waits for the answer to one question.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// The connection is to be closed at once.
+    pub(crate) rests: Cell<bool>,
+    pub(crate) waiting: RefCell<Vec<Waiting>>,
+    pub(crate) called: Notify,
+}
+
+/// A login that waits for an answer.
+pub(crate) struct Waiting {
+    pub(crate) since: Instant,
+    pub(crate) answer: oneshot::Sender<Result<Rc<LetIn>, ClientError>>,
+}
