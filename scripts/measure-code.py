@@ -313,6 +313,8 @@ class Crate:
                 full = self.absolute(source, path)
                 if full is not None:
                     yield full
+        # Who may see an item is no use of it.
+        code = re.sub(r"\bpub\(in [^)]*\)", lambda m: blank(m[0]), code)
         for match in PATH.finditer(USE.sub(lambda m: blank(m[0]), code)):
             parts = [p for p in re.split(r"\s*::\s*", match[0]) if p]
             full = self.absolute(source, parts)

@@ -2,21 +2,15 @@
 //! [`command`] reads and dispatches commands; `statement` is the way of one statement. What a session has, and what it
 //! decides, is plain data in the crate `engine`.
 
-mod answers;
-mod client;
-mod command;
 mod error;
-mod failover;
 mod login;
 mod options;
 mod session;
 mod settings;
 #[cfg(test)]
 mod simulation;
-mod statement;
 mod worker;
 
-pub use failover::wait_queue::{Held, HeldStatement, Lane};
 pub use login::accounts::Accounts;
 pub use login::credentials::random_nonce;
 pub use millrace_engine::options::FailoverOptions;
@@ -27,4 +21,5 @@ pub use worker::Worker;
 pub use worker::processlist::{Doing, PoolLine, ServerLine, SessionLine};
 pub use worker::registry::{Client, Registry};
 pub use worker::shared::{Killed, ListenerContext, ListenerTls, Message, Shared};
+pub use worker::wait_queue::{Held, HeldStatement, Lane};
 pub use worker::written::Written;

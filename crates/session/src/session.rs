@@ -1,5 +1,11 @@
 //! What a session is: the client's stream, what it has set, what it holds. No behaviour beyond
-//! keeping these consistent; [`crate::command`] uses them.
+//! keeping these consistent; [`command`] uses them.
+
+mod answers;
+mod client;
+mod command;
+mod failover;
+pub(crate) mod statement;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -26,8 +32,8 @@ use smallvec::SmallVec;
 use crate::error::ClientError;
 use crate::error::error_packet;
 use crate::login::caller::Caller;
+use crate::session::statement::running::Running;
 use crate::settings::SessionSettings;
-use crate::statement::running::Running;
 use crate::worker::written::INTERVALS_MAX;
 use crate::worker::{Handle, ListenerContext, Worker};
 
@@ -72,35 +78,35 @@ struct Place {
 }
 
 /// The client's side of a session.
-pub(crate) struct Client {
-    pub(crate) stream: Stream,
+struct Client {
+    stream: Stream,
     /// Bytes from the client, not yet consumed.
-    pub(crate) inbuf: Vec<u8>,
+    inbuf: Vec<u8>,
     /// Bytes for the client that its socket did not take at once.
-    pub(crate) pending: Vec<u8>,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) entry: ListenerContext,
-    pub(crate) target: Target,
-    pub(crate) identity: Identity,
+    pending: Vec<u8>,
+    capabilities: Capabilities,
+    entry: ListenerContext,
+    target: Target,
+    identity: Identity,
 }
 
 /// One client's session: what it has ([`SessionImage`]), and what it runs on.
 pub(crate) struct Session {
-    pub(crate) worker: Rc<Worker>,
+    worker: Rc<Worker>,
     /// In force for the command under way.
-    pub(crate) settings: Rc<SessionSettings>,
-    pub(crate) handle: Rc<Handle>,
+    settings: Rc<SessionSettings>,
+    handle: Rc<Handle>,
     /// The client's connection number.
-    pub(crate) id: u32,
-    pub(crate) client: Client,
-    pub(crate) image: SessionImage,
+    id: u32,
+    client: Client,
+    image: SessionImage,
     /// By server. A primary and two replicas are most common.
     pools: SmallVec<[Place; 3]>,
     /// The connection that the session keeps between statements.
-    pub(crate) lease: Option<Lease>,
+    lease: Option<Lease>,
     /// The rules that can concern it.
-    pub(crate) selection: Rc<Selection>,
-    pub(crate) running: Running,
+    selection: Rc<Selection>,
+    running: Running,
 }
 
 impl Session {
@@ -149,7 +155,7 @@ impl Session {
     }
 
     /// The state of a session that has just logged in with `database`.
-    pub(crate) fn begin(&mut self, database: &[u8]) {
+    fn begin(&mut self, database: &[u8]) {
         let multi_statements = self
             .client
             .capabilities
@@ -195,7 +201,7 @@ impl Session {
     }
 
     /// Its reads must see all that was written through this process until now.
-    pub(crate) fn note_all_written(&mut self) {
+    fn note_all_written(&mut self) {
         let worker = &self.worker;
         let bound = |set: &mut GtidSet| worker.cluster.bound(set, INTERVALS_MAX);
         let written = &worker.shared.written;
@@ -207,14 +213,14 @@ impl Session {
     }
 
     /// Its reads are guaranteed to see this from now on.
-    pub(crate) fn set_level(&mut self, level: Consistency) {
+    fn set_level(&mut self, level: Consistency) {
         self.image.reads.level = level;
         self.handle.level.set(level);
     }
 
     /// Goes on under the settings that the worker has now.
     #[cold]
-    pub(crate) fn take_settings(&mut self) {
+    fn take_settings(&mut self) {
         self.settings = self.worker.settings();
         self.select_rules();
     }
@@ -232,7 +238,7 @@ impl Session {
     }
 
     /// Takes over a new state and what follows from it for reading statements.
-    pub(crate) fn set_state(&mut self, state: Rc<SessionState>) {
+    fn set_state(&mut self, state: Rc<SessionState>) {
         let moves = self.image.vars.state.database != state.database;
         self.handle.state.set(Some(state.clone()));
         let worker = &self.worker;
@@ -262,7 +268,7 @@ impl Session {
     }
 
     /// Changes the state by a function of it.
-    pub(crate) fn change_state(&mut self, change: impl FnOnce(&mut SessionState)) {
+    fn change_state(&mut self, change: impl FnOnce(&mut SessionState)) {
         let mut state = SessionState::clone(&self.image.vars.state);
         change(&mut state);
         let state = self.worker.states.share(state);
@@ -270,19 +276,19 @@ impl Session {
     }
 
     /// The pool that serves this session on a server.
-    pub(crate) fn pool(&mut self, server: ServerId) -> Rc<Pool> {
+    fn pool(&mut self, server: ServerId) -> Rc<Pool> {
         self.pool_of(server, !self.image.vars.state.database.is_empty())
     }
 
     /// The pool that serves a statement of this session on a server. A session's first database is chosen on
     /// a connection that has one: on another, which cannot lose it again, the next login without a database
     /// would find nothing.
-    pub(crate) fn pool_for(&mut self, server: ServerId, class: &Statement) -> Rc<Pool> {
+    fn pool_for(&mut self, server: ServerId, class: &Statement) -> Rc<Pool> {
         let has_database = !self.image.vars.state.database.is_empty() || class.kind == Kind::Use;
         self.pool_of(server, has_database)
     }
 
-    pub(crate) fn pool_of(&mut self, server: ServerId, has_database: bool) -> Rc<Pool> {
+    fn pool_of(&mut self, server: ServerId, has_database: bool) -> Rc<Pool> {
         self.find_place(server);
         if let Some(pool) = &self.pools[server.index()].pools[usize::from(has_database)] {
             return pool.clone();
@@ -310,14 +316,14 @@ impl Session {
     }
 
     /// The least version of the connections to a server that the session may use.
-    pub(crate) fn version_on(&self, server: ServerId) -> Version {
+    fn version_on(&self, server: ServerId) -> Version {
         self.pools
             .get(server.index())
             .map_or(Version::MAX, |place| place.version)
     }
 
     /// The session has got this connection: an older one will not do from now on.
-    pub(crate) fn note_version(&mut self, lease: &Lease) {
+    fn note_version(&mut self, lease: &Lease) {
         if let Some(place) = self.pools.get_mut(lease.server.index())
             && place.version < lease.login.version
         {
@@ -326,7 +332,7 @@ impl Session {
     }
 
     /// What a server connection for this session must be like.
-    pub(crate) fn pool_key(&self) -> PoolKey {
+    fn pool_key(&self) -> PoolKey {
         PoolKey {
             account: self.client.identity.account.clone(),
             shape: self.client.capabilities & SHAPE,
@@ -347,12 +353,12 @@ impl Session {
     }
 
     /// For the metrics: nobody can tell whether the statement under way was committed.
-    pub(crate) fn count_unknown(&self) {
+    fn count_unknown(&self) {
         let failovers = self.worker.shared.monitor.failovers();
         failovers.count(FailoverCount::UnknownOutcome, self.running.route.server);
     }
 
-    pub(crate) fn pin(&mut self, reason: PinReason) {
+    fn pin(&mut self, reason: PinReason) {
         if reason == PinReason::SessionState {
             self.image.held.kept_for.hold_forever();
         }
@@ -360,13 +366,13 @@ impl Session {
     }
 
     /// Its state keeps the session's connection until the cause has ended.
-    pub(crate) fn pin_for(&mut self, cause: Cause) {
+    fn pin_for(&mut self, cause: Cause) {
         self.image.held.kept_for.hold(cause);
         self.add_pin(PinReason::SessionState);
     }
 
     /// The cause has ended, if it was in force.
-    pub(crate) fn end_cause(&mut self, cause: Cause) {
+    fn end_cause(&mut self, cause: Cause) {
         if self.image.held.kept_for.end(cause) {
             self.unpin(PinReason::SessionState);
         }
@@ -378,13 +384,13 @@ impl Session {
         }
     }
 
-    pub(crate) fn unpin(&mut self, reason: PinReason) {
+    fn unpin(&mut self, reason: PinReason) {
         if self.handle.pins.remove(reason) {
             self.worker.metrics().unpinned(reason);
         }
     }
 
-    pub(crate) fn unpin_all(&mut self) {
+    fn unpin_all(&mut self) {
         for reason in self.handle.pins.clear() {
             self.worker.metrics().unpinned(reason);
         }

@@ -13,6 +13,7 @@ pub(crate) mod remembered;
 mod serve;
 pub(crate) mod shared;
 pub(crate) mod shared_statements;
+pub(crate) mod wait_queue;
 pub(crate) mod written;
 
 use std::cell::{Cell, RefCell};

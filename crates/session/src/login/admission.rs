@@ -97,12 +97,12 @@ pub(crate) mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::failover::wait_queue::Held;
     use crate::login::accounts::Accounts;
     use crate::options::{Options, ServerKey};
     use crate::settings::SessionSettings;
     use crate::worker::Shared;
     use crate::worker::registry::Registry;
+    use crate::worker::wait_queue::Held;
     use crate::worker::written::Written;
 
     /// What workers share that have no server.

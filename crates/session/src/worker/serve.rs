@@ -9,7 +9,7 @@ use millrace_backend::monitor::World;
 use millrace_topology::ServerId;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::statement::rule_actions::tell_aside;
+use crate::session::statement::rule_actions::tell_aside;
 use crate::worker::Worker;
 use crate::worker::handle::{Handle, Running};
 use crate::worker::processlist::{PoolLine, ServerLine, SessionLine};

@@ -11,13 +11,13 @@ use millrace_topology::ServerId;
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-use crate::failover::wait_queue::Held;
 use crate::login::accounts::Accounts;
 use crate::options::ServerKey;
 use crate::settings::SessionSettings;
 use crate::worker::handle::Running;
 use crate::worker::processlist::{PoolLine, ServerLine, SessionLine};
 use crate::worker::registry::Registry;
+use crate::worker::wait_queue::Held;
 use crate::worker::written::Written;
 
 /// What all workers of the process share.

@@ -1,0 +1,10 @@
+//! What Millrace answers itself, or puts into a statement, because a server's connection would answer for another
+//! session.
+
+pub(super) mod charsets;
+pub(super) mod columns;
+pub(super) mod diagnostics;
+pub(super) mod internal;
+pub(super) mod local;
+pub(super) mod messages;
+pub(super) mod session_functions;
