@@ -18,7 +18,7 @@ use millrace_topology::{GtidSet, Waits};
 
 use crate::session::Session;
 use crate::session::statement::fold_variables::{KEEPS_CONNECTION, name_collation};
-use crate::session::statement::steps::{CLEAR_DIAGNOSTICS, Setup};
+use crate::session::statement::steps::CLEAR_DIAGNOSTICS;
 use crate::worker::learnt::CollationKey;
 
 impl Session {
@@ -247,32 +247,6 @@ impl Session {
         if self.image.last.insert_id.at == Some((lease.server, seq)) {
             self.image.last.insert_id.at = Some((lease.server, self.image.last.seq));
         }
-    }
-
-    /// Saves what this session, or the one that used the connection last, may still ask of it: what follows
-    /// leaves nothing of that there.
-    pub(in crate::session) async fn save_all_unread(
-        &mut self,
-        lease: &mut Lease,
-    ) -> Result<(), BackendError> {
-        let uid = self.handle.uid;
-        if lease.books.is_missed_by_other(uid) {
-            let mut setup = Setup::default();
-            self.save_unread(lease, &mut setup);
-            return self.run_steps(lease, &mut setup).await;
-        }
-        if !lease.books.is_of(uid) {
-            return Ok(());
-        }
-        let (here, last) = (Some(lease.books.last_statement()), &self.image.last);
-        if last.messages.at == here || last.found_rows.at == here {
-            self.save_own_diagnostics(lease).await;
-        }
-        if self.image.last.insert_id.at == Some(lease.books.last_statement()) {
-            self.read_insert_id(lease).await;
-        }
-        lease.books.ended();
-        Ok(())
     }
 
     /// The user variables that the statement may have set; none where that cannot be told.
