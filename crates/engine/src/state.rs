@@ -33,7 +33,7 @@ pub enum Value {
     Reported(Box<[u8]>),
     /// As written in a SET that the server accepted: SQL text, self-contained.
     Literal(Box<[u8]>),
-    /// The SQL NULL (`character_set_results` only).
+    /// The SQL NULL (`character_set_results` and storage engines).
     Null,
 }
 

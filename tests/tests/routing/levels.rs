@@ -321,6 +321,29 @@ pub(crate) async fn hidden_writes(cluster: &Cluster) -> anyhow::Result<()> {
                 "{seen:?} after {turn} was written by another session"
             );
         }
+        // What fails tells no position, and has committed the transaction all the same.
+        let mut turn = 100;
+        for failing in [
+            "RENAME TABLE app.nosuch TO app.nowhere",
+            "LOCK TABLES app.nosuch READ",
+            "CREATE TABLE app.turns (k INT)",
+            "ALTER USER nosuch_account ACCOUNT LOCK",
+            "SET PASSWORD FOR nosuch_account = 'x'",
+        ] {
+            turn += 1;
+            let write = format!("REPLACE INTO app.turns VALUES (2, {turn})");
+            writer.expect("BEGIN").await?;
+            writer.expect(&write).await?;
+            let failed = writer.query(failing).await;
+            ensure!(failed.err().is_some(), "{failing}: {failed:?}");
+            writer.expect("ROLLBACK").await?;
+            let seen = reader.expect("SELECT v FROM app.turns WHERE k = 2").await?;
+            let (seen, direct) = (seen.scalar(), value_there(cluster).await?);
+            ensure!(
+                seen == direct,
+                "{failing}: {seen:?}, the primary has {direct:?}"
+            );
+        }
         writer.quit().await;
         reader.quit().await;
         anyhow::Ok(())
@@ -330,6 +353,14 @@ pub(crate) async fn hidden_writes(cluster: &Cluster) -> anyhow::Result<()> {
         cluster.delay_applier(&replica.name, 0).await?;
     }
     done
+}
+
+/// What the primary has where the writer writes.
+async fn value_there(cluster: &Cluster) -> anyhow::Result<Option<String>> {
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    let value = control.value("SELECT v FROM app.turns WHERE k = 2").await;
+    control.close().await;
+    Ok(value?)
 }
 
 /// Prepared, in the binary protocol.

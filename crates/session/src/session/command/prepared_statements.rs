@@ -584,6 +584,8 @@ impl Session {
     pub(super) async fn change_user(&mut self, body: &[u8]) -> Result<(), Abort> {
         let parsed = ChangeUser::parse(body, self.client.capabilities, self.image.family);
         let old_database = self.image.vars.state.database.clone();
+        // What COM_SET_OPTION said outlives a change of user (observed on both families).
+        let multi_statements = self.image.vars.state.multi_statements;
         Box::pin(self.end_if_kept_was_ended()).await?;
         self.read_found_rows().await;
         self.release_everything();
@@ -657,6 +659,9 @@ impl Session {
                 self.client.identity.account = account;
                 self.client.identity.collation = collation;
                 self.begin(&credentials.database);
+                if self.image.vars.state.multi_statements != multi_statements {
+                    self.change_state(|state| state.multi_statements = multi_statements);
+                }
                 // Of variables servers tell nothing here (observed on MariaDB 11.8).
                 let session = crate::login::packets::tracked_schema(&credentials.database);
                 let fields = OkFields {

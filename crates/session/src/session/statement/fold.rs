@@ -12,7 +12,7 @@ use millrace_metrics::PinReason;
 use millrace_protocol::{Capabilities, ServerError, Status};
 use millrace_sql::ident::unquote_ident;
 use millrace_sql::{
-    Access, Family, Flags, HandlerOp, Kind, Statement, TableUse, TextSource, Traits, XaOp,
+    Access, Family, Flags, HandlerOp, Kind, Show, Statement, TableUse, TextSource, Traits, XaOp,
     classify, lock_names, parts,
 };
 use millrace_topology::{GtidSet, ServerId, Waits};
@@ -109,6 +109,7 @@ impl Session {
             self.note_effects(&mut lease, class, text);
             match request.inner {
                 Some((inner, body)) => {
+                    self.note_next(&mut lease, inner);
                     self.note_effects(&mut lease, inner, body);
                     self.note_out_parameters(class, inner, text);
                 }
@@ -200,7 +201,7 @@ impl Session {
         if sets && !failed {
             self.image.tx.next_waits = true;
         } else if sent || self.image.tx.next_waits {
-            self.image.tx.next_waits = failed || !opened;
+            self.image.tx.next_waits = failed || !opened || may_leave_next(class);
         }
     }
 
@@ -308,6 +309,7 @@ impl Session {
                 if changes_logins(&part) {
                     self.worker.shared.monitor.accounts_changed(lease.server);
                 }
+                self.note_next(lease, &part);
                 self.note_effects(lease, &part, text);
                 self.note_executed(lease, &part, text);
             }
@@ -387,12 +389,24 @@ impl Session {
         }
     }
 
+    /// SET TRANSACTION that is executed, or stands among several statements: whether what follows in the text has
+    /// used it up, only the connection knows.
+    fn note_next(&mut self, lease: &mut Lease, class: &Statement) {
+        let open = self.image.status.contains(Status::IN_TRANS);
+        if class.flags.contains(Flags::TX_ONE_SHOT) && !open {
+            lease.one_shot = true;
+            self.image.tx.next_waits = true;
+            self.pin(PinReason::Transaction);
+        }
+    }
+
     /// What an EXECUTE among several statements has run counts as if it stood there itself.
     fn note_executed(&mut self, lease: &mut Lease, class: &Statement, text: &[u8]) {
         let Some(body) = self.executed_text(class, text) else {
             return self.note_untold_text(class);
         };
         let inner = self.worker.lists.classify(&body, &self.image.vars.lex);
+        self.note_next(lease, &inner);
         self.note_effects(lease, &inner, &body);
         self.note_out_parameters(class, &inner, text);
         self.worker.lists.put_class(inner);
@@ -630,6 +644,16 @@ impl Session {
                 .capabilities
                 .contains(Capabilities::DEPRECATE_EOF)
     }
+}
+
+/// Whether the server may keep what SET TRANSACTION said for later: what opens no transaction does not use it up
+/// (observed: a CALL that reads no table, SHOW CREATE TABLE, COM_FIELD_LIST).
+fn may_leave_next(class: &Statement) -> bool {
+    class.is(Traits::RUNS_OTHERS)
+        || matches!(
+            class.kind,
+            Kind::Show(Show::Create) | Kind::Command | Kind::Help
+        )
 }
 
 /// Whether the statement may have changed what a new login has: accounts, their privileges and roles,

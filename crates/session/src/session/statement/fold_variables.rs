@@ -28,6 +28,13 @@ pub(super) fn name_collation(state: &mut SessionState, class: &Statement, collat
     }
 }
 
+/// Variables of which servers report NULL as nothing (observed); to set them to an empty text is an error.
+const MAY_BE_NULL: [&str; 3] = [
+    "character_set_results",
+    "default_tmp_storage_engine",
+    "enforce_storage_engine",
+];
+
 /// `character_set_results` was set otherwise than by SET NAMES: see [`state::results_by_names`].
 fn set_results_apart(state: &mut SessionState) {
     if let Some(charset) = state.reported("character_set_results") {
@@ -123,7 +130,7 @@ impl Session {
                 // Unless told otherwise below, with the character set's default collation.
                 state.unset("collation_connection");
             }
-            let value = if &**name == "character_set_results" && value.is_empty() {
+            let value = if value.is_empty() && MAY_BE_NULL.contains(&&**name) {
                 Value::Null
             } else {
                 Value::Reported(value.clone())

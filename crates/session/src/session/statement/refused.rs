@@ -48,6 +48,17 @@ fn is_change(request: &Request<'_>) -> bool {
     changes && class.functions.is_empty() && request.inner.is_none()
 }
 
+/// Whether a server that refuses the request may have committed the open transaction before: DDL and its like
+/// commit first, wait, and are refused then where the server has become read only meanwhile. What is no more than
+/// a commit is refused with it.
+fn refused_after_commit(request: &Request<'_>) -> bool {
+    let only_commits = matches!(
+        request.runs().kind,
+        Kind::Commit | Kind::Begin | Kind::Set | Kind::LockTables | Kind::UnlockTables
+    );
+    !only_commits && commits(request)
+}
+
 /// A request on its connection, as [`errors_to_hold`](millrace_engine::rerun::errors_to_hold) looks at it.
 pub(super) struct Unanswered<'a, 'r> {
     pub(super) session: &'a Session,
@@ -75,6 +86,7 @@ impl Answering for Unanswered<'_, '_> {
 
     fn keeps_transaction_only(&self) -> bool {
         self.session.handle.pins.has_only(PinReason::Transaction)
+            && (self.read_only || !refused_after_commit(self.request))
     }
 
     fn writes_in_vain(&self) -> bool {
