@@ -360,20 +360,20 @@ impl Session {
 
     fn pin(&mut self, reason: PinReason) {
         if reason == PinReason::SessionState {
-            self.image.held.kept_for.hold_forever();
+            self.image.held.kept_for().hold_forever();
         }
         self.add_pin(reason);
     }
 
     /// Its state keeps the session's connection until the cause has ended.
     fn pin_for(&mut self, cause: Cause) {
-        self.image.held.kept_for.hold(cause);
+        self.image.held.kept_for().hold(cause);
         self.add_pin(PinReason::SessionState);
     }
 
     /// The cause has ended, if it was in force.
     fn end_cause(&mut self, cause: Cause) {
-        if self.image.held.kept_for.end(cause) {
+        if self.image.held.kept_for().end(cause) {
             self.unpin(PinReason::SessionState);
         }
     }

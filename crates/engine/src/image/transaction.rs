@@ -8,51 +8,96 @@ use crate::replay::Replay;
 /// A session's transaction, and what SET TRANSACTION said of the next.
 #[derive(Default)]
 pub struct TransactionImage {
-    /// As far as no server knows of it.
-    pub state: Transaction,
+    /// BEGIN was answered, and is sent together with the next statement. None: the session is in no transaction, or in one
+    /// that the leased connection is in.
+    deferred: Option<Deferred>,
     /// What the open transaction has done so far.
     pub journal: Option<Box<Journal>>,
     /// The open transaction has lost its server: it is to be run again before anything else is.
     pub replay: Option<Box<Replay>>,
     /// SET TRANSACTION statements for the next transaction.
-    pub next: Vec<Box<[u8]>>,
-    /// Such a statement has run on the leased connection and is not used up.
-    pub next_waits: bool,
+    next: Vec<Box<[u8]>>,
+    next_waits: bool,
     /// Whether they say READ ONLY or READ WRITE.
-    pub next_read_only: Option<bool>,
+    next_read_only: Option<bool>,
 }
 
-/// The transaction a session is in, as far as no server knows of it.
-#[derive(Debug, Default)]
-pub enum Transaction {
-    /// None, or one that the leased connection is in.
-    #[default]
-    None,
-    /// BEGIN was answered and is sent together with the next statement.
-    Deferred {
-        /// The client's statement.
-        text: Rc<[u8]>,
-        /// READ ONLY: may run on a replica.
-        read_only: bool,
-    },
+/// A BEGIN that no server knows of.
+#[derive(Debug)]
+pub struct Deferred {
+    /// The client's statement.
+    pub text: Rc<[u8]>,
+    /// READ ONLY: may run on a replica.
+    pub read_only: bool,
 }
 
 impl TransactionImage {
     /// There is none, and none is prepared.
     pub fn reset(&mut self) {
-        self.state = Transaction::None;
+        self.deferred = None;
         (self.journal, self.replay) = (None, None);
-        self.forget_next();
-    }
-
-    /// What SET TRANSACTION said for the next transaction is used up, or of no more use.
-    pub(super) fn forget_next(&mut self) {
-        self.next.clear();
-        (self.next_waits, self.next_read_only) = (false, None);
+        self.use_up_next();
+        self.next_waits = false;
     }
 
     /// BEGIN was answered, and no server knows of it yet.
+    #[inline]
     pub fn is_deferred(&self) -> bool {
-        !matches!(self.state, Transaction::None)
+        self.deferred.is_some()
+    }
+
+    /// The BEGIN that no server knows of yet.
+    #[inline]
+    pub fn deferred(&self) -> Option<&Deferred> {
+        self.deferred.as_ref()
+    }
+
+    /// BEGIN was answered.
+    pub fn defer(&mut self, text: &[u8], read_only: bool) {
+        self.deferred = Some(Deferred {
+            text: text.into(),
+            read_only,
+        });
+    }
+
+    /// A server knows of it, or it is over.
+    #[inline]
+    pub fn undefer(&mut self) {
+        self.deferred = None;
+    }
+
+    /// SET TRANSACTION statements for the next transaction.
+    #[inline]
+    pub fn next(&self) -> &[Box<[u8]>] {
+        &self.next
+    }
+
+    /// Whether they say READ ONLY or READ WRITE.
+    pub fn next_read_only(&self) -> Option<bool> {
+        self.next_read_only
+    }
+
+    /// Keeps a SET TRANSACTION for the next transaction.
+    pub fn add_next(&mut self, text: &[u8], read_only: Option<bool>) {
+        self.next.push(text.into());
+        self.next_read_only = read_only.or(self.next_read_only);
+    }
+
+    /// What SET TRANSACTION said for the next transaction is used up, or of no more use.
+    pub fn use_up_next(&mut self) {
+        self.next.clear();
+        self.next_read_only = None;
+    }
+
+    /// A SET TRANSACTION has run on the leased connection and is not used up.
+    #[inline]
+    pub fn next_waits(&self) -> bool {
+        self.next_waits
+    }
+
+    /// Whether one is there.
+    #[inline]
+    pub fn set_next_waits(&mut self, waits: bool) {
+        self.next_waits = waits;
     }
 }

@@ -1,14 +1,13 @@
 //! Statements that Millrace answers itself: the beginning and end of transactions that no server
 //! has seen yet, and questions about the session whose answer only Millrace knows.
 
-use millrace_engine::image::transaction::Transaction;
 use millrace_engine::request::Request;
 use millrace_engine::state::{self, Value};
 use millrace_engine::{expression, words};
 use millrace_protocol::ok::{Change, OkFields, put_change};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
 use millrace_protocol::{Capabilities, Status};
-use millrace_sql::{Family, Flags, Kind, Target};
+use millrace_sql::{Assignment, Family, Flags, Kind, Target};
 use millrace_topology::ServerId;
 
 use crate::error::Abort;
@@ -59,11 +58,10 @@ impl Session {
                 let mut state = was_open.then_some(&b""[..]);
                 if !class.flags.contains(Flags::CHAIN) {
                     state = was_open.then_some(b"________");
-                    self.image.tx.state = Transaction::None;
+                    self.image.tx.undefer();
                     self.handle.begun.set(false);
                     self.image.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
-                    self.image.tx.next.clear();
-                    self.image.tx.next_read_only = None;
+                    self.image.tx.use_up_next();
                 }
                 self.settle_locally();
                 self.ok_in_transaction(state).await?;
@@ -76,16 +74,12 @@ impl Session {
                         .flags
                         .contains(Flags::TX_READ_ONLY | Flags::TX_READ_WRITE) =>
             {
-                self.image.tx.next.push(text.into());
-                for assignment in &class.assignments {
-                    if let Target::Transaction {
-                        read_only: Some(read_only),
-                        ..
-                    } = assignment.target
-                    {
-                        self.image.tx.next_read_only = Some(read_only);
-                    }
-                }
+                let said = |assignment: &Assignment| match assignment.target {
+                    Target::Transaction { read_only, .. } => read_only,
+                    _ => None,
+                };
+                let read_only = class.assignments.iter().filter_map(said).next_back();
+                self.image.tx.add_next(text, read_only);
                 self.settle_locally();
                 self.ok(OkFields::default()).await?;
             }
@@ -122,10 +116,7 @@ impl Session {
         let read_only = flags.contains(Flags::TX_READ_ONLY)
             || (!flags.contains(Flags::TX_READ_WRITE) && self.is_read_only_by_default());
         let changed = !self.image.status.contains(Status::IN_TRANS);
-        self.image.tx.state = Transaction::Deferred {
-            text: text.into(),
-            read_only,
-        };
+        self.image.tx.defer(text, read_only);
         self.handle.begun.set(true);
         self.image.status |= Status::IN_TRANS;
         self.image.status.set(Status::IN_TRANS_READONLY, read_only);
@@ -136,7 +127,7 @@ impl Session {
 
     /// What a transaction begins as where the statement does not say.
     fn is_read_only_by_default(&self) -> bool {
-        if let Some(read_only) = self.image.tx.next_read_only {
+        if let Some(read_only) = self.image.tx.next_read_only() {
             return read_only;
         }
         ["transaction_read_only", "tx_read_only"]
@@ -182,8 +173,8 @@ impl Session {
         let unusual = Flags::RELEASE;
         !chains
             && !flags.intersects(unusual)
-            && (matches!(self.image.tx.state, Transaction::Deferred { .. })
-                || (!flags.contains(Flags::CHAIN) && self.image.tx.next.is_empty()))
+            && (self.image.tx.is_deferred()
+                || (!flags.contains(Flags::CHAIN) && self.image.tx.next().is_empty()))
     }
 
     /// SHOW WARNINGS and its like after another session has used the connection that had them.

@@ -108,8 +108,7 @@ impl Session {
                     let (family, warnings) = (self.image.family, self.running.outcome.warnings);
                     let last = &mut self.image.last;
                     last.fold_prepared(&mut lease.books, warnings, family, &class);
-                    let shared =
-                        self.image.held.temporary_tables.is_empty() && is_shareable(&class);
+                    let shared = !self.image.held.has_temporary_tables() && is_shareable(&class);
                     let mut statement = ClientStatement {
                         uid: self.worker.prepared.next_statement_uid(),
                         shared,

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use millrace_backend::pool::Lease;
 use millrace_engine::image::last::is_about_last;
-use millrace_engine::image::transaction::Transaction;
 use millrace_engine::journal::{
     Answered, Executed, Journal, StatementContext, TransactionStart, Unreplayable, is_replayable,
 };
@@ -135,16 +134,16 @@ impl Session {
         lease: &Lease,
         request: Option<&Request<'_>>,
     ) -> Box<Journal> {
-        let (text, read_only) = match &self.image.tx.state {
-            Transaction::Deferred { text, read_only } => (Some(text.clone()), *read_only),
-            Transaction::None => (None, false),
+        let (text, read_only) = match self.image.tx.deferred() {
+            Some(begin) => (Some(begin.text.clone()), begin.read_only),
+            None => (None, false),
         };
         let known = text.is_some()
             || request.is_some_and(|request| request.class.kind == Kind::Begin)
             || (self.image.autocommit_off() && !self.handle.pins.has(PinReason::Transaction));
         let begun = TransactionStart {
             one_shot: match text {
-                Some(_) => self.image.tx.next.clone(),
+                Some(_) => self.image.tx.next().to_vec(),
                 None => Vec::new(),
             },
             text,
@@ -162,10 +161,10 @@ impl Session {
         if !known {
             // In one command with other statements, in a procedure: what it did is not written down.
             // Where no answer said that it is open, an error may have ended it.
-            let open = self.image.status.contains(Status::IN_TRANS) || self.image.tx.next_waits;
+            let open = self.image.status.contains(Status::IN_TRANS) || self.image.tx.next_waits();
             journal.begin_unseen(open);
         }
-        if !known || self.image.tx.next_waits {
+        if !known || self.image.tx.next_waits() {
             journal.spoil(Unreplayable::Begin);
         }
         journal

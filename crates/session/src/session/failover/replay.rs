@@ -9,7 +9,6 @@ use millrace_backend::error::BackendError;
 use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
 use millrace_engine::ended::Stake;
-use millrace_engine::image::transaction::Transaction;
 use millrace_engine::journal::{Answered, Entry, Executed, Journal, Unreplayable};
 use millrace_engine::refusals::{Meaning, meaning};
 use millrace_engine::replay::{
@@ -590,7 +589,7 @@ impl Session {
         if self.image.last.server == Some(lost.server) {
             self.image.last.server = Some(lease.server);
         }
-        self.image.tx.state = Transaction::None;
+        self.image.tx.undefer();
         self.handle.begun.set(false);
         self.pin(PinReason::Transaction);
         self.image.tx.journal = Some(replay.into_journal());

@@ -8,7 +8,6 @@ use millrace_backend::pool::Lease;
 use millrace_backend::positions::Position;
 use millrace_engine::expression;
 use millrace_engine::image::reads::LastRead;
-use millrace_engine::image::transaction::Transaction;
 use millrace_engine::outcome::Outcome;
 use millrace_engine::request::Request;
 use millrace_protocol::Capabilities;
@@ -249,7 +248,7 @@ impl Session {
         match request.access {
             Access::Session => false,
             // All that follows in the transaction sees what its first statement does.
-            _ if matches!(self.image.tx.state, Transaction::Deferred { .. }) => true,
+            _ if self.image.tx.is_deferred() => true,
             _ if self.image.tx.replay.is_some() => true,
             _ if class.kind == Kind::Begin => true,
             Access::Read | Access::PrimaryRead => !sees_nothing(class),
@@ -579,10 +578,10 @@ impl Session {
     pub(super) fn level_for(&self, request: &Request<'_>) -> Consistency {
         let said = request.directions.as_ref();
         let said = said.and_then(|directions| directions.consistency);
-        match self.image.tx.state {
-            Transaction::None => said.unwrap_or(self.image.reads.level),
+        match self.image.tx.is_deferred() {
+            false => said.unwrap_or(self.image.reads.level),
             // Its first statement says what all that follow will see.
-            Transaction::Deferred { .. } => said.map_or(self.image.reads.level, |said| {
+            true => said.map_or(self.image.reads.level, |said| {
                 said.max(self.image.reads.level)
             }),
         }

@@ -4,7 +4,6 @@
 use millrace_backend::pool::Lease;
 use millrace_engine::image::Ran;
 use millrace_engine::image::pinned::Cause;
-use millrace_engine::image::transaction::Transaction;
 use millrace_engine::image::user_variables::{self, Named};
 use millrace_engine::outcome::Outcome;
 use millrace_engine::request::Request;
@@ -13,7 +12,7 @@ use millrace_protocol::{Capabilities, ServerError, Status};
 use millrace_sql::ident::unquote_ident;
 use millrace_sql::{
     Access, Family, Flags, HandlerOp, Kind, Show, Statement, TableUse, TextSource, Traits, XaOp,
-    classify, lock_names, parts,
+    classify, parts,
 };
 use millrace_topology::{GtidSet, ServerId, Waits};
 
@@ -72,7 +71,7 @@ impl Session {
             if outcome.has_status && outcome.status.contains(Status::IN_TRANS) {
                 lease.one_shot = false;
             }
-            self.image.tx.state = Transaction::None;
+            self.image.tx.undefer();
             if began {
                 self.handle.begun.set(false);
             }
@@ -185,7 +184,7 @@ impl Session {
     /// and succeeded; otherwise it may still wait on the connection, which nobody else may have then.
     fn note_one_shot(&mut self, lease: &mut Lease, class: &Statement, failed: bool) {
         let opened = self.opens_transaction(class);
-        let sent = opened && !self.image.tx.next.is_empty();
+        let sent = opened && !self.image.tx.next().is_empty();
         let is_primary = |worker: &Worker| worker.cluster.is_primary(lease.server);
         if sent && failed && !is_primary(&self.worker) {
             // It is said again elsewhere; a replica cannot take what follows.
@@ -193,15 +192,15 @@ impl Session {
             return;
         }
         if sent {
-            self.image.tx.next.clear();
-            self.image.tx.next_read_only = None;
+            self.image.tx.use_up_next();
         }
         let sets = class.kind == Kind::SetTransaction && class.flags.contains(Flags::TX_ONE_SHOT);
         lease.one_shot |= class.flags.contains(Flags::TX_ONE_SHOT);
         if sets && !failed {
-            self.image.tx.next_waits = true;
-        } else if sent || self.image.tx.next_waits {
-            self.image.tx.next_waits = failed || !opened || may_leave_next(class);
+            self.image.tx.set_next_waits(true);
+        } else if sent || self.image.tx.next_waits() {
+            let waits = failed || !opened || may_leave_next(class);
+            self.image.tx.set_next_waits(waits);
         }
     }
 
@@ -250,7 +249,7 @@ impl Session {
             }
             return;
         }
-        if self.image.tx.next_waits {
+        if self.image.tx.next_waits() {
             self.pin(PinReason::Transaction);
         }
         // An error may have ended the transaction (a deadlock, a failed statement that commits
@@ -280,9 +279,9 @@ impl Session {
         self.image.status = status;
         if status.contains(Status::IN_TRANS) {
             // With the transaction's end it is used up.
-            self.image.tx.next_waits = false;
+            self.image.tx.set_next_waits(false);
         }
-        if status.contains(Status::IN_TRANS) || self.image.tx.next_waits {
+        if status.contains(Status::IN_TRANS) || self.image.tx.next_waits() {
             self.pin(PinReason::Transaction);
         } else {
             self.unpin(PinReason::Transaction);
@@ -292,9 +291,7 @@ impl Session {
     fn note_locks(&mut self, class: &Statement, text: &[u8]) {
         if class.flags.contains(Flags::ACQUIRES_USER_LOCK) {
             self.pin(PinReason::UserLock);
-            if !lock_names(text, &mut self.image.held.locks) {
-                self.image.held.locks_unknown = true;
-            }
+            self.image.held.add_locks_of(text);
         }
     }
 
@@ -322,12 +319,12 @@ impl Session {
             Kind::Flush { read_lock: true } => self.pin(PinReason::LockTables),
             Kind::UnlockTables => self.unpin(PinReason::LockTables),
             Kind::Handler(HandlerOp::Open) => {
-                self.image.held.handlers += 1;
+                self.image.held.open_handler();
                 self.pin(PinReason::Handler);
             }
             Kind::Handler(HandlerOp::Close) => {
-                self.image.held.handlers = self.image.held.handlers.saturating_sub(1);
-                if self.image.held.handlers == 0 {
+                self.image.held.close_handler();
+                if !self.image.held.has_handlers() {
                     self.unpin(PinReason::Handler);
                 }
             }
@@ -364,8 +361,7 @@ impl Session {
             && class.flags.contains(Flags::RELEASES_ALL_USER_LOCKS)
         {
             self.unpin(PinReason::UserLock);
-            self.image.held.locks.clear();
-            self.image.held.locks_unknown = false;
+            self.image.held.release_locks();
         }
         let temporary = Flags::CREATES_TEMP_TABLE | Flags::DROPS_TEMP_TABLE;
         if class.kind == Kind::Ddl && !class.flags.intersects(temporary) {
@@ -395,7 +391,7 @@ impl Session {
         let open = self.image.status.contains(Status::IN_TRANS);
         if class.flags.contains(Flags::TX_ONE_SHOT) && !open {
             lease.one_shot = true;
-            self.image.tx.next_waits = true;
+            self.image.tx.set_next_waits(true);
             self.pin(PinReason::Transaction);
         }
     }
@@ -458,7 +454,7 @@ impl Session {
         if self.worker.cluster.is_catalogue_stale() && self.names_touched(class, text) {
             self.pin(PinReason::UserVariable);
             self.pin(PinReason::UserLock);
-            self.image.held.locks_unknown = true;
+            self.image.held.add_unknown_lock();
             return;
         }
         let catalogue = self.worker.cluster.catalogue();
@@ -470,11 +466,11 @@ impl Session {
         self.image.vars.untold |= leaves.session_variables;
         if leaves.unknown_locks || !leaves.locks.is_empty() {
             self.pin(PinReason::UserLock);
-            self.image.held.locks_unknown |= leaves.unknown_locks;
+            if leaves.unknown_locks {
+                self.image.held.add_unknown_lock();
+            }
             for lock in leaves.locks {
-                if !self.image.held.locks.contains(&lock) {
-                    self.image.held.locks.push(lock);
-                }
+                self.image.held.add_lock(lock);
             }
         }
     }
@@ -488,20 +484,15 @@ impl Session {
                 .filter(|table| table.usage == TableUse::Define)
             {
                 let name = user_variables::variable_name(table.name.of(text));
-                if !self.image.held.temporary_tables.contains(&name) {
-                    self.image.held.temporary_tables.push(name);
-                }
+                self.image.held.add_temporary_table(name);
             }
             self.pin(PinReason::TemporaryTable);
-        } else if class.flags.intersects(drops) && !self.image.held.temporary_tables.is_empty() {
+        } else if class.flags.intersects(drops) && self.image.held.has_temporary_tables() {
             for table in &class.tables {
                 let name = user_variables::variable_name(table.name.of(text));
-                self.image
-                    .held
-                    .temporary_tables
-                    .retain(|other| *other != name);
+                self.image.held.drop_table(&name);
             }
-            if self.image.held.temporary_tables.is_empty() {
+            if !self.image.held.has_temporary_tables() {
                 self.unpin(PinReason::TemporaryTable);
             }
         }

@@ -14,13 +14,13 @@ impl Session {
 
     /// A session variable was set; `value` as written.
     pub(in crate::session) fn note_measuring(&mut self, name: &str, kind: ValueKind, value: &[u8]) {
-        let measured = self.image.held.measuring.note_set(name, kind, value);
+        let measured = self.image.held.measuring().note_set(name, kind, value);
         self.keep_measures(measured);
     }
 
     /// A statement has succeeded.
     pub(in crate::session) fn note_measured(&mut self, class: &Statement, text: &[u8]) {
-        let measured = self.image.held.measuring.note_ran(class, text);
+        let measured = self.image.held.measuring().note_ran(class, text);
         self.keep_measures(measured);
     }
 

@@ -61,12 +61,12 @@ impl Session {
 
     /// The role may be the login's again.
     fn has_role_to_check(&self, class: &Statement) -> bool {
-        class.kind == Kind::SetRole && self.image.held.login_role.is_some()
+        class.kind == Kind::SetRole && self.image.held.has_other_role()
     }
 
     /// Whether a connection of the session's has the role that its login has.
     pub(super) fn may_ask_role(&self) -> bool {
-        self.image.held.login_role.is_none()
+        !self.image.held.has_other_role()
             && !self.is_measured()
             && !self.handle.pins.has(PinReason::SessionState)
     }
@@ -78,7 +78,7 @@ impl Session {
             false => self.save_for_last_user(lease).await,
         }
         let role = current_role(lease).await?;
-        self.image.held.login_role = Some(role);
+        self.image.held.leave_role(role);
         Ok(())
     }
 
@@ -87,8 +87,7 @@ impl Session {
             lease.broken = true;
             return;
         };
-        if self.image.held.login_role.as_ref() == Some(&role) {
-            self.image.held.login_role = None;
+        if self.image.held.note_role(&role) {
             self.end_cause(Cause::Role);
         }
     }
@@ -99,8 +98,7 @@ impl Session {
         let may_touch = class.flags.intersects(touches)
             || class.kind == Kind::Call
             || !class.functions.is_empty();
-        let held = &self.image.held;
-        let nameable = !held.locks_unknown && !held.locks.is_empty();
+        let nameable = self.image.held.nameable_locks().is_some();
         may_touch && nameable && self.handle.pins.has(PinReason::UserLock)
     }
 
@@ -454,7 +452,8 @@ impl Session {
     /// Asks which of the locks that were asked for are held; with the last the pin ends.
     async fn check_locks(&mut self, lease: &mut Lease) {
         let mut query = "SELECT ".to_owned();
-        for (at, name) in self.image.held.locks.iter().enumerate() {
+        let locks = self.image.held.nameable_locks().unwrap_or_default();
+        for (at, name) in locks.iter().enumerate() {
             if at > 0 {
                 query.push(',');
             }
@@ -465,12 +464,8 @@ impl Session {
             return;
         };
         let held = rows.rows.into_iter().next().unwrap_or_default();
-        let mut held = held.iter().map(|cell| cell.as_deref() == Some(b"1"));
-        self.image
-            .held
-            .locks
-            .retain(|_| held.next().unwrap_or(true));
-        if self.image.held.locks.is_empty() {
+        let held = held.iter().map(|cell| cell.as_deref() == Some(b"1"));
+        if self.image.held.keep_locks(held) {
             self.unpin(PinReason::UserLock);
         }
     }

@@ -1,7 +1,6 @@
 //! Which servers may run a request, and in which order to try them: what the decision looks at.
 
 use millrace_backend::pool::Pool;
-use millrace_engine::image::transaction::Transaction;
 use millrace_engine::request::Request;
 use millrace_routing::{
     Balance, Candidate, Candidates, Consistency, Decision, Load, Options as RoutingOptions,
@@ -157,13 +156,11 @@ impl Session {
             target: self.client.target,
             consistency: self.level_for(request),
             pinned_to: self.lease.as_ref().map(|lease| lease.server),
-            transaction: match self.image.tx.state {
-                Transaction::None if self.image.tx.replay.is_some() => self.lost_transaction(),
-                Transaction::None => TxView::None,
-                Transaction::Deferred {
-                    read_only: true, ..
-                } => TxView::ReadOnly,
-                Transaction::Deferred { .. } => TxView::ReadWrite,
+            transaction: match self.image.tx.deferred() {
+                None if self.image.tx.replay.is_some() => self.lost_transaction(),
+                None => TxView::None,
+                Some(begin) if begin.read_only => TxView::ReadOnly,
+                Some(_) => TxView::ReadWrite,
             },
             required: self.required(),
             seen,

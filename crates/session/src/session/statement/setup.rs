@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
-use millrace_engine::image::transaction::Transaction;
 use millrace_engine::image::user_variables::{self, Named};
 use millrace_engine::request::{Request, Task};
 use millrace_engine::state::SessionState;
@@ -306,14 +305,14 @@ impl Session {
     /// has been answered, for it may have to be tried elsewhere.
     fn open_transaction(&self, lease: &mut Lease, class: &Statement, setup: &mut Setup) {
         if self.opens_transaction(class) {
-            for text in &self.image.tx.next {
+            for text in self.image.tx.next() {
                 lease.one_shot = true;
                 setup.query(lease, text);
             }
         }
-        if let Transaction::Deferred { text, .. } = &self.image.tx.state {
+        if let Some(begin) = self.image.tx.deferred() {
             setup.begins = true;
-            setup.query(lease, text);
+            setup.query(lease, &begin.text);
         }
     }
 

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use millrace_engine::image::transaction::Transaction;
 use millrace_engine::image::user_variables::variable_name;
 use millrace_engine::journal::is_replayable;
 use millrace_engine::request::{Main, Request, Task};
@@ -89,13 +88,8 @@ impl Session {
 
     /// Whether the transaction that is put off is one that only reads.
     fn begins_read_only(&self) -> bool {
-        matches!(
-            self.image.tx.state,
-            Transaction::Deferred {
-                read_only: true,
-                ..
-            }
-        )
+        let begin = self.image.tx.deferred();
+        begin.is_some_and(|begin| begin.read_only)
     }
 
     pub(super) fn text_of<'a>(&'a self, request: &Request<'a>) -> Option<Cow<'a, [u8]>> {
