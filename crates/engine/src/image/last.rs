@@ -17,11 +17,11 @@ pub struct LastStatement {
     /// What other sessions saved of its statements, before they used its connections.
     pub(super) store: Rc<DiagnosticsStore>,
     /// Counts the session's statements.
-    pub seq: u64,
+    pub(super) seq: u64,
     /// The server of the last statement; none where Millrace answered by itself.
-    pub server: Option<ServerId>,
+    pub(super) server: Option<ServerId>,
     /// ROW_COUNT() after it.
-    pub row_count: i64,
+    pub(super) row_count: i64,
     /// LAST_INSERT_ID().
     pub insert_id: InsertId,
     /// FOUND_ROWS().
@@ -29,7 +29,7 @@ pub struct LastStatement {
     /// Warnings and errors.
     pub messages: Messages,
     /// The statement that may have drawn from a sequence last.
-    pub drew_at: Option<StatementAt>,
+    pub(super) drew_at: Option<StatementAt>,
 }
 
 /// LAST_INSERT_ID().
@@ -106,6 +106,9 @@ impl IdBefore {
     }
 }
 
+/// Where messages are that no connection has, whichever server this names.
+const NO_CONNECTION: ServerId = ServerId(0);
+
 impl LastStatement {
     /// Before a session's first statement.
     pub(super) fn new(
@@ -144,6 +147,66 @@ impl LastStatement {
         self.found_rows.at = None;
         self.messages.at = None;
         self.drew_at = None;
+    }
+
+    /// The number of the last statement among the session's.
+    #[inline]
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The server of the last statement; none where Millrace answered by itself.
+    #[inline]
+    pub fn server(&self) -> Option<ServerId> {
+        self.server
+    }
+
+    /// ROW_COUNT().
+    #[inline]
+    pub fn row_count(&self) -> i64 {
+        self.row_count
+    }
+
+    /// The statement that may have drawn from a sequence last.
+    #[inline]
+    pub fn drew_at(&self) -> Option<StatementAt> {
+        self.drew_at
+    }
+
+    /// A statement that no server has run takes its place among the session's; answers its number.
+    pub fn count_own(&mut self) -> u64 {
+        self.seq += 1;
+        self.server = None;
+        self.seq
+    }
+
+    /// These are the messages that the session may ask for, wherever they came from; the next OK that leaves them
+    /// counts `count`.
+    pub fn put_messages(&mut self, messages: Vec<Message>, count: u16) {
+        let seq = self.count_own();
+        self.messages.ok_count = Some(count);
+        self.messages.at = Some((NO_CONNECTION, seq));
+        self.messages.count = self.messages.count.max(messages.len() as u64);
+        self.store.keep(seq).warnings = Some(messages);
+    }
+
+    /// A warning of an answer of Millrace's own, to the last statement.
+    pub fn note_message(&mut self, message: Message) {
+        self.store.keep(self.seq).warnings = Some(vec![message]);
+        self.messages.at = Some((NO_CONNECTION, self.seq));
+        self.messages.count = 1;
+    }
+
+    /// One more message beside those that were saved of the last statement.
+    pub fn add_message(&mut self, message: Message) {
+        let Some((_, seq)) = self.messages.at else {
+            // Under a number of its own: a connection may be found by that of the statement before.
+            self.count_own();
+            return self.note_message(message);
+        };
+        let mut saved = self.store.keep(seq);
+        saved.warnings.get_or_insert_default().push(message);
+        self.messages.count += 1;
     }
 
     /// The last statement, where it ran on a server.
@@ -192,7 +255,7 @@ impl LastStatement {
         (self.row_count, self.server) = (row_count, None);
     }
 
-    /// What was on the connection of one statement is now found under another.
+    /// What was on the connection of one statement is now found under another, and so is the last statement's server.
     pub fn moved(&mut self, from: StatementAt, to: StatementAt) {
         let held = [
             &mut self.insert_id.at,
@@ -203,6 +266,9 @@ impl LastStatement {
             if *at == Some(from) {
                 *at = Some(to);
             }
+        }
+        if self.server == Some(from.0) {
+            self.server = Some(to.0);
         }
     }
 }
@@ -298,5 +364,19 @@ mod tests {
         assert_eq!(all, [None; 4]);
         assert_eq!((last.insert_id.value, last.server), (0, None));
         assert_eq!((last.found_rows.count, last.seq), (7, 1));
+    }
+
+    #[test]
+    fn messages_of_millraces_own_are_found_under_a_number_of_their_own() {
+        let mut last = last(Family::MySql);
+        let message = |text: &str| ["Warning", "1287", text].map(|it| it.as_bytes().into());
+        (last.seq, last.server) = (4, Some(HERE.0));
+        last.add_message(message("a"));
+        assert_eq!((last.seq(), last.server()), (5, None));
+        last.add_message(message("b"));
+        assert_eq!((last.seq(), last.saved_message_counts()), (5, Some((2, 0))));
+        last.put_messages(vec![message("c")], 1);
+        assert_eq!((last.seq(), last.messages.ok_count), (6, Some(1)));
+        assert_eq!(last.saved_warnings().map(|saved| saved.len()), Some(1));
     }
 }

@@ -117,14 +117,16 @@ impl Session {
         self.image.last.answered_here(-1);
         let error = &answer.error;
         self.image.last.messages.last_error = Some((error.code, error.state));
-        self.image.last.messages.at = self.worker.cluster.with_world(|world| {
+        let server = self.worker.cluster.with_world(|world| {
             let any = world.snapshot.servers.first().map(|view| view.id);
-            Some((world.snapshot.primary.or(any)?, self.image.last.seq + 1))
+            world.snapshot.primary.or(any)
         });
-        let Some((_, seq)) = self.image.last.messages.at else {
+        let Some(server) = server else {
+            self.image.last.messages.at = None;
             return;
         };
-        self.image.last.seq = seq;
+        let seq = self.image.last.count_own();
+        self.image.last.messages.at = Some((server, seq));
         let mut messages = std::mem::take(&mut self.image.last.messages.kept);
         messages.push(error_row(error.code, &error.message));
         self.image.last.messages.ok_count = Some(1);

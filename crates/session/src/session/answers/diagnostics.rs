@@ -252,7 +252,9 @@ impl Session {
             None => None,
             Some(Some(message)) => Some(message),
             Some(None) => {
-                self.add_message(["Error", "1758", "Invalid condition number"]);
+                let message = ["Error", "1758", "Invalid condition number"];
+                let message = message.map(|text| text.as_bytes().into());
+                self.image.last.add_message(message);
                 self.image.last.answered_here(-1);
                 let warnings = 1;
                 let fields = OkFields {
@@ -263,7 +265,7 @@ impl Session {
                 return Ok(true);
             }
         };
-        let (rows, count) = (self.image.last.row_count, messages.len());
+        let (rows, count) = (self.image.last.row_count(), messages.len());
         let mut values = Vec::new();
         for (name, item) in &get.items {
             let value = match (item, message) {

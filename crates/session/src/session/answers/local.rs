@@ -8,7 +8,6 @@ use millrace_protocol::ok::{Change, OkFields, put_change};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult, flags};
 use millrace_protocol::{Capabilities, Status};
 use millrace_sql::{Assignment, Family, Flags, Kind, Target};
-use millrace_topology::ServerId;
 
 use crate::error::Abort;
 use crate::session::Session;
@@ -91,13 +90,12 @@ impl Session {
 
     /// The statement counts as one: what could be asked about the one before is gone.
     fn settle_locally(&mut self) {
-        self.image.last.seq += 1;
+        self.image.last.count_own();
         self.image.last.messages.ok_count = None;
         if self.image.family == Family::MySql {
             self.image.last.messages.at = None;
         }
-        self.image.last.row_count = 0;
-        self.image.last.server = None;
+        self.image.last.answered_here(0);
         // The connection that holds LAST_INSERT_ID() is still found by its own number.
     }
 
@@ -271,7 +269,7 @@ impl Session {
         let (words, name) = (words(text), expression(text));
         let last = self.image.last.last_at();
         let value = match words.as_str() {
-            "select row_count()" if !self.is_idle_at(last) => self.image.last.row_count,
+            "select row_count()" if !self.is_idle_at(last) => self.image.last.row_count(),
             "select found_rows()" if !self.is_idle_at(self.image.last.found_rows.at) => {
                 self.image.last.collect_saved();
                 self.known_found_rows()?
@@ -287,36 +285,14 @@ impl Session {
             && self.image.family == Family::MySql
             && self.image.vars.lex.version >= 80_017;
         self.settle_locally();
-        self.image.last.row_count = -1;
+        self.image.last.answered_here(-1);
         self.image.last.found_rows.set(1);
         if deprecated {
-            self.note_message(FOUND_ROWS_DEPRECATED);
+            let message = FOUND_ROWS_DEPRECATED.map(|text| text.as_bytes().into());
+            self.image.last.note_message(message);
         }
         self.show(&result, u16::from(deprecated)).await?;
         Ok(true)
-    }
-
-    /// A warning of an answer of Millrace's own, for SHOW WARNINGS.
-    fn note_message(&mut self, [level, code, message]: [&str; 3]) {
-        let message = [level, code, message].map(|text| text.as_bytes().into());
-        self.handle.saved.keep(self.image.last.seq).warnings = Some(vec![message]);
-        // No connection has it, whichever server this names.
-        self.image.last.messages.at = Some((ServerId(0), self.image.last.seq));
-        self.image.last.messages.count = 1;
-    }
-
-    /// One more message beside those that were saved of the last statement.
-    pub(super) fn add_message(&mut self, message: [&str; 3]) {
-        let Some((_, seq)) = self.image.last.messages.at else {
-            // Under a number of its own: a connection may be found by that of the statement before.
-            self.image.last.seq += 1;
-            self.image.last.server = None;
-            return self.note_message(message);
-        };
-        let message = message.map(|text| text.as_bytes().into());
-        let mut saved = self.handle.saved.keep(seq);
-        saved.warnings.get_or_insert_default().push(message);
-        self.image.last.messages.count += 1;
     }
 }
 

@@ -5,7 +5,6 @@
 use millrace_backend::error::{BackendError, ServerError};
 use millrace_engine::books::Message;
 use millrace_sql::Family;
-use millrace_topology::ServerId;
 
 use crate::error::ClientError;
 use crate::session::Session;
@@ -74,7 +73,7 @@ impl Session {
         lease.broken |= !told;
         let (here, now) = (
             lease.books.last_statement(),
-            (lease.server, self.image.last.seq),
+            (lease.server, self.image.last.seq()),
         );
         for held in [
             &mut self.image.last.insert_id.at,
@@ -84,24 +83,11 @@ impl Session {
                 *held = Some(now);
             }
         }
-        lease.books.mark(self.handle.uid, self.image.last.seq);
+        lease.books.mark(self.handle.uid, self.image.last.seq());
         lease.books.has_messages(true);
         self.image.last.messages.at = Some(now);
-        self.handle.saved.keep(self.image.last.seq).warnings = None;
+        self.handle.saved.keep(self.image.last.seq()).warnings = None;
         self.keep(lease);
-    }
-
-    /// These are the messages that the session may ask for, wherever they came from; the next OK that
-    /// leaves them counts `count`.
-    pub(in crate::session) fn put_messages(&mut self, messages: Vec<Message>, count: u16) {
-        let before = self.image.last.messages.count;
-        self.image.last.messages.ok_count = Some(count);
-        self.image.last.seq += 1;
-        // No connection has them, whichever server this names.
-        self.image.last.messages.at = Some((ServerId(0), self.image.last.seq));
-        self.image.last.server = None;
-        self.image.last.messages.count = before.max(messages.len() as u64);
-        self.handle.saved.keep(self.image.last.seq).warnings = Some(messages);
     }
 
     /// The messages that the next error of Millrace's own is added to, which MySQL does where a

@@ -146,7 +146,7 @@ impl Session {
         let forgets = self.image.family == Family::MariaDb && !class.tables.is_empty();
         let counts = self.image.last.saved_message_counts();
         let counts = counts.filter(|_| !has_messages && !forgets);
-        let row_count = self.image.last.row_count;
+        let row_count = self.image.last.row_count();
         let found_rows = match class.flags.contains(Flags::USES_FOUND_ROWS) && !has_found {
             true => self.known_found_rows()?,
             false => 0,

@@ -106,9 +106,8 @@ impl Session {
         if prepared.is_ok() {
             rows = lease.query(&format!("SELECT ({expression}) LIMIT 1")).await;
         }
-        self.image.last.seq += 1;
-        self.image.last.server = None;
-        lease.books.mark(self.handle.uid, self.image.last.seq);
+        let seq = self.image.last.count_own();
+        lease.books.mark(self.handle.uid, seq);
         self.part(lease);
         prepared?;
         Ok(rows.ok().and_then(|rows| number(&rows, 0)))

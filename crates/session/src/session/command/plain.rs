@@ -91,7 +91,7 @@ impl Session {
         if chosen.is_ok() {
             let messages = std::mem::take(&mut self.image.last.messages.kept);
             let added = u16::from(messages.len() > before);
-            self.put_messages(messages, count + added);
+            self.image.last.put_messages(messages, count + added);
         }
         chosen
     }

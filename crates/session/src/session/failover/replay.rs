@@ -586,9 +586,6 @@ impl Session {
         lease.books.replaces(uid, lost.seq, lost.unread, store);
         let (before, now) = ((lost.server, lost.seq), (lease.server, lost.seq));
         self.image.last.moved(before, now);
-        if self.image.last.server == Some(lost.server) {
-            self.image.last.server = Some(lease.server);
-        }
         self.image.tx.undefer();
         self.handle.begun.set(false);
         self.pin(PinReason::Transaction);

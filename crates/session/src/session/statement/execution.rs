@@ -434,7 +434,7 @@ impl Session {
         let (server, seq) = if about_messages {
             self.image.last.diagnosed(class)?
         } else if class.flags.contains(Flags::USES_ROW_COUNT) {
-            (self.image.last.server?, self.image.last.seq)
+            self.image.last.last_at()?
         } else if class.flags.contains(Flags::USES_FOUND_ROWS) {
             self.image.last.found_rows.at?
         } else if class.flags.contains(Flags::USES_LAST_INSERT_ID)

@@ -53,7 +53,7 @@ impl Session {
     fn position_to_read(&self, class: &Statement, lease: &Lease) -> bool {
         self.image.reads.stale
             && !matches!(class.kind, Kind::Diagnostics | Kind::Ping)
-            && self.image.last.messages.at != Some((lease.server, self.image.last.seq))
+            && self.image.last.messages.at != Some((lease.server, self.image.last.seq()))
             && !self.handle.pins.has(PinReason::Transaction)
             && self.worker.cluster.is_primary(lease.server)
             && self.worker.cluster.waits_of(lease.server) == Waits::Gtids
@@ -239,11 +239,10 @@ impl Session {
         // What the connection says about its last statement is no longer the session's, but for
         // LAST_INSERT_ID(), which is found by a number of its own.
         lease.books.has_messages(false);
-        self.image.last.seq += 1;
-        lease.books.renumber(self.image.last.seq);
-        self.image.last.server = None;
+        let own = self.image.last.count_own();
+        lease.books.renumber(own);
         if self.image.last.insert_id.at == Some((lease.server, seq)) {
-            self.image.last.insert_id.at = Some((lease.server, self.image.last.seq));
+            self.image.last.insert_id.at = Some((lease.server, own));
         }
     }
 

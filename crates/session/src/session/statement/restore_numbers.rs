@@ -89,8 +89,8 @@ impl Session {
         let rows_here = mine && self.image.last.found_rows.at == here && !asked;
         // What goes ahead of the statement has a count of its own.
         let count_here = mine
-            && self.image.last.server == Some(lease.server)
-            && lease.books.last_seq() == self.image.last.seq
+            && self.image.last.server() == Some(lease.server)
+            && lease.books.last_seq() == self.image.last.seq()
             && setup.bytes.is_empty()
             && !asked;
         let needs_rows = class.flags.contains(Flags::USES_FOUND_ROWS) && !rows_here;
@@ -100,7 +100,7 @@ impl Session {
         }
         self.image.last.collect_saved();
         if needs_rows && self.image.last.found_rows.count <= ROWS_MAX
-            || needs_count && self.image.last.row_count < 0
+            || needs_count && self.image.last.row_count() < 0
         {
             let mut text = b"SELECT 1".to_vec();
             match self.image.last.found_rows.count {
@@ -113,7 +113,7 @@ impl Session {
             }
             setup.query(lease, &text);
         }
-        if self.image.last.row_count == 0 {
+        if self.image.last.row_count() == 0 {
             // On MySQL, DO would change FOUND_ROWS() (observed).
             setup.query(lease, b"SET @@session.sql_notes=@@session.sql_notes");
         }

@@ -34,7 +34,7 @@ impl Session {
                 true => Err(lost()),
             };
         }
-        let Some((server, seq)) = self.image.last.drew_at else {
+        let Some((server, seq)) = self.image.last.drew_at() else {
             return Ok(None);
         };
         self.take_own(server, seq).ok_or_else(lost).map(Some)
