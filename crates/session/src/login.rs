@@ -6,13 +6,13 @@ pub(crate) mod admission;
 pub(crate) mod caller;
 pub(crate) mod credentials;
 pub(crate) mod exchange;
-pub(crate) mod old_clients;
+mod old_clients;
 pub(crate) mod packets;
 pub(crate) mod relayed;
 pub(crate) mod strangers;
 pub(crate) mod verifiers;
-pub(crate) mod verify;
-pub(crate) mod watched_commands;
+mod verify;
+mod watched_commands;
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};

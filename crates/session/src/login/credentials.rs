@@ -18,7 +18,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    pub(crate) fn name(&self) -> Name<'_> {
+    pub(super) fn name(&self) -> Name<'_> {
         Name {
             user: &self.user,
             collation: self.collation,
@@ -28,17 +28,17 @@ impl Credentials {
 
 /// For how long a login has waited for servers, which is not its client's doing.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub(super) struct Waits {
     since: Cell<Option<Instant>>,
     before: Cell<Duration>,
 }
 
 impl Waits {
-    pub(crate) fn begin(&self) {
+    pub(super) fn begin(&self) {
         self.since.set(Some(Instant::now()));
     }
 
-    pub(crate) fn end(&self) {
+    pub(super) fn end(&self) {
         self.before.set(self.total());
         self.since.set(None);
     }

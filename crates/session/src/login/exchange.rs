@@ -41,25 +41,25 @@ const REFUSE_RSA: [&[u8]; 3] = [b"libmysql", b"MySQL Connector/J", b"MySqlConnec
 
 /// A login under way: the client's stream and what it has said.
 pub(crate) struct LoginExchange<'a> {
-    pub(crate) worker: &'a Rc<Worker>,
-    pub(crate) stream: Stream,
-    pub(crate) buffer: Vec<u8>,
+    pub(super) worker: &'a Rc<Worker>,
+    pub(super) stream: Stream,
+    pub(super) buffer: Vec<u8>,
     /// A packet that goes with the next one, in the same write.
-    pub(crate) held_back: Vec<u8>,
+    pub(super) held_back: Vec<u8>,
     /// The number of the next packet to the client.
-    pub(crate) sequence: u8,
-    pub(crate) nonce: [u8; 20],
+    pub(super) sequence: u8,
+    pub(super) nonce: [u8; 20],
     /// A proof was checked here, and is none of the account's known passwords.
-    pub(crate) was_wrong: bool,
+    pub(super) was_wrong: bool,
     /// The client has proved itself by mysql_native_password.
-    pub(crate) is_native: bool,
-    pub(crate) address: Option<IpAddr>,
-    pub(crate) caller: Rc<Caller>,
-    pub(crate) hello: HandshakeResponse,
+    pub(super) is_native: bool,
+    pub(super) address: Option<IpAddr>,
+    pub(super) caller: Rc<Caller>,
+    pub(super) hello: HandshakeResponse,
     /// The flags agreed on.
-    pub(crate) capabilities: Capabilities,
+    pub(super) capabilities: Capabilities,
     /// How long it has waited for servers.
-    pub(crate) waits: Rc<Waits>,
+    pub(super) waits: Rc<Waits>,
 }
 
 /// How a client's proof ended.
@@ -105,6 +105,44 @@ fn without_nul(mut shown: Vec<u8>) -> Option<Vec<u8>> {
         shown.pop();
     }
     Some(shown)
+}
+
+impl<'a> LoginExchange<'a> {
+    /// A login on a session's connection (COM_CHANGE_USER). `nonce`: what the client's last proof was made for.
+    pub(crate) fn anew(
+        worker: &'a Rc<Worker>,
+        (stream, buffer): (Stream, Vec<u8>),
+        nonce: [u8; 20],
+        caller: Rc<Caller>,
+        hello: HandshakeResponse,
+        capabilities: Capabilities,
+    ) -> Self {
+        LoginExchange {
+            worker,
+            stream,
+            buffer,
+            held_back: Vec::new(),
+            sequence: 1,
+            nonce,
+            was_wrong: false,
+            is_native: false,
+            address: caller.address,
+            caller,
+            hello,
+            capabilities,
+            waits: Rc::default(),
+        }
+    }
+
+    /// The number of the next packet to the client.
+    pub(crate) fn sequence(&self) -> u8 {
+        self.sequence
+    }
+
+    /// The client's stream with what was read from it, and what is still to be sent.
+    pub(crate) fn into_stream(self) -> (Stream, Vec<u8>, Vec<u8>) {
+        (self.stream, self.buffer, self.held_back)
+    }
 }
 
 impl LoginExchange<'_> {

@@ -13,23 +13,23 @@ use crate::error::ClientError;
 
 /// What a server says of a login that it lets in.
 #[derive(Debug)]
-pub(crate) struct LetIn {
+pub(super) struct LetIn {
     /// Where it listens.
-    pub(crate) server: Address,
+    pub(super) server: Address,
     /// The row by which it let Millrace in, `user@host`. Empty where that cannot be asked.
-    pub(crate) current: Box<[u8]>,
+    pub(super) current: Box<[u8]>,
     /// The rows that it may have been; none where they cannot be read.
-    pub(crate) rows: Option<UserRows>,
+    pub(super) rows: Option<UserRows>,
     /// Of a proxy user, what the account asks for whose privileges it has; none within where that is not known.
-    pub(crate) required: Option<Option<Requires>>,
+    pub(super) required: Option<Option<Requires>>,
     /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
-    pub(crate) unproven: bool,
+    pub(super) unproven: bool,
 }
 
 /// One worker's questions under way.
 #[derive(Default)]
 pub(crate) struct Verifiers {
-    pub(crate) lines: RefCell<HashMap<Key, Rc<Line>>>,
+    pub(super) lines: RefCell<HashMap<Key, Rc<Line>>>,
 }
 
 impl Verifiers {
@@ -46,19 +46,19 @@ impl Verifiers {
 
 /// Logins that one question answers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) account: u64,
-    pub(crate) user: Box<[u8]>,
-    pub(crate) database: Box<[u8]>,
-    pub(crate) collation: u8,
+pub(super) struct Key {
+    pub(super) account: u64,
+    pub(super) user: Box<[u8]>,
+    pub(super) database: Box<[u8]>,
+    pub(super) collation: u8,
     /// The client's flag, which is in the session's `sql_mode`.
-    pub(crate) ignore_space: bool,
-    pub(crate) tls: bool,
+    pub(super) ignore_space: bool,
+    pub(super) tls: bool,
 }
 
 impl Key {
     /// The account's name.
-    pub(crate) fn name(&self) -> Name<'_> {
+    pub(super) fn name(&self) -> Name<'_> {
         Name {
             user: &self.user,
             collation: self.collation,
@@ -68,15 +68,15 @@ impl Key {
 
 /// Who waits for the answer to one question.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(super) struct Line {
     /// The connection is to be closed at once.
-    pub(crate) rests: Cell<bool>,
-    pub(crate) waiting: RefCell<Vec<Waiting>>,
-    pub(crate) called: Notify,
+    pub(super) rests: Cell<bool>,
+    pub(super) waiting: RefCell<Vec<Waiting>>,
+    pub(super) called: Notify,
 }
 
 /// A login that waits for an answer.
-pub(crate) struct Waiting {
-    pub(crate) since: Instant,
-    pub(crate) answer: oneshot::Sender<Result<Rc<LetIn>, ClientError>>,
+pub(super) struct Waiting {
+    pub(super) since: Instant,
+    pub(super) answer: oneshot::Sender<Result<Rc<LetIn>, ClientError>>,
 }

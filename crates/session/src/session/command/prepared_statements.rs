@@ -616,34 +616,27 @@ impl Session {
         );
         let caller = self.client.identity.caller.clone();
         let address = caller.address;
-        let mut exchange = LoginExchange {
-            worker: &worker,
-            stream: client,
-            buffer: std::mem::take(&mut self.client.inbuf),
-            held_back: Vec::new(),
-            sequence: 1,
-            nonce: self.client.identity.nonce,
-            was_wrong: false,
-            is_native: false,
-            address,
-            caller,
-            hello: HandshakeResponse {
-                attributes: change.attributes,
-                plugin: change.plugin,
-                ..HandshakeResponse::default()
-            },
-            capabilities: self.client.capabilities,
-            waits: Rc::default(),
+        let hello = HandshakeResponse {
+            attributes: change.attributes,
+            plugin: change.plugin,
+            ..HandshakeResponse::default()
         };
+        let mut exchange = LoginExchange::anew(
+            &worker,
+            (client, std::mem::take(&mut self.client.inbuf)),
+            self.client.identity.nonce,
+            caller,
+            hello,
+            self.client.capabilities,
+        );
         let proof = exchange.prove(&credentials).await;
-        let sequence = exchange.sequence;
+        let sequence = exchange.sequence();
         let info = match &proof {
             Ok(Proof::Account(account)) => exchange.vouch(account),
             _ => Vec::new(),
         };
-        self.client.stream = exchange.stream;
-        self.client.inbuf = exchange.buffer;
-        let mut out = exchange.held_back;
+        let mut out;
+        (self.client.stream, self.client.inbuf, out) = exchange.into_stream();
         match proof? {
             Proof::Account(account) => {
                 *self.handle.user.borrow_mut() = account.user.clone();
