@@ -42,6 +42,8 @@ pub struct Proof {
     pub current: Box<[u8]>,
     /// How many accounts had been dropped on the servers before ([`Fresh::drops`]).
     pub drops: u64,
+    /// The row's [`passwords`](crate::user_rows::UserRow::passwords) then; none where they cannot be read.
+    pub passwords: Option<Box<[u8]>>,
 }
 
 /// A server has not taken it.
@@ -159,6 +161,7 @@ mod tests {
         account.prove(Proof {
             current: b"app@%".as_slice().into(),
             drops: 0,
+            passwords: None,
         });
         assert!(account.refusal(here, 7).is_none());
     }

@@ -26,6 +26,8 @@ pub struct UserRow {
     pub is_native: bool,
     /// `SHA1(SHA1(password))` of each password of mysql_native_password. MariaDB's accounts may have several.
     pub native_hashes: Vec<[u8; 20]>,
+    /// Another one after its password was changed. It tells nothing else.
+    pub passwords: Box<[u8]>,
     /// What it asks of the connection.
     pub requires: Requires,
 }
@@ -110,11 +112,14 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
     let name = format!("CONVERT({name} USING utf8mb4)");
     match family {
         Family::MySql => format!(
-            "SELECT @@skip_name_resolve,{name},User,Host,plugin='auth_socket',\
+            "SELECT @@skip_name_resolve,{name},User,Host,plugin='auth_socket' OR \
+             JSON_SEARCH(User_attributes,'one','auth_socket',NULL,\
+             '$.multi_factor_authentication[*].plugin') IS NOT NULL,\
              JSON_EXTRACT(User_attributes,'$.multi_factor_authentication') IS NOT NULL OR \
              plugin NOT IN ({LEARNT}),\
              plugin='mysql_native_password',\
              IF(plugin='mysql_native_password',authentication_string,''),\
+             SHA2(CONCAT_WS(',',plugin,authentication_string),256),\
              ssl_type,ssl_cipher,x509_issuer,x509_subject \
              FROM mysql.user WHERE User={name} OR User=''"
         ),
@@ -138,6 +143,8 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
              JSON_VALUE(Priv,'$.auth_or[1].authentication_string'),''),\
              IF(JSON_VALUE(Priv,'$.auth_or[2].plugin') IN ({NATIVE}),\
              JSON_VALUE(Priv,'$.auth_or[2].authentication_string'),'')),\
+             SHA2(CONCAT_WS(',',JSON_VALUE(Priv,'$.plugin'),JSON_VALUE(Priv,'$.authentication_string'),\
+             JSON_EXTRACT(Priv,'$.auth_or')),256),\
              IF(JSON_VALUE(Priv,'$.ssl_type')=3 AND IFNULL(JSON_VALUE(Priv,'$.x509_issuer'),'')='' AND \
              IFNULL(JSON_VALUE(Priv,'$.x509_subject'),'')='','CIPHER',\
              ELT(1+JSON_VALUE(Priv,'$.ssl_type'),'','ANY','X509','SPECIFIED')),\
@@ -277,6 +284,7 @@ fn user_row(row: Row) -> UserRow {
         .split(|byte| *byte == b',')
         .filter_map(native_hash)
         .collect();
+    let passwords = next().into();
     let kind = next();
     let mut word = || String::from_utf8_lossy(&next()).into();
     let (cipher, issuer, subject) = (word(), word(), word());
@@ -298,6 +306,7 @@ fn user_row(row: Row) -> UserRow {
         is_relayed,
         is_native,
         native_hashes,
+        passwords,
         requires,
     }
 }
@@ -402,7 +411,7 @@ pub fn like(pattern: &[u8], text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn cells(cells: [&str; 10]) -> Row {
+    fn cells(cells: [&str; 11]) -> Row {
         let cells = cells.map(|cell| Some(cell.as_bytes().to_vec()));
         let (skip_name_resolve, name) = (Some(b"0".to_vec()), Some(b"app".to_vec()));
         [skip_name_resolve, name].into_iter().chain(cells).collect()
@@ -410,7 +419,7 @@ mod tests {
 
     #[test]
     fn rows_come_in_the_order_of_the_server() {
-        let row = |user, host| cells([user, host, "0", "0", "0", "", "", "", "", ""]);
+        let row = |user, host| cells([user, host, "0", "0", "0", "", "", "", "", "", ""]);
         let rows = UserRows::read(vec![
             row("app", "%"),
             row("", "localhost"),
@@ -485,17 +494,19 @@ mod tests {
                 "1",
                 "0",
                 hash,
+                "5ba9",
                 "SPECIFIED",
                 "c",
                 "/CN=i",
                 "/CN=s",
             ]),
-            cells(["b", "%", "0", "0", "1", "", "X509", "", "", ""]),
-            cells(["c", "%", "0", "0", "0", "", "CIPHER", "c", "", ""]),
+            cells(["b", "%", "0", "0", "1", "", "", "X509", "", "", ""]),
+            cells(["c", "%", "0", "0", "0", "", "", "CIPHER", "c", "", ""]),
         ]);
         let rows: Vec<_> = rows.iter().collect();
         assert!(rows[0].by_socket && rows[0].is_relayed && rows[0].native_hashes.len() == 2);
         assert!(!rows[0].is_native && rows[1].is_native && rows[1].native_hashes.is_empty());
+        assert_eq!(&*rows[0].passwords, b"5ba9");
         assert_eq!(
             rows[0].requires,
             Requires::Exactly {

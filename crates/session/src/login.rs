@@ -69,6 +69,7 @@ const SUPPORTED: Capabilities = Capabilities::LONG_PASSWORD
     .union(Capabilities::SESSION_TRACK)
     .union(Capabilities::DEPRECATE_EOF)
     .union(Capabilities::QUERY_ATTRIBUTES)
+    .union(Capabilities::MULTI_FACTOR)
     .union(Capabilities::STMT_BULK_OPERATIONS)
     .union(Capabilities::PROGRESS)
     .union(Capabilities::EXTENDED_METADATA)

@@ -137,35 +137,39 @@ pub(crate) async fn no_plugin_support(ground: &Ground) -> anyhow::Result<()> {
     ground
         .account("old_client", plugin, "old-client-0b9")
         .await?;
+    ground
+        .account("npm_client", plugin, "npm-client-4c1")
+        .await?;
     // Such a client cannot be asked to show its password: the servers' hash and its proof are enough.
     let before = ground
         .counter("millrace_logins_total{outcome=\"relayed\"}")
         .await?;
-    let mut login = ground.through("old_client", "old-client-0b9", Way::Plain);
-    login.capabilities = cap::LEGACY & !cap::PLUGIN_AUTH;
-    login.plugin = Some("mysql_native_password".to_owned());
-    login.shows_password = false;
-    for time in ["first", "second"] {
-        let seen = ground.same(time, &login).await?;
-        ensure!(seen.is_in(), "{time}: {seen:?}");
-    }
-    // The npm package mysql: it knows of plugins, and has one.
-    ground
-        .account("npm_client", plugin, "npm-client-4c1")
-        .await?;
-    let mut npm = ground.through("npm_client", "npm-client-4c1", Way::Plain);
-    npm.capabilities = cap::LEGACY;
-    npm.plugin.clone_from(&login.plugin);
-    (npm.names_plugin, npm.shows_password) = (false, false);
-    for time in ["npm, first", "npm, second"] {
-        let seen = ground.same(time, &npm).await?;
-        ensure!(seen.is_in(), "{time}: {seen:?}");
-    }
-    for (user, wrong) in [("old_client", login), ("npm_client", npm)] {
-        let mut wrong = wrong;
-        wrong.password = ground.secret("not-this-one-77f");
-        let seen = ground.same(&format!("{user}, wrong"), &wrong).await?;
-        ensure!(seen.code() == Some(1045), "{user}: {seen:?}");
+    for way in WAYS {
+        let mut login = ground.through("old_client", "old-client-0b9", way);
+        login.capabilities = cap::LEGACY & !cap::PLUGIN_AUTH;
+        login.plugin = Some("mysql_native_password".to_owned());
+        login.shows_password = false;
+        for time in ["first", "second"] {
+            let seen = ground.same(time, &login).await?;
+            ensure!(seen.is_in(), "{way:?}, {time}: {seen:?}");
+        }
+        // The npm package mysql: it knows of plugins, and has one.
+        let mut npm = ground.through("npm_client", "npm-client-4c1", way);
+        npm.capabilities = cap::LEGACY;
+        npm.plugin.clone_from(&login.plugin);
+        (npm.names_plugin, npm.shows_password) = (false, false);
+        for time in ["npm, first", "npm, second"] {
+            let seen = ground.same(time, &npm).await?;
+            ensure!(seen.is_in(), "{way:?}, {time}: {seen:?}");
+        }
+        for (user, wrong) in [("old_client", login), ("npm_client", npm)] {
+            let mut wrong = wrong;
+            wrong.password = ground.secret("not-this-one-77f");
+            let seen = ground
+                .same(&format!("{user}, {way:?}, wrong"), &wrong)
+                .await?;
+            ensure!(seen.code() == Some(1045), "{user}: {seen:?}");
+        }
     }
     let after = ground
         .counter("millrace_logins_total{outcome=\"relayed\"}")

@@ -2,12 +2,14 @@
 //! proxy, and no other; the servers' own answers are the specification.
 
 mod entering;
+mod factors;
 mod ground;
 mod kerberos;
 mod other_user;
 mod pluggable;
 mod refused;
 mod rotated;
+mod scripted;
 mod secrecy;
 mod server_tls;
 mod unlearnt;
@@ -26,7 +28,9 @@ use crate::refused::{
     changed_with_few_connections, expired, locked, max_user_connections, password_changed,
     refusals, require_ssl,
 };
-use crate::rotated::{attempts_are_left, servers_key, sessions_go_on, two_passwords};
+use crate::rotated::{
+    attempts_are_left, new_passwords_are_no_guesses, servers_key, sessions_go_on, two_passwords,
+};
 use crate::secrecy::{guesses_count, no_secret_gets_out, slowed_down};
 use crate::server_tls::{old_servers, server_tls_modes};
 use crate::unlearnt::{configured, refuses_to_show};
@@ -73,6 +77,12 @@ async fn accounts(release: Release) -> anyhow::Result<()> {
     checks.run("sessions go on", sessions_go_on(&ground)).await;
     checks
         .run("attempts are left", attempts_are_left(&ground))
+        .await;
+    checks
+        .run(
+            "new passwords are no guesses",
+            new_passwords_are_no_guesses(&ground),
+        )
         .await;
     checks.run("two passwords", two_passwords(&ground)).await;
     checks.run("the servers' key", servers_key(&ground)).await;
@@ -135,6 +145,23 @@ async fn mariadb_11_8() -> anyhow::Result<()> {
 #[tokio::test]
 async fn mysql() -> anyhow::Result<()> {
     test(Release::MySql).await
+}
+
+#[tokio::test]
+async fn factors() -> anyhow::Result<()> {
+    if millrace_tests::harness::direct_only() || !skip_unless(Release::MySql, "factors") {
+        return Ok(());
+    }
+    factors::factors().await
+}
+
+/// Plugins of MySQL Enterprise, by a scripted server.
+#[tokio::test]
+async fn scripted() -> anyhow::Result<()> {
+    if millrace_tests::harness::direct_only() || !skip_unless(Release::MySql, "scripted") {
+        return Ok(());
+    }
+    scripted::enterprise().await
 }
 
 #[tokio::test]

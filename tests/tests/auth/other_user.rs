@@ -107,11 +107,23 @@ pub(crate) async fn change_user_natively(ground: &Ground) -> anyhow::Result<()> 
         ("native_c", "native_c-secret-6e6"),
         ("native_c", "not-of-native-c-5f5"),
     ];
-    for (what, capabilities, names_plugin) in [
-        ("without plugins", cap::LEGACY & !cap::PLUGIN_AUTH, false),
-        ("names none", cap::LEGACY, false),
-        ("names its own", cap::LEGACY, true),
-        ("modern", cap::MODERN, true),
+    for (what, capabilities, names_plugin, then) in [
+        (
+            "without plugins",
+            cap::LEGACY & !cap::PLUGIN_AUTH,
+            false,
+            None,
+        ),
+        ("names none", cap::LEGACY, false, None),
+        ("names none, then one", cap::LEGACY, false, Some(plugin)),
+        (
+            "names none, then another",
+            cap::LEGACY,
+            false,
+            Some("client_ed25519"),
+        ),
+        ("names its own", cap::LEGACY, true, None),
+        ("modern", cap::MODERN, true, None),
     ] {
         let mut login = ground.through("native_a", "native_a-secret-6e6", Way::Plain);
         login.capabilities = capabilities;
@@ -121,6 +133,10 @@ pub(crate) async fn change_user_natively(ground: &Ground) -> anyhow::Result<()> 
         for login in [ground.direct(&login), login] {
             let mut seen = Vec::new();
             let mut connection = Connection::open(&login).await?;
+            if let Some(then) = then {
+                connection.login.plugin = Some(then.to_owned());
+                connection.login.names_plugin = true;
+            }
             for (user, password) in steps {
                 ground.secret(password);
                 let reply = connection.change_user(user, password, "app", 45).await;

@@ -189,6 +189,8 @@ pub(crate) async fn expired(ground: &Ground) -> anyhow::Result<()> {
             (true, "app", Way::Plain),
             (false, "app", Way::Tls),
             (true, "", Way::Tls),
+            (false, "", Way::Socket),
+            (true, "app", Way::Socket),
         ] {
             let into = |login: Login| match database {
                 "" => login,

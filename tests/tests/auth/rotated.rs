@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::Family;
+use millrace_sandbox::{APP, Family};
 use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::wire::{Connection, Login};
 
@@ -108,8 +108,8 @@ pub(crate) async fn sessions_go_on(ground: &Ground) -> anyhow::Result<()> {
         goes_on(&mut session, "the new password is known").await?;
         // Another account takes the one connection.
         let mut other = Connection::open(&Login {
-            user: millrace_sandbox::APP.user.to_owned(),
-            password: millrace_sandbox::APP.password.to_owned(),
+            user: APP.user.to_owned(),
+            password: APP.password.to_owned(),
             ..login("")
         })
         .await?;
@@ -191,6 +191,74 @@ pub(crate) async fn attempts_are_left(ground: &Ground) -> anyhow::Result<()> {
     let (_, reply) = Connection::try_open(&login("attempts-new-9e9")).await?;
     let code = reply.err().map(|err| err.code);
     ensure!(code == Some(3955), "{code:?}");
+    Ok(())
+}
+
+/// A new password that its client does not show, to a session of another account: it is refused, but it is no guess that
+/// locks the account.
+pub(crate) async fn new_passwords_are_no_guesses(ground: &Ground) -> anyhow::Result<()> {
+    let limit = "SET GLOBAL max_password_errors";
+    if ground.family == Family::MariaDb {
+        ground.everywhere(&format!("{limit}=3")).await?;
+    }
+    let kept = unlocked(ground).await;
+    if ground.family == Family::MariaDb {
+        ground.everywhere(&format!("{limit}=DEFAULT")).await?;
+    }
+    kept
+}
+
+async fn unlocked(ground: &Ground) -> anyhow::Result<()> {
+    let plugin = match ground.family {
+        Family::MySql => "caching_sha2_password",
+        Family::MariaDb => "ed25519",
+    };
+    ground.account("renewed", plugin, "renewed-old-1f0").await?;
+    if ground.family == Family::MySql {
+        let limits = "FAILED_LOGIN_ATTEMPTS 3 PASSWORD_LOCK_TIME 1";
+        ground
+            .primary(&[format!("ALTER USER 'renewed'@'%' {limits}")])
+            .await?;
+    }
+    let old = ground.through("renewed", "renewed-old-1f0", Way::Tls);
+    ground
+        .good("the old one is known", &old)
+        .await?
+        .quit()
+        .await;
+    let identified = ground.identified(plugin, "renewed-new-8d8");
+    ground
+        .primary(&[format!("ALTER USER 'renewed'@'%' {identified}")])
+        .await?;
+    let new = ground.secret("renewed-new-8d8");
+    for _ in 0..5 {
+        let mut app = ground.through(APP.user, APP.password, Way::Plain);
+        app.attributes = vec![("_client_name".to_owned(), "shows".to_owned())];
+        let mut session = Connection::open(&app).await?;
+        session.login.shows_password = false;
+        session.login.attributes = vec![("_client_name".to_owned(), "libmysql".to_owned())];
+        let reply = session.change_user("renewed", &new, "", 45).await;
+        let code = reply.err().map(|err| err.code);
+        ensure!(code == Some(1045), "{}", answer(&reply));
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let new = ground.through("renewed", &new, Way::Tls);
+    let seen = ground.same("the account is not locked", &new).await?;
+    ensure!(seen.is_in(), "{seen:?}");
+    // With the new one known, wrong ones count again.
+    for _ in 0..3 {
+        let mut app = ground.through(APP.user, APP.password, Way::Plain);
+        app.attributes = vec![("_client_name".to_owned(), "shows".to_owned())];
+        let mut session = Connection::open(&app).await?;
+        session.login.shows_password = false;
+        session.login.attributes = vec![("_client_name".to_owned(), "libmysql".to_owned())];
+        let wrong = ground.secret("renewed-but-wrong-5e5");
+        let reply = session.change_user("renewed", &wrong, "", 45).await;
+        ensure!(reply.err().is_some(), "{}", answer(&reply));
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let seen = ground.same("the account is locked", &new).await?;
+    ensure!(matches!(seen.code(), Some(3955 | 4150)), "{seen:?}");
     Ok(())
 }
 

@@ -2,13 +2,14 @@
 //! server judges hosts, TLS, certificates and the peer of a Unix socket by the connection that it sees,
 //! and that is Millrace's: what it lets in for that reason is judged here again, by the client's.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use millrace_backend::connect::Address;
 use millrace_backend::names::Resolver;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Plain;
-use millrace_backend::user_rows::{Matches, Requires, UserRow, UserRows, matches};
+use millrace_backend::user_rows::{Matches, Requires, UserRow, UserRows, like, matches};
 use millrace_sql::Family;
 use rustls::{ProtocolVersion, ServerConnection};
 use tracing::debug;
@@ -100,7 +101,7 @@ impl Caller {
     ) -> Result<(), ClientError> {
         let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
         let family = worker.cluster.family();
-        let by_socket = let_in.server.is_socket() && !self.is_same_user;
+        let by_socket = self.is_stranger_at(&let_in.server);
         let Some(rows) = &let_in.rows else {
             return match by_socket && let_in.unproven {
                 true => Err(self.by_socket(family, user)),
@@ -159,16 +160,36 @@ impl Caller {
         Ok(())
     }
 
-    /// Whether some row may let the client in at all. Servers look at hosts, TLS and certificates before they say
-    /// that an account is locked, that its password has expired, or that a database is not for it.
-    pub(super) async fn may_enter(&self, rows: &UserRows, worker: &Worker) -> bool {
+    /// Whether what a server says of the account is said of the client's own row, which may let it in. Servers look at
+    /// hosts, TLS and certificates before they say that an account is locked, that its password has expired, or that
+    /// a database is not for it.
+    pub(super) async fn may_hear(
+        &self,
+        rows: &UserRows,
+        server: &Address,
+        worker: &Worker,
+    ) -> bool {
         let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
-        match self.address.filter(|_| hosts == Hosts::Check) {
-            Some(address) => {
-                let first = first_for(rows, address, resolver).await;
-                first.is_some_and(|row| self.has(&row.requires))
-            }
-            None => rows.iter().any(|row| self.has(&row.requires)),
+        let Some(address) = self.address.filter(|_| hosts == Hosts::Check) else {
+            return rows.iter().any(|row| self.has(&row.requires));
+        };
+        let first = first_for(rows, address, resolver).await;
+        let Some(first) = first.filter(|row| self.has(&row.requires)) else {
+            return false;
+        };
+        if self.is_local && !server.is_socket() {
+            return true;
+        }
+        // The server took the row that is for Millrace.
+        let taken = match own_address(server) {
+            Some(own) => first_for(rows, own, resolver).await,
+            None => rows
+                .iter()
+                .find(|row| is_for_sockets(row) && server.is_socket()),
+        };
+        match taken {
+            Some(taken) => std::ptr::eq(taken, first),
+            None => rows.iter().nth(1).is_none(),
         }
     }
 
@@ -193,6 +214,11 @@ impl Caller {
         let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
         let address = self.address.filter(|_| hosts == Hosts::Check)?;
         first_for(rows, address, resolver).await
+    }
+
+    /// It is not the process that a server at a socket would take it for.
+    pub(super) fn is_stranger_at(&self, server: &Address) -> bool {
+        server.is_socket() && !self.is_same_user
     }
 
     fn has(&self, requires: &Requires) -> bool {
@@ -299,6 +325,24 @@ async fn is_from(row: &UserRow, address: IpAddr, resolves: bool, resolver: &Reso
             found.iter().any(is_it)
         }
     }
+}
+
+/// The address from which Millrace reaches a server, where nothing between them changes it.
+fn own_address(server: &Address) -> Option<IpAddr> {
+    let server = server.at.or_else(|| server.host.parse().ok())?;
+    let any: IpAddr = match server {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // It sends nothing: the kernel is asked for the way.
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((server, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// To a server, who comes over its socket is at `localhost`.
+fn is_for_sockets(row: &UserRow) -> bool {
+    row.host.is_empty() || like(row.host.as_bytes(), b"localhost")
 }
 
 /// OpenSSL's short names of what certificates' names are made of.

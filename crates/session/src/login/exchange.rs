@@ -75,6 +75,9 @@ pub(crate) enum Proof {
     Denied(ClientError),
 }
 
+/// How long a client waits at most for the server that counts its guess.
+const COUNTED_WITHIN: Duration = Duration::from_secs(2);
+
 /// What a client is asked for that it may not have.
 #[derive(Debug, Clone, Copy, Hash)]
 enum Question {
@@ -89,6 +92,18 @@ enum Question {
 fn native_key(rows: Option<&UserRows>, response: &[u8], nonce: &[u8; 20]) -> Option<[u8; 20]> {
     let mut hashes = rows?.own().flat_map(|row| &row.native_hashes);
     hashes.find_map(|hash| auth::verify_native(response, nonce, hash))
+}
+
+/// Whether the account's row has got another password since the primary took this one.
+fn is_stale(account: &Account, rows: &UserRows) -> bool {
+    let Some((current, passwords)) = account
+        .proof()
+        .and_then(|proof| Some((proof.current, proof.passwords?)))
+    else {
+        return false;
+    };
+    rows.named(&current)
+        .is_none_or(|row| row.passwords != passwords)
 }
 
 /// An empty password has no proof; caching_sha2_password's clients send one zero over TLS and sockets.
@@ -185,10 +200,33 @@ impl LoginExchange<'_> {
         if self.was_wrong && !is_counted {
             let accounts = &self.worker.shared.accounts;
             accounts.failed(self.address, &self.worker.options());
-            let guess = Secret::new(random_nonce().to_vec());
-            self.try_password(credentials, guess).await;
+            let counting = tokio::time::timeout(COUNTED_WITHIN, self.count_guess(credentials));
+            // Where no server can be had, nobody counts it.
+            let _ = counting.await;
+            self.waits.end();
         }
         proof
+    }
+
+    /// Has a server refuse a password of the account, as it would have refused the client's. Not where the proof may
+    /// be of a new password: then those known before are not known any more.
+    async fn count_guess(&mut self, credentials: &Credentials) {
+        self.forget_rows(credentials);
+        if let Some(rows) = self.rows(credentials).await {
+            let accounts = &self.worker.shared.accounts;
+            let known = accounts.find(&credentials.user);
+            let (stale, current): (Vec<_>, Vec<_>) = known
+                .into_iter()
+                .partition(|account| is_stale(account, &rows));
+            for account in &stale {
+                accounts.forget(account);
+            }
+            if current.is_empty() && !stale.is_empty() {
+                return;
+            }
+        }
+        let guess = Secret::new(random_nonce().to_vec());
+        self.try_password(credentials, guess).await;
     }
 
     async fn prove_by_any(&mut self, credentials: &Credentials) -> std::io::Result<Proof> {
@@ -344,7 +382,7 @@ impl LoginExchange<'_> {
     }
 
     /// What a server says to a client whose proof is wrong.
-    pub(super) fn denied(&self, credentials: &Credentials) -> ClientError {
+    pub(crate) fn denied(&self, credentials: &Credentials) -> ClientError {
         let family = self.worker.cluster.family();
         self.caller.denied(family, &credentials.user, None, "")
     }
@@ -397,6 +435,12 @@ impl LoginExchange<'_> {
             debug!(%error, "the account's rows cannot be read");
             None
         })
+    }
+
+    /// There is certainly no account that the client could have, not even the anonymous one.
+    pub(crate) async fn is_nobody(&self, credentials: &Credentials) -> bool {
+        let rows = self.rows(credentials).await;
+        rows.is_some_and(|rows| rows.iter().next().is_none())
     }
 
     fn forget_rows(&self, credentials: &Credentials) {
@@ -465,9 +509,12 @@ impl LoginExchange<'_> {
         if answer.side != Side::Server || answer.passing || answer.error.code == 1045 {
             return true;
         }
-        match self.rows(credentials).await {
-            Some(rows) => self.caller.may_enter(&rows, self.worker).await,
-            None => true,
+        match (self.rows(credentials).await, self.judge()) {
+            (Some(rows), Some(judge)) => {
+                let server = &judge.address;
+                self.caller.may_hear(&rows, server, self.worker).await
+            }
+            _ => true,
         }
     }
 

@@ -118,9 +118,12 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
             let primary = worker.cluster.primary();
             let asked = asking.as_ref().map(|asking| asking.conn.server);
             if asked.is_some() && asked == primary {
+                let rows = let_in.rows.as_ref();
+                let row = rows.and_then(|rows| rows.named(&let_in.current));
                 account.prove(Proof {
                     current: let_in.current.clone(),
                     drops,
+                    passwords: row.map(|row| row.passwords.clone()),
                 });
             } else {
                 account.forget_refusals();
@@ -377,8 +380,8 @@ pub(super) async fn let_in(
 async fn by_which_row(conn: &mut Conn) -> Result<Who, BackendError> {
     match conn.query(WHO).await {
         Ok(rows) => Ok(Who::read(rows)),
-        // The password has expired: nothing can be asked before it is changed.
-        Err(BackendError::Server(error)) if error.code == 1820 => Ok(Who::default()),
+        // The password has expired, or a device is not registered: nothing can be asked before that is done.
+        Err(BackendError::Server(error)) if matches!(error.code, 1820 | 4055) => Ok(Who::default()),
         Err(BackendError::Server(error)) if error.code == 1064 => {
             Ok(Who::read(conn.query(WHO_BUT_PROXIES).await?))
         }

@@ -594,8 +594,10 @@ impl Session {
         };
         self.leave_ignore_space();
         let collation = self.collation_of(change.collation);
-        // Clients that know of no plugins cannot be asked anew: theirs is the greeting's nonce.
-        let is_asked_anew = self.client.capabilities.contains(Capabilities::PLUGIN_AUTH);
+        // MySQL cannot ask clients anew that know of no plugins: theirs is the greeting's nonce. MariaDB asks them for
+        // mysql_native_password, whatever they name (observed on 10.11).
+        let is_asked_anew = self.image.family == Family::MariaDb
+            || self.client.capabilities.contains(Capabilities::PLUGIN_AUTH);
         let named = change.plugin.as_deref().unwrap_or_default();
         let credentials = Credentials {
             user: change.user.clone(),
@@ -629,7 +631,13 @@ impl Session {
             hello,
             self.client.capabilities,
         );
-        let proof = exchange.prove(&credentials).await;
+        let proof = match exchange.prove(&credentials).await {
+            // A server asks whoever it does not know as well, and refuses.
+            Ok(Proof::Relay) if exchange.is_nobody(&credentials).await => {
+                Ok(Proof::Denied(exchange.denied(&credentials)))
+            }
+            proof => proof,
+        };
         let sequence = exchange.sequence();
         let info = match &proof {
             Ok(Proof::Account(account)) => exchange.vouch(account),
@@ -678,7 +686,14 @@ impl Session {
                 }
                 self.stays_who_it_is(&answer, sequence, old_database).await
             }
-            Proof::Relay | Proof::Own(_) => Err(Abort::Fatal(ClientError::no_other_user())),
+            Proof::Relay | Proof::Own(_) => {
+                let answer = ClientError::no_other_user();
+                worker.metrics().error(answer.side, answer.class);
+                out.clear();
+                crate::error::error_packet(&answer).encode(&mut out, sequence);
+                self.send(&out).await?;
+                Err(Abort::Ended)
+            }
         }
     }
 
