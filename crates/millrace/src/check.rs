@@ -1,5 +1,6 @@
 //! `millrace check`: says what is wrong with a configuration file, or what it means.
 
+use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -59,19 +60,19 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<i32> {
     }
 }
 
-/// What stands in the way of the files that serving makes: sockets, and the certificate that is kept. Whether a port is
-/// free is not asked: while Millrace serves, it has them itself.
+/// What stands in the way of the files that serving makes (sockets, and the certificate that is kept), and of the
+/// addresses that it listens on. Whether a port is free is not asked: while Millrace serves, it has them itself.
 fn places(config: &Config) -> Vec<anyhow::Error> {
     let listeners = config.listeners.iter().map(|listener| &listener.address);
     let admin = config.admin.as_ref().map(|admin| &admin.address);
-    let sockets = listeners.chain(admin).filter_map(|address| match address {
-        Address::Unix(path) => {
-            let placed = socket_place(path);
-            placed
-                .err()
-                .map(|why| why.context(format!("cannot listen on {address}")))
-        }
-        Address::Tcp { .. } => None,
+    let listened = listeners.chain(admin).chain(&config.http);
+    let sockets = listened.filter_map(|address| {
+        let placed = match address {
+            Address::Unix(path) => socket_place(path),
+            Address::Tcp { host, .. } => is_here(host),
+        };
+        let why = placed.err()?;
+        Some(why.context(format!("cannot listen on {address}")))
     });
     let kept = config.tls.keep.as_deref().filter(|file| !file.exists());
     let kept = kept.and_then(|file| {
@@ -79,6 +80,14 @@ fn places(config: &Config) -> Vec<anyhow::Error> {
         Some(why.context(format!("[tls] keep {}", file.display())))
     });
     sockets.chain(kept).collect()
+}
+
+/// An address is one of this machine's, by whatever port.
+fn is_here(host: &str) -> anyhow::Result<()> {
+    if host != "*" {
+        TcpListener::bind((host, 0))?;
+    }
+    Ok(())
 }
 
 fn socket_place(path: &Path) -> anyhow::Result<()> {

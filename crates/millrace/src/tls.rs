@@ -55,7 +55,7 @@ fn acceptor_with(
                 None | Some(ClientCertificates::Required) => verifier,
                 Some(ClientCertificates::Optional) => verifier.allow_unauthenticated(),
             };
-            builder.with_client_cert_verifier(verifier.build()?)
+            builder.with_client_cert_verifier(verifier.build().with_context(name)?)
         }
         None => builder.with_no_client_auth(),
     };

@@ -299,6 +299,8 @@ async fn check_loads_what_serve_loads() -> anyhow::Result<()> {
     );
     let (good, said) = checked(&text).await?;
     anyhow::ensure!(!good && said.contains("server_tls"), "{said}");
+    let (good, said) = checked(&format!("[tls]\nca = \"{}\"\n", file("key.pem"))).await?;
+    anyhow::ensure!(!good && said.contains("[tls] ca"), "{said}");
     let listen = |path: &str| format!("[[listen]]\naddress = \"{path}\"\n");
     for (section, good) in [
         (format!("[tls]\nkeep = \"{}\"\n", file("kept.pem")), true),
@@ -309,6 +311,14 @@ async fn check_loads_what_serve_loads() -> anyhow::Result<()> {
         (listen(&file("socket")), true),
         (listen(&file("none/socket")), false),
         (listen(&file("key.pem")), false),
+        (listen("*:6034"), true),
+        (listen("198.51.100.7:6034"), false),
+        (listen("no-such-host.invalid:6034"), false),
+        (format!("[http]\nlisten = \"{}\"\n", file("http")), true),
+        (
+            format!("[http]\nlisten = \"{}\"\n", file("none/http")),
+            false,
+        ),
         (listen(&file(&"long".repeat(40))), false),
     ] {
         let (is_good, said) = checked(&section).await?;
