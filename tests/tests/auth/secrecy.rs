@@ -210,7 +210,7 @@ async fn guess(ground: &Ground) -> anyhow::Result<()> {
                     }
                 }
                 // Where the client leaves, the server hears of it a moment later.
-                tokio::time::sleep(Duration::from_millis(300)).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
                 let (_, reply) = Connection::try_open(&ground.direct(&right)).await?;
                 codes.push(reply.err().map(|err| err.code));
             }

@@ -14,7 +14,7 @@ use millrace_backend::packet_io::{read_packet, write_packet};
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
-use millrace_backend::user_rows::{UserRow, UserRows};
+use millrace_backend::user_rows::{Name, UserRow, UserRows};
 use millrace_engine::image::first_status;
 use millrace_metrics::Side;
 use millrace_protocol::Capabilities;
@@ -200,33 +200,46 @@ impl LoginExchange<'_> {
         if self.was_wrong && !is_counted {
             let accounts = &self.worker.shared.accounts;
             accounts.failed(self.address, &self.worker.options());
-            let counting = tokio::time::timeout(COUNTED_WITHIN, self.count_guess(credentials));
-            // Where no server can be had, nobody counts it.
-            let _ = counting.await;
-            self.waits.end();
+            let counting = self.count_guess(credentials);
+            // The client waits for it, as it would at the server; where that takes long, it is counted all the same.
+            let counting = tokio::task::spawn_local(counting);
+            let _ = tokio::time::timeout(COUNTED_WITHIN, counting).await;
         }
         proof
     }
 
     /// Has a server refuse a password of the account, as it would have refused the client's. Not where the proof may
     /// be of a new password: then those known before are not known any more.
-    async fn count_guess(&mut self, credentials: &Credentials) {
-        self.forget_rows(credentials);
-        if let Some(rows) = self.rows(credentials).await {
-            let accounts = &self.worker.shared.accounts;
-            let known = accounts.find(&credentials.user);
-            let (stale, current): (Vec<_>, Vec<_>) = known
-                .into_iter()
-                .partition(|account| is_stale(account, &rows));
-            for account in &stale {
-                accounts.forget(account);
+    fn count_guess(&self, credentials: &Credentials) -> impl Future<Output = ()> + 'static {
+        let (worker, judge) = (self.worker.clone(), self.judge());
+        let (user, database) = (credentials.user.clone(), credentials.database.clone());
+        let (collation, tls) = (credentials.collation, self.stream.is_tls());
+        async move {
+            let accounts = &worker.shared.accounts;
+            let name = Name {
+                user: &user,
+                collation,
+            };
+            let rows = match &judge {
+                Some(judge) => worker.learnt.user_rows(&worker.shared, judge, name).await,
+                None => Ok(None),
+            };
+            if let Ok(Some(rows)) = rows {
+                let (stale, current): (Vec<_>, Vec<_>) = accounts
+                    .find(&user)
+                    .into_iter()
+                    .partition(|account| is_stale(account, &rows));
+                for account in &stale {
+                    accounts.forget(account);
+                }
+                if current.is_empty() && !stale.is_empty() {
+                    return;
+                }
             }
-            if current.is_empty() && !stale.is_empty() {
-                return;
-            }
+            let guess = accounts.candidate(&user, Secret::new(random_nonce().to_vec()));
+            // Nobody has such a password.
+            let _ = verify(&worker, &guess, &database, collation, false, tls).await;
         }
-        let guess = Secret::new(random_nonce().to_vec());
-        self.try_password(credentials, guess).await;
     }
 
     async fn prove_by_any(&mut self, credentials: &Credentials) -> std::io::Result<Proof> {
