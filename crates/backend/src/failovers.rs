@@ -35,7 +35,7 @@ pub enum FailoverCount {
     Retried,
     /// Its transaction was replayed on the new primary.
     Replayed,
-    /// It ended with an error, and had no effect.
+    /// It ended with an error, and had no effect; or its result broke off.
     Failed,
     /// It ended with an error that says that its outcome is not known.
     UnknownOutcome,

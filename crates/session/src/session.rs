@@ -352,6 +352,12 @@ impl Session {
         }
     }
 
+    /// For the metrics: the client is told that its statement was not done; `server`: which was lost, if one was.
+    fn count_failed(&self, server: Option<ServerId>) {
+        let failovers = self.worker.shared.monitor.failovers();
+        failovers.count(FailoverCount::Failed, server);
+    }
+
     /// For the metrics: nobody can tell whether the statement under way was committed.
     fn count_unknown(&self) {
         let failovers = self.worker.shared.monitor.failovers();

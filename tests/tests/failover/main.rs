@@ -1,6 +1,7 @@
 //! Failover as clients see it: what they keep and what they are told when the primary dies, is
 //! changed or drained, in the middle of whatever they do.
 
+mod counted;
 mod ended;
 mod facts;
 mod ground;
@@ -84,6 +85,7 @@ async fn failover(release: Release) -> anyhow::Result<()> {
     check!("lost after all", ended::lost_after_all);
     check!("restarted", ended::restarted);
     check!("killed in a switchover", ended::killed_in_a_switchover);
+    check!("counted", counted::as_clients_saw_it);
     check!("in order", held::in_order);
     check!("limits", held::limits);
     check!("client leaves", held::client_leaves);

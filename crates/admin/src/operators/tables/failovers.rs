@@ -49,7 +49,7 @@ pub(crate) const LISTING: Listing = Listing {
         ),
         int(
             "failed",
-            "statements that ended with an error and had no effect",
+            "statements that ended with an error and had no effect, and results that broke off",
         ),
         int(
             "unknown_outcome",

@@ -81,10 +81,7 @@ impl Session {
             lease.broken = true;
             let server = lease.server;
             self.put_back(lease);
-            let monitor = &self.worker.shared.monitor;
-            monitor
-                .failovers()
-                .count(FailoverCount::Failed, Some(server));
+            self.count_failed(Some(server));
             // What lived on the connection is gone, so the session cannot go on.
             return Err(Abort::Fatal(why));
         }
@@ -146,8 +143,7 @@ impl Session {
         if committed {
             return self.unknown_outcome();
         }
-        let failovers = self.worker.shared.monitor.failovers();
-        failovers.count(FailoverCount::Failed, server);
+        self.count_failed(server);
         self.worker.metrics().replay_failed(label(why));
         ClientError::transaction_lost(why).into()
     }

@@ -320,8 +320,7 @@ impl Session {
         if self.image.tx.replay.is_some() {
             return self.lose_transaction(Unreplayable::NoServer);
         }
-        let monitor = &self.worker.shared.monitor;
-        monitor.failovers().count(FailoverCount::Failed, None);
+        self.count_failed(None);
         answer.into()
     }
 }

@@ -405,6 +405,9 @@ impl Session {
                 Ok(AttemptOutcome::Elsewhere(answer) | AttemptOutcome::Lacks(answer))
                     if lease.is_clean() =>
                 {
+                    if answer.passing {
+                        self.count_failed(Some(lease.server));
+                    }
                     self.keep(lease);
                     return Err(Abort::Error(answer));
                 }

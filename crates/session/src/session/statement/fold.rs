@@ -6,6 +6,7 @@ use millrace_engine::image::Ran;
 use millrace_engine::image::pinned::Cause;
 use millrace_engine::image::user_variables::{self, Named};
 use millrace_engine::outcome::Outcome;
+use millrace_engine::refusals::{Meaning, meaning};
 use millrace_engine::request::Request;
 use millrace_metrics::PinReason;
 use millrace_protocol::{Capabilities, ServerError, Status};
@@ -175,6 +176,10 @@ impl Session {
             self.worker
                 .metrics()
                 .error(millrace_metrics::Side::Server, class);
+            if meaning(error) == Meaning::Ending {
+                // It may have been done, and the client is to look.
+                self.count_unknown();
+            }
         }
         self.worker.lists.put_outcome(outcome);
         Ok(())

@@ -321,7 +321,10 @@ impl Session {
                 return Ok(AttemptOutcome::Elsewhere(why));
             }
             AfterBreak::Unknown => return Err(self.unknown_outcome()),
-            AfterBreak::TooOften => return Err(Abort::Error(why)),
+            AfterBreak::TooOften => {
+                self.count_failed(Some(lease.server));
+                return Err(Abort::Error(why));
+            }
             AfterBreak::UnlessEndedSession => Stake::Session,
             AfterBreak::UnlessEndedRead => Stake::Read(self.running.runs_since.get().elapsed()),
         };

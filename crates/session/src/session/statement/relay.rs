@@ -400,6 +400,7 @@ impl Session {
         lease.broken = true;
         if self.running.outcome.forwarded {
             // As without Millrace: the connection breaks in the middle of the answer.
+            self.count_failed(Some(lease.server));
             Err(Abort::Client(io::ErrorKind::ConnectionAborted.into()))
         } else {
             Ok(RelayOutcome::Lost)
