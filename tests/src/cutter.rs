@@ -50,7 +50,12 @@ impl Drop for Cutter {
 impl Cutter {
     /// Forwards to a server on this machine.
     pub async fn start(server_port: u16) -> std::io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        Self::start_at(([127, 0, 0, 1], 0).into(), server_port).await
+    }
+
+    /// The same, at this address.
+    pub async fn start_at(address: SocketAddr, server_port: u16) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
         let port = listener.local_addr()?.port();
         let (mode, receiver) = watch::channel(Mode::Forward);
         let accepted = Arc::new(AtomicU64::new(0));

@@ -44,6 +44,8 @@ pub(crate) enum Fault {
     DualPrimaries,
     StaleSource,
     InnodbReadOnly,
+    NamesSwapped,
+    NameMoved,
 }
 
 /// What the issue aims at for a fault.
@@ -98,13 +100,15 @@ impl Fault {
             F::DualPrimaries => "two primaries, each the other's source, for 3 s",
             F::StaleSource => "primary has a source that does not answer, for 4 s",
             F::InnodbReadOnly => "replica with innodb_read_only and without read_only for 4 s",
+            F::NamesSwapped => "switchover, and the two servers' names are swapped",
+            F::NameMoved => "a replica's name means another replica for 4 s",
         }
     }
 
     pub(crate) fn aim(self) -> Aim {
         match self {
             F::Switchover | F::PrimaryDrained | F::RollingRestart => Aim::Planned,
-            F::ReplicaDrained => Aim::Planned,
+            F::ReplicaDrained | F::NamesSwapped => Aim::Planned,
             F::PrimaryKilled | F::PrimaryStopped => Aim::PrimaryLost,
             F::ReplicaStopped | F::ReplicaKilled | F::ReplicaPaused | F::ReplicaCutOff => {
                 Aim::NoError
@@ -112,7 +116,7 @@ impl Fault {
             F::ReadOnlyForAMoment | F::SecondaryExpelled => Aim::NoError,
             F::TransactionsKilled | F::QueriesKilled | F::PtKill => Aim::NoError,
             F::WaitTimeout | F::IdleTransactions => Aim::NoError,
-            F::StaleSource | F::InnodbReadOnly => Aim::NoError,
+            F::StaleSource | F::InnodbReadOnly | F::NameMoved => Aim::NoError,
             _ => Aim::Right,
         }
     }
@@ -370,6 +374,22 @@ pub(crate) async fn strike(ground: &Ground, fault: Fault) -> anyhow::Result<Stor
             cluster.start(&replica).await?;
             written?;
         }
+        F::NamesSwapped => {
+            cluster.promote(&replica).await?;
+            ground.swap_names(&primary, &replica)?;
+            story.restored();
+            // They are looked up every second, and believed when they were found twice.
+            rest(6_000).await;
+        }
+        F::NameMoved => {
+            let mut others = cluster.servers().into_iter().map(|server| server.name);
+            let other = others.find(|name| *name != primary && *name != replica);
+            let other = other.context("no other replica")?;
+            let before = ground.move_name(&replica, &other)?;
+            rest(4_000).await;
+            ground.restore_names(before)?;
+            rest(2_000).await;
+        }
     }
     Ok(story)
 }
@@ -536,6 +556,15 @@ pub(crate) async fn heal(ground: &Ground, story: &Story) -> anyhow::Result<()> {
         }
     }
     cluster.refresh_roles().await
+}
+
+/// What runs where names can be made to mean others.
+pub(crate) fn by_names(release: Release) -> Vec<(Plan, Vec<Fault>)> {
+    let plan = Plan {
+        names: true,
+        ..Plan::new(release, Topology::Async)
+    };
+    vec![(plan, vec![F::NamesSwapped, F::NameMoved])]
 }
 
 /// What runs on what: in CI, and in the long run.

@@ -1,7 +1,9 @@
 //! A cluster, forwarders before its servers where a network is to be cut, Millrace before them,
 //! and what the servers have. It breaks nothing.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -10,6 +12,7 @@ use millrace_tests::cutter::{Cutter, Mode};
 use millrace_tests::harness::{self, Proxy, ProxyOptions};
 use millrace_tests::ledger::{Contents, Row};
 use millrace_tests::load;
+use millrace_tests::netns::Hosts;
 use millrace_tests::wire::{Connection, Login, Target};
 use millrace_tests::witness;
 
@@ -31,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) disks: Disks,
     /// Millraces side by side; clients are spread over them.
     pub(crate) proxies: usize,
+    /// Millrace knows the servers by names, which may come to mean others.
+    pub(crate) names: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +56,7 @@ impl Plan {
             forwarders: false,
             disks: Disks::Plain,
             proxies: 1,
+            names: false,
         }
     }
 
@@ -62,6 +68,9 @@ impl Plan {
             (Topology::Galera, _) if self.release == Release::MariaDb => "Galera".to_owned(),
             (Topology::Galera, _) => format!("Galera of {}", self.release),
         };
+        if self.names {
+            name += ", by names";
+        }
         if self.proxies > 1 {
             name += &format!(", {} Millraces", self.proxies);
         }
@@ -80,6 +89,34 @@ pub(crate) struct Ground {
     /// In the servers' order.
     pub(crate) cutters: Vec<Cutter>,
     pub(crate) cluster: Cluster,
+    names: Option<Names>,
+}
+
+/// Where each server listens that has a name, and what the names mean: each its number of a server.
+#[derive(Debug)]
+struct Names {
+    hosts: Hosts,
+    meanings: RefCell<Vec<usize>>,
+}
+
+const PORT: u16 = 3306;
+
+fn machine(at: usize) -> IpAddr {
+    IpAddr::from([127, 0, 0, 11 + u8::try_from(at).unwrap_or(0)])
+}
+
+impl Names {
+    /// Has names mean servers; all at once.
+    fn set(&self, meanings: Vec<usize>) -> anyhow::Result<()> {
+        let lines: Vec<(String, String)> = meanings
+            .iter()
+            .enumerate()
+            .map(|(name, server)| (format!("db-{name}"), machine(*server).to_string()))
+            .collect();
+        let lines: Vec<(&str, &str)> = lines.iter().map(|(a, b)| (&**a, &**b)).collect();
+        self.meanings.replace(meanings);
+        self.hosts.set(&lines)
+    }
 }
 
 impl Ground {
@@ -102,8 +139,10 @@ impl Ground {
             admin_ports: Vec::new(),
             cutters: Vec::new(),
             cluster,
+            names: None,
         };
         ground.start_forwarders().await?;
+        ground.name_servers().await?;
         ground.clear().await?;
         ground.start_proxies().await?;
         Ok(ground)
@@ -125,6 +164,64 @@ impl Ground {
         Ok(())
     }
 
+    async fn name_servers(&mut self) -> anyhow::Result<()> {
+        if !self.plan.names {
+            return Ok(());
+        }
+        let servers = self.cluster.servers();
+        for (at, server) in servers.iter().enumerate() {
+            let address = SocketAddr::new(machine(at), PORT);
+            self.cutters
+                .push(Cutter::start_at(address, server.port).await?);
+        }
+        let names = Names {
+            hosts: Hosts::new(&[])?,
+            meanings: RefCell::default(),
+        };
+        names.set((0..servers.len()).collect())?;
+        self.names = Some(names);
+        Ok(())
+    }
+
+    /// Has the names of two servers mean each other.
+    pub(crate) fn swap_names(&self, one: &str, other: &str) -> anyhow::Result<()> {
+        let names = self.names.as_ref().context("no names")?;
+        let mut meanings = names.meanings.borrow().clone();
+        let (one, other) = (self.named(one)?, self.named(other)?);
+        meanings.swap(one, other);
+        names.set(meanings)
+    }
+
+    /// Has the name of a server mean another as well; gives how all names were before.
+    pub(crate) fn move_name(&self, of: &str, to: &str) -> anyhow::Result<Vec<usize>> {
+        let names = self.names.as_ref().context("no names")?;
+        let before = names.meanings.borrow().clone();
+        let mut meanings = before.clone();
+        meanings[self.named(of)?] = self.number(to)?;
+        names.set(meanings)?;
+        Ok(before)
+    }
+
+    /// Has names mean what they meant before.
+    pub(crate) fn restore_names(&self, before: Vec<usize>) -> anyhow::Result<()> {
+        self.names.as_ref().context("no names")?.set(before)
+    }
+
+    fn number(&self, server: &str) -> anyhow::Result<usize> {
+        let servers = self.cluster.servers();
+        let at = servers.iter().position(|info| info.name == server);
+        at.with_context(|| format!("no server {server}"))
+    }
+
+    /// The name that means a server.
+    fn named(&self, server: &str) -> anyhow::Result<usize> {
+        let names = self.names.as_ref().context("no names")?;
+        let number = self.number(server)?;
+        let meanings = names.meanings.borrow();
+        let name = meanings.iter().position(|meaning| *meaning == number);
+        name.with_context(|| format!("no name means {server}"))
+    }
+
     async fn start_proxies(&mut self) -> anyhow::Result<()> {
         let direct = self.cluster.servers().into_iter().map(|s| s.port);
         let through = self.cutters.iter().map(|cutter| cutter.port);
@@ -132,7 +229,13 @@ impl Ground {
             true => through.collect(),
             false => direct.collect(),
         };
-        let addresses: Vec<String> = ports.iter().map(|p| format!("127.0.0.1:{p}")).collect();
+        let addresses: Vec<String> = match &self.names {
+            Some(names) => {
+                let count = names.meanings.borrow().len();
+                (0..count).map(|name| format!("db-{name}:{PORT}")).collect()
+            }
+            None => ports.iter().map(|p| format!("127.0.0.1:{p}")).collect(),
+        };
         for _ in 0..self.plan.proxies {
             let port = harness::free_port()?;
             let options = ProxyOptions {
@@ -243,6 +346,9 @@ impl Ground {
     pub(crate) fn address(&self, server: &str) -> anyhow::Result<String> {
         if self.plan.forwarders {
             return Ok(format!("127.0.0.1:{}", self.cutter(server)?.port));
+        }
+        if self.plan.names {
+            return Ok(format!("db-{}:{PORT}", self.named(server)?));
         }
         let servers = self.cluster.servers();
         let info = servers.iter().find(|s| s.name == server);

@@ -64,21 +64,38 @@ fn galera_11_8() {
     test(Release::MariaDb11_8, Topology::Galera);
 }
 
+#[test]
+fn names_mysql() {
+    test_names(Release::MySql, "names_mysql");
+}
+
+#[test]
+fn names_mariadb() {
+    test_names(Release::MariaDb, "names_mariadb");
+}
+
+/// In a namespace of its own, where names mean what the test says.
+fn test_names(release: Release, test: &str) {
+    if harness::direct_only() || !skip_unless_topology(release, Topology::Async, "faults") {
+        return;
+    }
+    if !all() {
+        return;
+    }
+    match millrace_tests::netns::enter(test) {
+        Ok(true) => play(run(
+            format!("faults of names on {release}"),
+            cases::by_names(release),
+        )),
+        Ok(false) => {}
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
 fn test(release: Release, topology: Topology) {
     if harness::direct_only() || !skip_unless_topology(release, topology, "faults") {
         return;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    if let Err(error) = runtime.block_on(run(release, topology)) {
-        panic!("{error:#}");
-    }
-}
-
-async fn run(release: Release, topology: Topology) -> anyhow::Result<()> {
-    let all = std::env::var("MILLRACE_FAULTS").is_ok_and(|which| which == "all");
     let name = match topology {
         Topology::Async => format!("faults on {release}"),
         Topology::Galera if release != Release::MariaDb => {
@@ -86,9 +103,27 @@ async fn run(release: Release, topology: Topology) -> anyhow::Result<()> {
         }
         _ => format!("faults on {topology}"),
     };
+    play(run(name, cases::series(release, topology, all())));
+}
+
+fn all() -> bool {
+    std::env::var("MILLRACE_FAULTS").is_ok_and(|which| which == "all")
+}
+
+fn play(series: impl Future<Output = anyhow::Result<()>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    if let Err(error) = runtime.block_on(series) {
+        panic!("{error:#}");
+    }
+}
+
+async fn run(name: String, series: Vec<(Plan, Vec<Fault>)>) -> anyhow::Result<()> {
     let mut checks = Checks::new(&name);
     let mut lines = Vec::new();
-    for (plan, faults) in cases::series(release, topology, all) {
+    for (plan, faults) in series {
         run_series(plan, &faults, &mut checks, &mut lines).await?;
     }
     report::publish(&name.replace(' ', "-"), &lines)?;
