@@ -14,6 +14,7 @@
 //!   results made or read by Millrace itself.
 //! - [`error`]: what an error packet says.
 //! - [`compress`]: the framing of the compressed protocol.
+//! - [`binlog`]: binary-log events, as a replica gets them.
 //!
 //! Sources are named beside each fact as "MySQL manual" (the client/server protocol
 //! chapters of MySQL's source documentation), "MariaDB manual" (the clientserver
@@ -26,6 +27,7 @@
 )]
 
 pub mod auth;
+pub mod binlog;
 pub mod capability;
 pub mod command;
 pub mod compress;
