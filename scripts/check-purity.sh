@@ -14,8 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-pure=(base protocol sql topology routing engine)
-[ ! -d crates/cache ] || pure+=(cache)
+pure=(base protocol sql topology routing engine cache)
 
 # Runtimes and I/O, random sources, clocks and time zones, and our own upper crates.
 banned='tokio|tokio-.*|mio|socket2|async-std|async-io|smol|polling|io-uring|rustix|nix|hyper|axum|rustls|rustls-.*'

@@ -1,0 +1,182 @@
+//! What the follower says: where it begins, each transaction, gaps; and what the monitor knows of the servers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use millrace_topology::GtidSet;
+
+use super::{Applied, Log, Resumed, Store, XaId};
+use crate::entry::State;
+use crate::scope::{Touched, sorted};
+use crate::{Cause, Subject, Touch};
+
+impl Store {
+    /// A follower begins at `from`, in the history of the server `incarnation`: everything is dropped.
+    pub fn follow(&mut self, from: GtidSet, incarnation: &[u8], now: Instant) {
+        self.drop_all(Cause::Gap, now);
+        let empty = GtidSet::new(from.family());
+        self.subjects = crate::subjects::Subjects::new(self.options.changes_by_key_max, empty);
+        // What F begins with was not seen: any of it may be on any table, and missing on any server.
+        self.base = Arc::new(from.clone());
+        self.base_is_settled = false;
+        self.applied = from;
+        self.incarnation = incarnation.into();
+        self.prepared.clear();
+        self.prepared_heap = 0;
+        self.log = Log::Followed { heard: now };
+    }
+
+    /// The log is no longer read, or something of it was missed (rule 6).
+    pub fn gap(&mut self) {
+        self.log = Log::Stopped;
+    }
+
+    /// A follower is connected again, to a server that has executed `executed`, in this incarnation. It
+    /// goes on only where that has all of F, in the same history (rule 6); else everything is dropped.
+    pub fn resume(&mut self, executed: &GtidSet, incarnation: &[u8], now: Instant) -> Resumed {
+        let goes_on = *self.incarnation == *incarnation
+            && executed.is_comparable(&self.applied)
+            && executed.contains(&self.applied);
+        if !goes_on {
+            self.drop_all(Cause::Gap, now);
+            self.log = Log::Stopped;
+            return Resumed::Dropped;
+        }
+        self.log = Log::Followed { heard: now };
+        Resumed::Kept
+    }
+
+    /// Something was heard of the log, if only a heartbeat.
+    pub fn heard(&mut self, now: Instant) {
+        if let Log::Followed { heard } = &mut self.log {
+            *heard = now.max(*heard);
+        }
+    }
+
+    /// A transaction that is committed: all that it touched is invalidated, and then it is in F.
+    pub fn apply(&mut self, transaction: &GtidSet, touches: &[Touch], now: Instant) -> Applied {
+        let mut removed = 0;
+        for touch in touches {
+            removed += self.touch(transaction, touch, now);
+        }
+        self.take_in(transaction, now);
+        Applied { removed }
+    }
+
+    /// A transaction of which is not known what it touched: everything is dropped.
+    pub fn apply_unknown(&mut self, transaction: &GtidSet, now: Instant) -> Applied {
+        let removed = self.drop_all(Cause::NotUnderstood, now);
+        let base = Arc::make_mut(&mut self.base);
+        base.union(transaction);
+        self.base_is_settled = false;
+        self.take_in(transaction, now);
+        Applied { removed }
+    }
+
+    /// A transaction that ends in XA PREPARE: what it touched becomes visible when it is committed.
+    pub fn prepare(&mut self, transaction: &GtidSet, xa: XaId, touches: Vec<Touch>, now: Instant) {
+        self.prepared_heap += prepared_heap(&xa, &touches);
+        self.prepared.insert(xa, touches);
+        if self.prepared.len() > self.options.prepared_max {
+            // Whichever is committed later is not known, and drops everything.
+            self.prepared.clear();
+            self.prepared_heap = 0;
+        }
+        self.take_in(transaction, now);
+    }
+
+    /// XA COMMIT or XA ROLLBACK of what was prepared. What is not known drops everything, if it is committed.
+    pub fn complete(
+        &mut self,
+        transaction: &GtidSet,
+        xa: &XaId,
+        is_committed: bool,
+        now: Instant,
+    ) -> Applied {
+        let touches = self.prepared.remove(xa);
+        if let Some(touches) = &touches {
+            let heap = prepared_heap(xa, touches);
+            self.prepared_heap = self.prepared_heap.saturating_sub(heap);
+        }
+        match touches {
+            Some(touches) if is_committed => self.apply(transaction, &touches, now),
+            None if is_committed => self.apply_unknown(transaction, now),
+            _ => self.apply(transaction, &[], now),
+        }
+    }
+
+    /// All servers in use are known to have `known`. A server comes into use only once it has [`Store::base`].
+    pub fn settle(&mut self, known: &GtidSet) {
+        if !known.is_comparable(&self.applied) {
+            return;
+        }
+        // Only what F has: a change that F has not seen yet is still to be one of the Changes.
+        let mut known = known.clone();
+        known.intersect(&self.applied);
+        self.base_is_settled = known.contains(&self.base);
+        self.subjects.settle(&known);
+        if !self.base.contains(&known) {
+            Arc::make_mut(&mut self.base).union(&known);
+        }
+    }
+
+    fn take_in(&mut self, transaction: &GtidSet, now: Instant) {
+        self.applied.union(transaction);
+        self.heard(now);
+        self.make_room(now);
+    }
+
+    fn touch(&mut self, transaction: &GtidSet, touch: &Touch, now: Instant) -> usize {
+        let touched = sorted(&touch.keys);
+        let cause = match (&touched, touch.subject.is_table()) {
+            (_, false) => Cause::Rights,
+            (Some(_), true) => Cause::Key,
+            (None, true) => Cause::Table,
+        };
+        let removed =
+            self.remove_concerned(&touch.subject, &touched, Some(transaction), cause, now);
+        self.subjects.change(&touch.subject, transaction, touched);
+        removed
+    }
+
+    /// Rule 3: removes the results that are concerned, but for those whose P has the transaction. Fills that are
+    /// concerned must have it (rule 2).
+    pub(super) fn remove_concerned(
+        &mut self,
+        subject: &Subject,
+        touched: &Touched,
+        transaction: Option<&GtidSet>,
+        cause: Cause,
+        now: Instant,
+    ) -> usize {
+        let mut concerned = Vec::new();
+        self.subjects.concerned(subject, touched, &mut concerned);
+        let mut removed = 0;
+        for at in concerned {
+            let Some(slot) = self.slots.get_mut(at) else {
+                continue;
+            };
+            match (&mut slot.state, transaction) {
+                (State::Filling(filling), Some(transaction)) => filling.must.union(transaction),
+                (State::Filling(_), None) => {}
+                (State::Stored(stored), _) => {
+                    let shows = |ahead: &GtidSet| transaction.is_some_and(|t| ahead.contains(t));
+                    let is_shown = stored.ahead.as_deref().is_some_and(shows);
+                    #[cfg(test)]
+                    let is_shown = is_shown || self.broken.invalidate;
+                    if !is_shown {
+                        self.remove_entry(at, cause, now);
+                        removed += 1;
+                    }
+                }
+            }
+        }
+        removed
+    }
+}
+
+fn prepared_heap(xa: &XaId, touches: &[Touch]) -> usize {
+    let keys = touches.iter().flat_map(|touch| touch.keys.iter().flatten());
+    let keys: usize = keys.map(|of_index| 32 * of_index.keys.len()).sum();
+    64 + xa.0.len() + touches.len() * (size_of::<Touch>() + 64) + keys
+}
