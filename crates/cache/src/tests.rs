@@ -264,6 +264,11 @@ fn an_errant_transaction_of_a_replica_is_never_served() {
         .unwrap();
     assert_eq!(look(&mut store, b"k", now), Err(Miss::NotYet));
     assert_eq!(store.begin_fill(1, b"k", &[], now), Err(NoFill::Present));
+    // But it keeps no other server's result away for ever.
+    let later = now + Duration::from_secs(11);
+    store.heard(later);
+    fill(&mut store, b"k", by_key(5, 5), "1-10", later).unwrap();
+    assert!(look(&mut store, b"k", later).is_ok());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use millrace_topology::GtidSet;
 
 use super::{Begun, Ended, Finished, Store};
 use crate::entry::{Accesses, Filling, Slot, State, Stored, Token};
-use crate::{Access, NoFill, Refused};
+use crate::{Access, Cause, NoFill, Refused};
 
 impl Store {
     /// Begins a fill after a miss, before the SELECT is sent. `accesses` names everything that the result depends on.
@@ -39,7 +39,7 @@ impl Store {
         if let Some(at) = self.by_key.get(key).copied() {
             match self.join(at, now)? {
                 true => return Ok(Begun::Wait),
-                false => drop(self.remove_slot(at)),
+                false => self.give_up(at, now),
             }
         }
         if self.statements.rests(digest, now) {
@@ -54,13 +54,22 @@ impl Store {
         Ok(Begun::Lead(self.lead(digest, key, accesses, now)))
     }
 
-    /// Waits for the fill of this slot: true. False where it has taken too long, and another may lead.
+    /// Waits for the fill of this slot: true. False where it has taken too long, and another may lead. So it is
+    /// with a result that the log never allows to be served, because its server has transactions of its own.
     fn join(&mut self, at: u32, now: Instant) -> Result<bool, NoFill> {
         let Some(slot) = self.slots.get_mut(at) else {
             return Ok(false);
         };
-        let State::Filling(filling) = &mut slot.state else {
-            return Err(NoFill::Present);
+        let filling = match &mut slot.state {
+            State::Filling(filling) => filling,
+            State::Stored(stored) => {
+                let is_pending = stored.until.is_some();
+                let age = now.saturating_duration_since(stored.since);
+                if is_pending && age > self.options.fill_max {
+                    return Ok(false);
+                }
+                return Err(NoFill::Present);
+            }
         };
         if now.saturating_duration_since(filling.begun) > self.options.fill_max {
             return Ok(false);
@@ -70,6 +79,19 @@ impl Store {
         }
         filling.waiters += 1;
         Ok(true)
+    }
+
+    /// Removes a fill or a result that stands in the way.
+    fn give_up(&mut self, at: u32, now: Instant) {
+        let is_fill = self
+            .slots
+            .get(at)
+            .is_some_and(|slot| matches!(slot.state, State::Filling(_)));
+        if is_fill {
+            self.remove_slot(at);
+        } else {
+            self.remove_entry(at, Cause::Evicted, now);
+        }
     }
 
     fn lead(&mut self, digest: u64, key: &[u8], accesses: &[Access], now: Instant) -> Token {
@@ -193,6 +215,7 @@ impl Store {
         };
         slot.state = State::Stored(Stored {
             bytes: result.bytes,
+            since: now,
             ahead: (!ahead.is_empty()).then(|| Box::new(ahead)),
             until,
             cost: result.cost,
