@@ -57,6 +57,23 @@ fn are_ok(what: &str, replies: &[Reply]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Metrics follow what is counted within a moment.
+async fn metric_becomes(
+    proxy: &millrace_tests::harness::Proxy,
+    name: &str,
+    wanted: f64,
+) -> anyhow::Result<()> {
+    for _ in 0..50 {
+        if metric(proxy, name).await? == wanted {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    let counted = metric(proxy, name).await?;
+    ensure!(counted == wanted, "{name} is {counted}, not {wanted}");
+    Ok(())
+}
+
 /// Each client meets the loss of the primary in a way of its own; `SHOW FAILOVERS` and the metrics count them.
 pub(crate) async fn as_clients_saw_it(cluster: &Cluster) -> anyhow::Result<()> {
     table(cluster, "counted (n INT)").await?;
@@ -130,8 +147,7 @@ pub(crate) async fn as_clients_saw_it(cluster: &Cluster) -> anyhow::Result<()> {
             "SHOW FAILOVERS: {outcome} is {shown:?}, clients saw {seen}: {cells:?}"
         );
         let name = format!("millrace_failover_statements_total{{outcome=\"{outcome}\"}}");
-        let counted = metric(&proxy, &name).await?;
-        ensure!(counted == seen as f64, "{name} is {counted}, not {seen}");
+        metric_becomes(&proxy, &name, seen as f64).await?;
     }
     Ok(())
 }
