@@ -338,6 +338,8 @@ pub(super) async fn let_in(
     conn: &mut Conn,
     tls: bool,
 ) -> Result<LetIn, BackendError> {
+    // What was read before the server took the password may be of the one before.
+    worker.learnt.forget_user_rows(facts.id, name.user);
     let mut rows = worker.learnt.user_rows(&worker.shared, facts, name).await?;
     let (mut who, mut unproven) = (Who::default(), false);
     let mut required = None;
