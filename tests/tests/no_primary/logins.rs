@@ -63,7 +63,14 @@ pub(crate) async fn nobody_answers(cluster: &Cluster) -> anyhow::Result<()> {
     let begun = Instant::now();
     let (connection, reply) = Connection::try_open(&login).await?;
     let took = begun.elapsed();
-    let error = reply.err().with_context(|| format!("no error after {took:?}: {:?} broken {:?} in {}", reply.render(), reply.broken(), connection.is_some()))?;
+    let error = reply.err().with_context(|| {
+        format!(
+            "no error after {took:?}: {:?} broken {:?} in {}",
+            reply.render(),
+            reply.broken(),
+            connection.is_some()
+        )
+    })?;
     ensure!(connection.is_none());
     ensure!(took > Duration::from_secs(3), "{took:?}: {error:?}");
     ensure!(

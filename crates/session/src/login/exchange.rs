@@ -203,7 +203,9 @@ impl LoginExchange<'_> {
             let counting = self.count_guess(credentials);
             // The client waits for it, as it would at the server; where that takes long, it is counted all the same.
             let counting = tokio::task::spawn_local(counting);
+            self.waits.begin();
             let _ = tokio::time::timeout(COUNTED_WITHIN, counting).await;
+            self.waits.end();
         }
         proof
     }
