@@ -222,6 +222,10 @@ impl LoginExchange<'_> {
                 user: &user,
                 collation,
             };
+            if let Some(judge) = &judge {
+                // They tell whether the password was changed: as it is now.
+                worker.learnt.forget_user_rows(judge.id, &user);
+            }
             let rows = match &judge {
                 Some(judge) => worker.learnt.user_rows(&worker.shared, judge, name).await,
                 None => Ok(None),

@@ -402,3 +402,40 @@ impl Session {
         AttemptOutcome::Elsewhere(why)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use millrace_engine::request::Task;
+    use millrace_sql::{Family, LexMode, Statement, classify};
+
+    use super::*;
+
+    #[test]
+    fn only_what_goes_on_after_its_commit_may_be_refused_after_it() {
+        for (text, expected) in [
+            ("CREATE TABLE IF NOT EXISTS t (a INT)", true),
+            ("TRUNCATE t", true),
+            ("RENAME TABLE a TO b", true),
+            ("GRANT SELECT ON t TO u", true),
+            ("CREATE USER u", true),
+            ("CALL p()", true),
+            ("COMMIT", false),
+            ("BEGIN", false),
+            ("SET autocommit=1", false),
+            ("LOCK TABLES t WRITE", false),
+            ("INSERT INTO t VALUES (1)", false),
+            ("UPDATE t SET a=1", false),
+            ("SELECT a FROM t FOR UPDATE", false),
+            ("SAVEPOINT a", false),
+        ] {
+            let mut class = Statement::default();
+            classify(
+                text.as_bytes(),
+                &LexMode::new(Family::MySql, 90_700),
+                &mut class,
+            );
+            let request = Request::packet(Task::Query, text.as_bytes(), &class, Access::Write);
+            assert_eq!(refused_after_commit(&request), expected, "{text}");
+        }
+    }
+}

@@ -267,6 +267,9 @@ mod tests {
             "SELECT IS_FREE_LOCK('a')",
             "SELECT CONNECTION_ID()",
             "SELECT WAIT_FOR_EXECUTED_GTID_SET('',1)",
+            "SET @`é` = 'n'",
+            "SELECT @a, @`é` := 1",
+            "SELECT 1 INTO @`é`",
         ] {
             assert!(both(text).0, "{text}");
         }
