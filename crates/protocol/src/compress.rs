@@ -24,9 +24,8 @@ pub const MIN_COMPRESS: usize = 50;
 /// number, three of length before compression, which are zero for an uncompressed one.
 pub const COMPRESSED_HEADER: usize = 7;
 
-/// Plain bytes in one compressed frame that [`Encoder`] makes: enough to compress well
-/// and few enough to keep both sides' buffers small.
-const BLOCK: usize = 64 << 10;
+/// How much of the buffer for a frame in progress is kept for the next.
+const KEPT: usize = 64 << 10;
 
 /// Takes compressed frames in, gives the plain packet stream out.
 pub struct Decoder {
@@ -74,7 +73,7 @@ impl Decoder {
                 plain => self.inflate(block, plain, out)?,
             }
             self.pending.clear();
-            self.pending.shrink_to(BLOCK);
+            self.pending.shrink_to(KEPT);
         }
         Ok(taken)
     }
@@ -137,10 +136,11 @@ impl Encoder {
         self.seq = seq;
     }
 
-    /// Appends `plain` in as many compressed frames as needed. A block goes
+    /// Appends `plain` in one compressed frame, or in as many as needed where it is more than 16 MiB. Some clients
+    /// want each packet to lie in one frame, or its end in the next: give whole packets. A block goes
     /// uncompressed where it is short or does not get smaller.
     pub fn encode(&mut self, plain: &[u8], out: &mut Vec<u8>) {
-        for block in plain.chunks(BLOCK.min(MAX_PAYLOAD)) {
+        for block in plain.chunks(MAX_PAYLOAD) {
             let start = out.len();
             out.extend_from_slice(&[0; COMPRESSED_HEADER]);
             let compressed = block.len() >= MIN_COMPRESS && self.deflate(block, out);
@@ -208,7 +208,7 @@ mod tests {
             })
             .collect();
         for algorithm in BOTH {
-            for len in [0, 1, 49, 50, 51, 4096, BLOCK, BLOCK + 1, plain.len()] {
+            for len in [0, 1, 49, 50, 51, 4096, 65_536, plain.len()] {
                 let wire = encode(algorithm, &plain[..len]);
                 for piece in [1, 6, 7, 8, 1000, usize::MAX] {
                     assert!(decode(algorithm, &wire, piece).as_deref() == Ok(&plain[..len]));
