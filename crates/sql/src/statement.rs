@@ -319,6 +319,8 @@ bitflags! {
         const DEFINES_TRIGGER = 1 << 53;
         /// LASTVAL, PREVIOUS VALUE FOR, `seq.currval`: what the connection drew last.
         const ASKS_DRAWN = 1 << 54;
+        /// SET of the session's `transaction_isolation` or `transaction_read_only`.
+        const SETS_TX_MODES = 1 << 55;
     }
 }
 

@@ -337,6 +337,17 @@ pub(crate) async fn write_killed(cluster: &Cluster) -> anyhow::Result<()> {
     let (reply, ()) = both(running, killing).await?;
     ensure_error(&reply, 1317, "70100")?;
     runs_nowhere(cluster, "SLEEP(20)").await?;
+    // Who has more on the connection loses it as well, and must know the same.
+    session
+        .expect("CREATE TEMPORARY TABLE mine (n INT)")
+        .await?;
+    let running = async { Ok(session.query(sql).await) };
+    let killing = kill_running(cluster, "KILL", "SLEEP(20)");
+    let (reply, ()) = both(running, killing).await?;
+    ensure_error(&reply, 1180, "08007")?;
+    let after = session.query("SELECT 1").await;
+    ensure!(after.broken().is_some(), "goes on: {:?}", after.render());
+    runs_nowhere(cluster, "SLEEP(20)").await?;
     let v = value_of(cluster, "write_killed").await?;
     ensure!(v == "0", "{v}");
     Ok(())

@@ -128,13 +128,19 @@ impl Parser<'_, '_> {
             Scope::Global | Scope::Persist | Scope::PersistOnly => self.flag(Flags::SETS_GLOBAL),
             Scope::NextTransaction => self.flag(Flags::TX_ONE_SHOT),
             Scope::Session => {
-                let measures = ["profiling", "optimizer_trace"];
                 let name = name.of(self.text);
-                if measures
-                    .iter()
-                    .any(|known| crate::ident::ident_eq(name, known))
-                {
+                let is = |known: &&str| crate::ident::ident_eq(name, known);
+                if ["profiling", "optimizer_trace"].iter().any(is) {
                     self.flag(Flags::MEASURES);
+                }
+                let modes = [
+                    "transaction_isolation",
+                    "transaction_read_only",
+                    "tx_isolation",
+                    "tx_read_only",
+                ];
+                if modes.iter().any(is) {
+                    self.flag(Flags::SETS_TX_MODES);
                 }
             }
         }

@@ -9,7 +9,7 @@ use millrace_backend::error::BackendError;
 use millrace_backend::failovers::FailoverCount;
 use millrace_backend::pool::Lease;
 use millrace_engine::ended::Stake;
-use millrace_engine::journal::{Answered, Entry, Executed, Journal, Unreplayable};
+use millrace_engine::journal::{Answered, Entry, Executed, Journal, Unreplayable, commits};
 use millrace_engine::refusals::{Meaning, meaning};
 use millrace_engine::replay::{
     IdToFind, Repeated, Replay, UNKNOWN_ID, add_written, is_outcome_unknown, put_number,
@@ -66,6 +66,13 @@ impl Session {
             self.end_transaction();
             return Err(self.unknown_outcome());
         }
+        if !may_move && sent && self.may_be_committed(request) && !why.is_told_end() {
+            lease.broken = true;
+            self.put_back(lease);
+            self.count_unknown();
+            // The session ends with what lived on its connection; nothing says that the statement was not done.
+            return Err(Abort::Fatal(ClientError::unknown_outcome()));
+        }
         let alive = match sent {
             true => self.running.runs_since.get(),
             false => self.last_alive(&lease),
@@ -96,6 +103,15 @@ impl Session {
         }
         self.resume(request)?;
         Ok(why)
+    }
+
+    /// Whether the server may have committed what the request did, or the transaction that it is in.
+    fn may_be_committed(&self, request: &Request<'_>) -> bool {
+        let open = self.image.status.contains(Status::IN_TRANS) || self.image.autocommit_off();
+        match open {
+            true => commits(request),
+            false => request.access == Access::Write && !request.prepares(),
+        }
     }
 
     /// Leaves the server of the open transaction, which is to be run again before anything else is.

@@ -62,7 +62,9 @@ impl Session {
         let access = catalogue.effective_access(class, text, &self.image.vars.state.database);
         // What sets session state may come to keep its connection, and a kept one must be able
         // to take whatever comes next.
-        let keeps = access == Access::Session || class.flags.contains(Flags::USES_CONNECTION_ID);
+        let keeps = access == Access::Session
+            || class.flags.contains(Flags::USES_CONNECTION_ID)
+            || self.may_leave_next(class);
         // `id IS NULL` then finds the row last inserted, which only the primary knows.
         let finds_last = class.kind == Kind::Select && self.image.vars.switches.finds_last_row;
         if keeps || finds_last {

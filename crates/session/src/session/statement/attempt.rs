@@ -170,8 +170,11 @@ impl Session {
         if unready && let Err(answer) = Box::pin(self.make_ready(lease, request, wait)).await? {
             return Ok(AttemptOutcome::Elsewhere(answer));
         }
-        if !self.image.vars.gone_databases.is_empty() && self.lease_is_kept() {
-            Box::pin(self.enter_database(lease, request)).await?;
+        if self.lease_is_kept() {
+            self.ensure_no_database(lease, request)?;
+            if !self.image.vars.gone_databases.is_empty() {
+                Box::pin(self.enter_database(lease, request)).await?;
+            }
         }
         let (mut statement_id, mut types_told) = (0, 0);
         if let Main::Execute { id, .. } = request.main {

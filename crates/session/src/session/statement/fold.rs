@@ -12,7 +12,7 @@ use millrace_metrics::PinReason;
 use millrace_protocol::{Capabilities, ServerError, Status};
 use millrace_sql::ident::unquote_ident;
 use millrace_sql::{
-    Access, Family, Flags, HandlerOp, Kind, Show, Statement, TableUse, TextSource, Traits, XaOp,
+    Access, Family, Flags, HandlerOp, Kind, Statement, TableUse, TextSource, Traits, XaOp,
     classify, parts,
 };
 use millrace_topology::{GtidSet, ServerId, Waits};
@@ -20,6 +20,7 @@ use millrace_topology::{GtidSet, ServerId, Waits};
 use crate::Worker;
 use crate::error::Abort;
 use crate::session::Session;
+use crate::session::statement::next_transaction::leaves_next;
 use crate::worker::written::INTERVALS_MAX;
 
 /// Whether the server says of a CALL that there is no such procedure: nothing was run.
@@ -188,7 +189,7 @@ impl Session {
     /// What SET TRANSACTION said for the next transaction is used up by a statement that opened one
     /// and succeeded; otherwise it may still wait on the connection, which nobody else may have then.
     fn note_one_shot(&mut self, lease: &mut Lease, class: &Statement, failed: bool) {
-        let opened = self.opens_transaction(class);
+        let opened = self.takes_next(class);
         let sent = opened && !self.image.tx.next().is_empty();
         let is_primary = |worker: &Worker| worker.cluster.is_primary(lease.server);
         if sent && failed && !is_primary(&self.worker) {
@@ -204,7 +205,7 @@ impl Session {
         if sets && !failed {
             self.image.tx.set_next_waits(true);
         } else if sent || self.image.tx.next_waits() {
-            let waits = failed || !opened || may_leave_next(class);
+            let waits = failed || !opened || leaves_next(class);
             self.image.tx.set_next_waits(waits);
         }
     }
@@ -640,16 +641,6 @@ impl Session {
                 .capabilities
                 .contains(Capabilities::DEPRECATE_EOF)
     }
-}
-
-/// Whether the server may keep what SET TRANSACTION said for later: what opens no transaction does not use it up
-/// (observed: a CALL that reads no table, SHOW CREATE TABLE, COM_FIELD_LIST).
-fn may_leave_next(class: &Statement) -> bool {
-    class.is(Traits::RUNS_OTHERS)
-        || matches!(
-            class.kind,
-            Kind::Show(Show::Create) | Kind::Command | Kind::Help
-        )
 }
 
 /// Whether the statement may have changed what a new login has: accounts, their privileges and roles,

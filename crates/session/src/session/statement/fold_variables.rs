@@ -139,6 +139,10 @@ impl Session {
         }
         if let Some(schema) = &outcome.schema {
             state.database = schema.clone();
+            if schema.is_empty() && self.has_prepared_in_database() {
+                // To prepare them again elsewhere puts that connection in their database, and none is left again.
+                self.pin(PinReason::SessionState);
+            }
         }
         if lasting && self.switches_may_differ(lease, outcome, class) {
             let switches = state::SWITCHES.iter().copied();

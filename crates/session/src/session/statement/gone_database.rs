@@ -4,9 +4,9 @@
 
 use std::rc::Rc;
 
-use millrace_backend::error::BackendError;
+use millrace_backend::error::{BackendError, ServerError};
 use millrace_backend::pool::Lease;
-use millrace_engine::request::Request;
+use millrace_engine::request::{Main, Request};
 use millrace_engine::state::SessionState;
 use millrace_engine::words;
 use millrace_metrics::Side;
@@ -47,6 +47,39 @@ impl Session {
     /// Whether the state's database was refused before. It may have been made anew since.
     pub(super) fn is_gone(&self, state: &SessionState) -> bool {
         self.image.vars.gone_databases.contains(&state.database)
+    }
+
+    /// Whether a connection is put in a database there, and the session is in none: no command leaves a database.
+    pub(super) fn chooses_database(&self, state: &SessionState) -> bool {
+        self.image.vars.state.database.is_empty() && !state.database.is_empty()
+    }
+
+    /// Whether the session has statements that were prepared in a database.
+    pub(super) fn has_prepared_in_database(&self) -> bool {
+        let mut named = self.image.vars.private.statements.iter();
+        named.any(|statement| !statement.context.database.is_empty())
+            || !self.image.statements.is_empty()
+    }
+
+    /// Refuses a statement that depends on the database, where the session has dropped its own and the connection that
+    /// it keeps had to be put in another's since, for a prepared statement of there.
+    pub(super) fn ensure_no_database(
+        &self,
+        lease: &Lease,
+        request: &Request<'_>,
+    ) -> Result<(), Abort> {
+        let executes = matches!(request.class.kind, Kind::Execute { .. })
+            || matches!(request.main, Main::Execute { .. });
+        let chooses = request.class.kind == Kind::Use;
+        if !self.chooses_database(&lease.state)
+            || executes
+            || chooses
+            || !self.needs_database(request)
+        {
+            return Ok(());
+        }
+        let error = ServerError::new(1046, b"3D000", "No database selected");
+        Err(Abort::Error(ClientError::server(error)))
     }
 
     /// Puts the connection that the session keeps into its database, for a statement that depends on that: where

@@ -159,6 +159,8 @@ impl Session {
             || self.may_keep(class)
             || !class.functions.is_empty()
             || class.is(Traits::USES_PRIVATE)
+            // DROP of the session's own database keeps the connection, see `fold_variables`.
+            || (class.kind == Kind::Ddl && class.tables.is_empty())
             // Settings that a replica made (@source_binlog_checksum and its kin) must be there.
             || request.task == Task::Replicate
             || (request.access == Access::Write
@@ -233,8 +235,9 @@ impl Session {
             if is_named && closes {
                 // Only its name is needed, wherever the connection is.
                 context = self.placed(lease, &context, |_| false);
-            } else if !is_named && self.is_gone(&context) {
-                // In another database it would mean other tables. It is told to whoever executes it.
+            } else if !is_named && (self.is_gone(&context) || self.chooses_database(&context)) {
+                // In another database it would mean other tables, and there is no way back to none. It is told to
+                // whoever executes it.
                 self.image.vars.private.note_refused(&name, true);
                 continue;
             }
@@ -304,7 +307,7 @@ impl Session {
     /// The deferred BEGIN and SET TRANSACTION. They stay with the session until the statement
     /// has been answered, for it may have to be tried elsewhere.
     fn open_transaction(&self, lease: &mut Lease, class: &Statement, setup: &mut Setup) {
-        if self.opens_transaction(class) {
+        if self.takes_next(class) {
             for text in self.image.tx.next() {
                 lease.one_shot = true;
                 setup.query(lease, text);

@@ -55,7 +55,12 @@ impl Session {
         };
         let text = || text.or_else(|| self.text_of(request)).unwrap_or_default();
         let prepares = request.prepares();
-        if !prepares && (keeps_connection(class, text) || self.may_lose_names(class)) {
+        let keeps = |class| {
+            keeps_connection(class, text)
+                || self.may_lose_names(class)
+                || self.may_leave_next(class)
+        };
+        if !prepares && keeps(class) {
             return None;
         }
         let deferred = self.image.tx.is_deferred();
