@@ -7,7 +7,7 @@ use millrace_engine::request::{Request, Task};
 use millrace_metrics::{ErrorClass, PinReason};
 use millrace_protocol::command::ExecuteParams;
 use millrace_protocol::ok::OkFields;
-use millrace_sql::{Access, KillTarget, Kind, Statement};
+use millrace_sql::{Access, Family, KillTarget, Kind, Statement};
 use tokio::sync::oneshot;
 
 use crate::error::{Abort, ClientError};
@@ -115,7 +115,9 @@ impl Session {
 
     /// COM_PROCESS_KILL.
     pub(super) async fn kill_connection(&mut self, packet: &[u8], id: u64) -> Result<(), Abort> {
-        if let Some(entry) = self.find(id) {
+        // MySQL has the command no more and says so (observed on 9.7).
+        let knows = self.image.family == Family::MariaDb || self.image.vars.lex.version < 90_000;
+        if let Some(entry) = self.find(id).filter(|_| knows) {
             return self
                 .kill_client(u32::try_from(id).unwrap_or(0), &entry, false)
                 .await;
