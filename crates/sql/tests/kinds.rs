@@ -876,7 +876,7 @@ fn session_statements() {
             "SET transaction_isolation = 'SERIALIZABLE'",
             K::Set,
             Session,
-            NONE,
+            F::SETS_TX_MODES,
         ),
         ("SET PASSWORD = 'x'", K::SetPassword, Write, COMMITS),
         ("SET PASSWORD FOR u@h = 'x'", K::SetPassword, Write, COMMITS),
