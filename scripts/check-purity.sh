@@ -20,7 +20,7 @@ pure=(base protocol sql topology routing engine cache)
 banned='tokio|tokio-.*|mio|socket2|async-std|async-io|smol|polling|io-uring|rustix|nix|hyper|axum|rustls|rustls-.*'
 banned+='|rand|rand_chacha|getrandom|fastrand|oorandom'
 banned+='|chrono|time|jiff|quanta|coarsetime|tracing|log|once_cell|lazy_static'
-banned+='|millrace|millrace-(backend|session|config|admin|sandbox|lab|tests|bench)'
+banned+='|millrace|millrace-(backend|worker|session|config|admin|sandbox|lab|tests|bench)'
 
 say() { printf 'purity: %s\n' "$*"; }
 

@@ -9,9 +9,10 @@ use millrace_metrics::{Metrics, PerServer};
 use millrace_protocol::command::{COM_STMT_PREPARE, encode_command, encode_query};
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_session::{
+use millrace_session::Worker;
+use millrace_worker::{
     Accounts, FailoverOptions, Held, ListenerContext, Message, Registry, ServerKey,
-    SessionSettings, Shared, Worker, Written,
+    SessionSettings, Shared, Written,
 };
 use tokio::sync::mpsc::{self, UnboundedSender};
 

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use millrace_backend::stream::{Plain, Stream};
-use millrace_session::Accounts;
+use millrace_worker::Accounts;
 use tokio::sync::Semaphore;
 use tracing::warn;
 

@@ -16,6 +16,7 @@ pub mod fresh;
 mod idle;
 pub mod monitor;
 pub mod names;
+pub mod nonce;
 pub mod opener;
 pub mod packet_io;
 pub mod pool;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use millrace_topology::ConfiguredRole;
 
 use millrace_backend::tls::ServerTlsMode;
-use millrace_session::ListenerTls;
+use millrace_worker::ListenerTls;
 
 use crate::{Address, ClientCertificates, Config, ConfigError, DiscoveryMode, Place};
 

@@ -1,6 +1,6 @@
 //! Reads a file: its tables and keys are `keys`', rules across them are `check`'s.
 
-use millrace_session::ListenerTls;
+use millrace_worker::ListenerTls;
 use toml::de::DeTable;
 
 use crate::check::{self, Item};

@@ -11,8 +11,8 @@ use millrace_backend::tcp::TcpOptions;
 use millrace_backend::tls::ServerTlsMode;
 use millrace_routing::rules::Rule;
 use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
-use millrace_session::{ListenerTls, Options as SessionOptions};
 use millrace_topology::{ConfiguredRole, ServerSpec};
+use millrace_worker::{ListenerTls, Options as SessionOptions};
 
 use crate::{Address, Discovery, Secret};
 

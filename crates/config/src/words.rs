@@ -2,8 +2,8 @@
 
 use millrace_backend::tls::ServerTlsMode;
 use millrace_routing::{AllLag, Balance, Consistency, Reads, Target, Wanted};
-use millrace_session::{Hosts, ListenerTls};
 use millrace_topology::ConfiguredRole;
+use millrace_worker::{Hosts, ListenerTls};
 
 use crate::{ClientCertificates, DiscoveryMode, LogFormat, LogLevel};
 

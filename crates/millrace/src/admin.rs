@@ -7,7 +7,7 @@ use anyhow::Context;
 use millrace_admin::{Listener, OperatorsOptions, Sources, serve_operators};
 use millrace_backend::account::Account;
 use millrace_config::{Address, Admin, Settings};
-use millrace_session::{ListenerTls, Shared};
+use millrace_worker::{ListenerTls, Shared};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};

@@ -12,7 +12,7 @@ use millrace_backend::names::Resolver;
 use millrace_config::{Account, Config, Settings};
 use millrace_metrics::{Metrics, PerServer};
 use millrace_routing::rules::{Rule, Rules};
-use millrace_session::{Accounts, Held, Message, Registry, SessionSettings, Shared, Written};
+use millrace_worker::{Accounts, Held, Message, Registry, SessionSettings, Shared, Written};
 use tokio::signal::unix::Signal;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tracing::info;

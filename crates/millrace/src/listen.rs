@@ -14,7 +14,7 @@ use anyhow::Context;
 use millrace_backend::tcp::TcpOptions;
 use millrace_config::{Address, Listener};
 use millrace_metrics::Metrics;
-use millrace_session::{ListenerContext, ListenerTls, Message};
+use millrace_worker::{ListenerContext, ListenerTls, Message};
 use rustix::net::{SocketFlags, acceptfrom_with};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;

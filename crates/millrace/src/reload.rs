@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use millrace_backend::monitor::Monitor;
 use millrace_config::{Config, Settings};
-use millrace_session::{Message, SessionSettings};
+use millrace_worker::{Message, SessionSettings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{error, info, warn};

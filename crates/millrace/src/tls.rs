@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use millrace_backend::tls::{ServerTls, ServerTlsFiles, certificates, private_key};
 use millrace_config::{ClientCertificates, ClientTls};
-use millrace_session::ServerKey;
+use millrace_worker::ServerKey;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -60,7 +60,7 @@ fn acceptor_with(
         None => builder.with_no_client_auth(),
     };
     let shown = chain.first().context("[tls] cert: no certificate")?;
-    let fingerprint = millrace_session::fingerprint(shown);
+    let fingerprint = millrace_worker::fingerprint(shown);
     let config = builder
         .with_single_cert(chain, key)
         .context("[tls] cert and key")?;

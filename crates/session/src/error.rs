@@ -12,7 +12,7 @@ use millrace_protocol::ok::ErrPacket;
 use millrace_routing::NoServer;
 use millrace_topology::{Cause, NoPrimary, ObservationKind, ServerId, Snapshot};
 
-use crate::worker::wait_queue::Full;
+use millrace_worker::Full;
 
 /// Why a statement got no answer from a server, or a session must end.
 #[derive(Debug)]

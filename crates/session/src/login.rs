@@ -1,8 +1,6 @@
 //! A client's way in: greeting, TLS, proof of the password, and the session's first state.
 //! Passwords are checked against the servers' own accounts; none is configured here.
 
-pub(crate) mod accounts;
-pub(crate) mod admission;
 pub(crate) mod caller;
 pub(crate) mod credentials;
 pub(crate) mod exchange;
@@ -20,6 +18,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Instant;
 
+use millrace_backend::nonce::random_nonce;
 use millrace_backend::packet_io::{read_header, read_packet, write_packet};
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
@@ -32,14 +31,17 @@ use millrace_sql::Family;
 use tracing::debug;
 
 use crate::error::{ClientError, error_packet};
-use crate::login::admission::Admission;
 use crate::login::caller::Caller;
-use crate::login::credentials::{Credentials, Waits, random_nonce};
+use crate::login::credentials::{Credentials, Waits};
 use crate::login::exchange::{LoginExchange, Proof};
 use crate::login::packets::{out_of_order, with_state};
 use crate::login::strangers::{spoken, turn_away};
+use crate::login::verifiers::Verifiers;
 use crate::session::Session;
-use crate::worker::{Handle, ListenerContext, ListenerTls, Worker};
+use crate::worker::Worker;
+use millrace_worker::Admission;
+use millrace_worker::{ClientService, NewClient};
+use millrace_worker::{Handle, ListenerContext, ListenerTls};
 
 /// Before the login no packet may be longer; bytes. A response with attributes fits well.
 const HELLO_MAX: usize = 64 * 1024;
@@ -78,21 +80,28 @@ const SUPPORTED: Capabilities = Capabilities::LONG_PASSWORD
 /// What Millrace does by itself, whatever the server can.
 const OWN: Capabilities = Capabilities::COMPRESS.union(Capabilities::ZSTD_COMPRESSION);
 
-/// Serves a client from its first byte to its last. `peer`: none for a Unix socket.
-pub(crate) fn spawn(
-    worker: Rc<Worker>,
-    plain: Plain,
-    peer: Option<SocketAddr>,
-    entry: ListenerContext,
-) {
-    tokio::task::spawn_local(async move {
-        let admission = Admission::new(worker, peer.map(|peer| peer.ip()));
-        serve(admission, plain, entry, peer).await;
-    });
+impl ClientService for Verifiers {
+    /// Serves a client from its first byte to its last.
+    fn begin(worker: &Rc<Worker>, client: NewClient) {
+        let worker = worker.clone();
+        tokio::task::spawn_local(async move {
+            let NewClient {
+                stream,
+                peer,
+                entry,
+            } = client;
+            let admission = Admission::new(worker, peer.map(|peer| peer.ip()));
+            serve(admission, stream, entry, peer).await;
+        });
+    }
+
+    fn close_unused(&self, user: &[u8]) {
+        Verifiers::close_unused(self, user);
+    }
 }
 
 async fn serve(
-    mut admission: Admission,
+    mut admission: Admission<Verifiers>,
     plain: Plain,
     entry: ListenerContext,
     peer: Option<SocketAddr>,

@@ -33,9 +33,10 @@ use crate::error::ClientError;
 use crate::error::error_packet;
 use crate::login::caller::Caller;
 use crate::session::statement::running::Running;
-use crate::settings::SessionSettings;
-use crate::worker::written::INTERVALS_MAX;
-use crate::worker::{Handle, ListenerContext, Worker};
+use crate::worker::Worker;
+use millrace_worker::INTERVALS_MAX;
+use millrace_worker::SessionSettings;
+use millrace_worker::{Handle, ListenerContext};
 
 /// The flags that shape what a server sends; a pooled connection must have the client's.
 const SHAPE: Capabilities = Capabilities::FOUND_ROWS
@@ -437,11 +438,62 @@ mod tests {
     use std::net::IpAddr;
     use std::os::unix::net::UnixStream;
 
+    use millrace_backend::connect::Network;
+    use millrace_backend::monitor::{Monitor, MonitorOptions};
+    use millrace_backend::names::Resolver;
     use millrace_backend::secret::Secret;
     use millrace_backend::stream::Plain;
+    use millrace_backend::tcp::TcpOptions;
+    use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
+    use millrace_metrics::{Metrics, PerServer};
+    use millrace_worker::{Admission, Held, ServerKey, Shared, Written};
+    use tokio::sync::mpsc;
 
     use super::*;
-    use crate::login::admission::{Admission, tests::shared};
+
+    /// What workers share that have no server.
+    fn shared() -> Shared {
+        let second = std::time::Duration::from_secs(1);
+        let asked = MonitorOptions {
+            user: String::new(),
+            password: Secret::new(Vec::new()),
+            interval: second,
+            urgent_interval: second,
+            timeout: second,
+            connect_timeout: second,
+            position_interval: second,
+            catalogue_interval: second,
+            catalogue_queries: |_| ["", "", ""],
+            topology: millrace_topology::Options::default(),
+            commit_stall: second,
+            max_login_age: second,
+            traffic: None,
+        };
+        let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());
+        let network = Network {
+            tls: tls.unwrap(),
+            tcp: TcpOptions::default(),
+            resolver: Resolver::default(),
+        };
+        let monitor = Monitor::new(&asked, Vec::new(), &[]);
+        let (mailbox, _) = mpsc::unbounded_channel();
+        let settings = SessionSettings::default();
+        Shared {
+            held: Arc::new(Held::new(&settings.options.failover)),
+            settings,
+            counts: Arc::new(PerServer::new(0)),
+            accounts: Arc::default(),
+            registry: Arc::default(),
+            key: Arc::new(ServerKey::generate().unwrap()),
+            tls: None,
+            fingerprint: [0; 32],
+            network: Arc::new(network),
+            metrics: Arc::new(Metrics::new(1, Vec::new())),
+            monitor,
+            written: Arc::new(Written::new(1)),
+            mailboxes: Arc::new(vec![mailbox]),
+        }
+    }
 
     /// A session under a command, with this stream to its client.
     fn session(worker: Rc<Worker>, handle: Rc<Handle>, client: Plain) -> Session {

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use millrace_session::{Killed, Message};
 use millrace_topology::{ServerId, Snapshot, Unfit};
+use millrace_worker::{Killed, Message};
 use tracing::info;
 
 use crate::operators::answer::Answer;

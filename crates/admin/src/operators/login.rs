@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use millrace_backend::nonce::random_nonce;
 use millrace_backend::packet_io::read_packet;
 use millrace_backend::stream::{Plain, Stream};
 use millrace_backend::tls::take_in;
@@ -13,7 +14,7 @@ use millrace_protocol::handshake::{
 };
 use millrace_protocol::ok::encode_ok;
 use millrace_protocol::{Capabilities, Status};
-use millrace_session::{ListenerTls, random_nonce};
+use millrace_worker::ListenerTls;
 use tracing::{debug, warn};
 
 use crate::operators::answer::fields;

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use millrace_backend::account::Account;
-use millrace_session::{Accounts, ListenerTls, Options as SlowingOptions};
+use millrace_worker::{Accounts, ListenerTls, Options as SlowingOptions};
 use tokio_rustls::TlsAcceptor;
 
 use crate::operators::sources::Sources;

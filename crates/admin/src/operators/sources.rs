@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use millrace_backend::monitor::{Monitor, World};
 use millrace_config::Settings;
 use millrace_metrics::Metrics;
-use millrace_session::{Client, Held, Message, Registry, ServerLine, SessionLine};
 use millrace_topology::ServerId;
+use millrace_worker::{Client, Held, Message, Registry, ServerLine, SessionLine};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 

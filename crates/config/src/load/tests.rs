@@ -9,8 +9,8 @@ use millrace_backend::pool::PoolOptions;
 use millrace_backend::tcp::TcpOptions;
 use millrace_backend::tls::ServerTlsMode;
 use millrace_routing::{AllLag, Balance, Catalogue, Consistency, Reads, ServerSet, Target};
-use millrace_session::{FailoverOptions, Hosts, Options};
 use millrace_topology::{ConfiguredRole, DiscoveryOptions};
+use millrace_worker::{FailoverOptions, Hosts, Options};
 
 use super::*;
 use crate::{

@@ -17,8 +17,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::error::ClientError;
 use crate::login::verifiers::LetIn;
-use crate::options::Hosts;
 use crate::worker::Worker;
+use millrace_worker::Hosts;
 
 /// How long a name in an account's host may take to be resolved.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(2);

@@ -48,13 +48,3 @@ impl Waits {
         self.before.get() + now.unwrap_or_default()
     }
 }
-
-/// Bytes without zeros, as a nonce wants them.
-pub fn random_nonce() -> [u8; 20] {
-    let mut nonce = [0; 20];
-    if aws_lc_rs::rand::fill(&mut nonce).is_err() {
-        // The generator cannot fail on a running system; a known nonce would be no proof.
-        std::process::abort();
-    }
-    nonce.map(|byte| byte % 93 + 33)
-}

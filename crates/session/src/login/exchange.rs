@@ -10,6 +10,7 @@ use std::time::Duration;
 use millrace_backend::account::Account;
 use millrace_backend::connect::{LOG_IN_ANEW, LOGIN_PACKET_MAX};
 use millrace_backend::error::ServerError;
+use millrace_backend::nonce::random_nonce;
 use millrace_backend::packet_io::{read_packet, write_packet};
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
@@ -25,13 +26,14 @@ use millrace_sql::Family;
 use tracing::debug;
 
 use crate::error::ClientError;
-use crate::login::accounts::Asked;
 use crate::login::caller::Caller;
-use crate::login::credentials::{Credentials, Waits, random_nonce};
+use crate::login::credentials::{Credentials, Waits};
 use crate::login::packets::{compressed, out_of_order, tracked_at_login, with_state};
 use crate::login::verify::verify;
 use crate::session::{Identity, Session};
-use crate::worker::{Handle, ListenerContext, Worker};
+use crate::worker::Worker;
+use millrace_worker::Asked;
+use millrace_worker::{Handle, ListenerContext};
 
 /// How often a login that waits for a server looks whether its client is still there.
 const LOOK: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use millrace_protocol::handshake::HandshakeResponse;
 use millrace_protocol::ok::{Change, put_change};
 
 use crate::worker::Worker;
-use crate::worker::learnt::Base;
+use millrace_worker::Base;
 
 /// What a server says to a client that has lost count of the packets.
 pub(super) fn out_of_order() -> Vec<u8> {

@@ -28,8 +28,9 @@ use crate::login::packets::compressed;
 use crate::login::verifiers::LetIn;
 use crate::login::verify::{learn_accounts, let_in};
 use crate::login::watched_commands::Commands;
-use crate::worker::written::UntrackedWrite;
-use crate::worker::{Handle, Worker};
+use crate::worker::Worker;
+use millrace_worker::Handle;
+use millrace_worker::UntrackedWrite;
 
 /// Between two attempts, while the primary cannot be had.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -28,13 +28,13 @@ pub(super) struct LetIn {
 
 /// One worker's questions under way.
 #[derive(Default)]
-pub(crate) struct Verifiers {
+pub struct Verifiers {
     pub(super) lines: RefCell<HashMap<Key, Rc<Line>>>,
 }
 
 impl Verifiers {
     /// Closes the connections that ask for an account: it is allowed too few.
-    pub(crate) fn rest(&self, user: &[u8]) {
+    pub(super) fn close_unused(&self, user: &[u8]) {
         for (key, line) in self.lines.borrow().iter() {
             if *key.user == *user {
                 line.rests.set(true);

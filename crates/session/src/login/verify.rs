@@ -10,6 +10,7 @@ use millrace_backend::account::{Account, Proof};
 use millrace_backend::conn::Conn;
 use millrace_backend::connect::{Login, open};
 use millrace_backend::error::BackendError;
+use millrace_backend::nonce::random_nonce;
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::tls::For;
@@ -22,10 +23,9 @@ use millrace_topology::ServerId;
 use tokio::sync::oneshot;
 
 use crate::error::{ClientError, observed};
-use crate::login::credentials::random_nonce;
 use crate::login::verifiers::{Key, LetIn, Line, Waiting};
 use crate::worker::Worker;
-use crate::worker::learnt::Base;
+use millrace_worker::Base;
 
 /// The connection that asks.
 struct Asking {
@@ -68,10 +68,10 @@ pub(super) async fn verify(
         tls,
     };
     let (sender, receiver) = oneshot::channel();
-    let known = worker.verifiers.lines.borrow().get(&key).cloned();
+    let known = worker.service.lines.borrow().get(&key).cloned();
     let line = known.unwrap_or_else(|| {
         let line = Rc::new(Line::default());
-        let mut lines = worker.verifiers.lines.borrow_mut();
+        let mut lines = worker.service.lines.borrow_mut();
         lines.insert(key.clone(), line.clone());
         let asking = ask(worker.clone(), line.clone(), account.clone(), key);
         tokio::task::spawn_local(asking);
@@ -105,7 +105,7 @@ async fn ask(worker: Rc<Worker>, line: Rc<Line>, account: Arc<Account>, key: Key
                     asking = None;
                 }
                 if called.is_err() {
-                    worker.verifiers.lines.borrow_mut().remove(&key);
+                    worker.service.lines.borrow_mut().remove(&key);
                     return;
                 }
                 continue;

@@ -30,7 +30,7 @@ use millrace_topology::{ServerId, Snapshot};
 use super::random::Random;
 use super::servers::{Reached, Servers};
 use super::{TIMEOUT, WAIT};
-use crate::worker::pools::Pools;
+use millrace_worker::Pools;
 
 /// Threads of the simulated process, each with pools of its own under limits that they share.
 pub(super) const WORKERS: usize = 2;

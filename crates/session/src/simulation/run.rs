@@ -31,7 +31,7 @@ use super::connections::{CONNECTIONS, Connections, WORKERS};
 use super::random::Random;
 use super::servers::{Reached, Servers};
 use crate::error::observed;
-use crate::worker::wait_queue::{Held, HeldStatement, Lane, Place};
+use millrace_worker::{Held, HeldStatement, Lane, Place};
 
 const SESSIONS: usize = 12;
 const TIMEOUT_MS: u64 = TIMEOUT.as_millis() as u64;

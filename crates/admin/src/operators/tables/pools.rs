@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use millrace_session::{Message, PoolLine};
 use millrace_topology::ServerId;
+use millrace_worker::{Message, PoolLine};
 
 use crate::operators::answer::Answer;
 use crate::operators::cell::{Cell, Trouble};

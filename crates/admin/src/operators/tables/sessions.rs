@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use millrace_backend::monitor::World;
 use millrace_metrics::PinReason;
-use millrace_session::{Client, SessionLine};
+use millrace_worker::{Client, SessionLine};
 
 use crate::operators::answer::Answer;
 use crate::operators::cell::{Cell, Trouble};

@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
 use crate::session::statement::refused::AttemptOutcome;
-use crate::worker::handle::Running;
-use crate::worker::registry::{Entry, FIRST_ID};
-use crate::worker::shared::Message;
+use millrace_worker::Message;
+use millrace_worker::Running;
+use millrace_worker::{Client, FIRST_ID};
 
 /// The number in what CONNECTION_ID() was replaced by.
 fn own_number(expression: &[u8]) -> Option<u64> {
@@ -132,12 +132,12 @@ impl Session {
     }
 
     /// The client with this number; others are servers' own connections.
-    fn find(&self, id: u64) -> Option<Entry> {
+    fn find(&self, id: u64) -> Option<Client> {
         let id = u32::try_from(id).ok().filter(|id| *id >= FIRST_ID)?;
-        self.worker.shared.registry.find(id)
+        self.worker.shared.registry.client(id)
     }
 
-    async fn kill_client(&mut self, id: u32, entry: &Entry, query: bool) -> Result<(), Abort> {
+    async fn kill_client(&mut self, id: u32, entry: &Client, query: bool) -> Result<(), Abort> {
         if id == self.id {
             return self.kill_self(query).await;
         }

@@ -21,7 +21,7 @@ use crate::error::{Abort, ClientError};
 use crate::session::Session;
 use crate::session::statement::access::metric_kind;
 use crate::worker::Worker;
-use crate::worker::wait_queue::{HeldStatement, Lane, Place};
+use millrace_worker::{HeldStatement, Lane, Place};
 
 /// The longest that a statement of a listener for replicas waits for one.
 const REPLICA_WAIT_MAX: Duration = Duration::from_secs(3);

@@ -9,7 +9,7 @@ use millrace_sql::{Hint, Statement};
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::worker::remembered::Place;
+use millrace_worker::RememberedDirections;
 
 impl Session {
     /// What rules and hints say about a statement; none where nobody says anything. Counted.
@@ -60,7 +60,7 @@ impl Session {
                     },
                 ));
                 if known {
-                    remembered.keep(Place {
+                    remembered.keep(RememberedDirections {
                         class: class.clone(),
                         access,
                         selection: self.selection.clone(),

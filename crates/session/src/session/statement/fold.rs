@@ -16,12 +16,12 @@ use millrace_sql::{
     classify, parts,
 };
 use millrace_topology::{GtidSet, ServerId, Waits};
+use millrace_worker::INTERVALS_MAX;
 
 use crate::Worker;
 use crate::error::Abort;
 use crate::session::Session;
 use crate::session::statement::next_transaction::leaves_next;
-use crate::worker::written::INTERVALS_MAX;
 
 /// Whether the server says of a CALL that there is no such procedure: nothing was run.
 fn called_nobody(class: &Statement, text: &[u8], database: &[u8], error: &ServerError) -> bool {

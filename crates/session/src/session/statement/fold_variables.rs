@@ -10,7 +10,7 @@ use millrace_metrics::PinReason;
 use millrace_sql::{Family, Flags, Scope, Statement, Target, ValueKind};
 
 use crate::session::Session;
-use crate::worker::learnt::{COLLATION_DEFAULTS, CollationKey};
+use millrace_worker::{COLLATION_DEFAULTS, CollationKey};
 
 /// Takes the collation of the connection's character set into a state.
 pub(super) fn name_collation(state: &mut SessionState, class: &Statement, collation: &[u8]) {

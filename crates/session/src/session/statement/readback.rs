@@ -19,7 +19,7 @@ use millrace_topology::{GtidSet, Waits};
 use crate::session::Session;
 use crate::session::statement::fold_variables::{KEEPS_CONNECTION, name_collation};
 use crate::session::statement::steps::CLEAR_DIAGNOSTICS;
-use crate::worker::learnt::CollationKey;
+use millrace_worker::CollationKey;
 
 impl Session {
     /// Whatever could be asked would be measured as the session's own: what is not known then lives on

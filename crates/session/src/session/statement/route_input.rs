@@ -12,7 +12,7 @@ use millrace_topology::{ServerId, Snapshot, Waits};
 use crate::error::ClientError;
 use crate::session::Session;
 use crate::session::statement::without_primary::asks_server;
-use crate::worker::cluster::SERVERS;
+use millrace_worker::SERVERS;
 
 impl Session {
     /// The servers that may run the request, in the order to try them.

@@ -15,9 +15,9 @@ use millrace_protocol::response::{Event, Expect, Tracker};
 use millrace_routing::rules::Directions;
 use millrace_sql::{Access, Flags};
 use millrace_topology::ServerId;
+use millrace_worker::{kill_aside, run_kill};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
-use tokio::time::error::Elapsed;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
@@ -31,9 +31,6 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// A mirror image that takes longer is given up.
 const MIRROR_LIMIT: Duration = Duration::from_secs(30);
-
-/// How long ending a statement on its server may take.
-const STOP: Duration = Duration::from_secs(5);
 
 /// Counts a mirror image for as long as it lives.
 struct Mirror(Rc<Cell<u32>>);
@@ -252,7 +249,7 @@ pub(super) async fn tell_server(
     let mut other = match tokio::time::timeout(SOON, pool.take_to_kill(uid, &state)).await {
         Ok(taken) => taken?,
         // All are taken, perhaps by statements like the one that is to end: one more then.
-        Err(_) => return tell_aside(&pool, &kill).await,
+        Err(_) => return kill_aside(&pool, &kill).await,
     };
     // Until all is answered it is of no use to anybody else.
     other.broken = true;
@@ -260,26 +257,8 @@ pub(super) async fn tell_server(
         clear(&mut other).await?;
         other.query(&kill).await
     };
-    let told = tokio::time::timeout(STOP, telling).await;
-    let told = has_ended(told);
+    let told = run_kill(telling).await;
     other.broken = told.is_err();
     other.give_back();
     told
-}
-
-/// The same on a connection of its own, which counts with no limit.
-pub(crate) async fn tell_aside(pool: &Pool, kill: &str) -> Result<(), BackendError> {
-    let mut other = pool.open_aside().await?;
-    has_ended(tokio::time::timeout(STOP, other.query(kill)).await)
-}
-
-/// What a KILL came to.
-fn has_ended<T>(told: Result<Result<T, BackendError>, Elapsed>) -> Result<(), BackendError> {
-    match told {
-        Ok(Ok(_)) => Ok(()),
-        // It has ended by itself.
-        Ok(Err(BackendError::Server(error))) if error.code == 1094 => Ok(()),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(BackendError::Timeout("the KILL's own limit")),
-    }
 }

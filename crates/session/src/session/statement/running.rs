@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 
 use crate::error::ClientError;
-use crate::worker::written::UntrackedWrite;
+use millrace_worker::UntrackedWrite;
 
 /// The statement under way; between two, what is left of the last.
 pub(in crate::session) struct Running {

@@ -16,7 +16,7 @@ use millrace_topology::GtidSet;
 
 use crate::error::ClientError;
 use crate::session::Session;
-use crate::worker::Handle;
+use millrace_worker::Handle;
 
 /// A command of Millrace's own ahead of the statement, by how its answer is used.
 pub(in crate::session) enum Step {

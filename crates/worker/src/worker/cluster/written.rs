@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use millrace_topology::GtidSet;
 
 /// So many intervals are told apart for each source.
-pub(crate) const INTERVALS_MAX: usize = 8;
+pub const INTERVALS_MAX: usize = 8;
 
 /// Bounds a set, with what is known of the primary's.
 pub(super) type Bound<'a> = &'a dyn Fn(&mut GtidSet);
@@ -30,14 +30,14 @@ pub struct Written {
 /// A write that may not tell its position is under way, from before it is sent until it is known
 /// whether it has told.
 #[derive(Debug)]
-pub(crate) struct UntrackedWrite {
+pub struct UntrackedWrite {
     written: Arc<Written>,
     told: bool,
 }
 
 impl UntrackedWrite {
     /// It has told, or changed nothing.
-    pub(crate) fn told(mut self) {
+    pub fn told(mut self) {
         self.told = true;
     }
 }
@@ -111,28 +111,28 @@ impl Written {
     }
 
     /// A number for what anybody has done until now: higher than all before.
-    pub(crate) fn reserve(&self) -> u64 {
+    pub fn reserve(&self) -> u64 {
         self.count.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// The highest number so far.
-    pub(crate) fn counted(&self) -> u64 {
+    pub fn counted(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
 
     /// What has been counted until now was not written on the primary, which has become it just now.
-    pub(crate) fn has_moved(&self) {
+    pub fn has_moved(&self) {
         self.moved.fetch_max(self.counted(), Ordering::SeqCst);
     }
 
     /// The highest number of what was written on another node than the primary; 0 where nothing was.
-    pub(crate) fn moved(&self) -> u64 {
+    pub fn moved(&self) -> u64 {
         self.moved.load(Ordering::SeqCst)
     }
 
     /// Adds everything that was written since the count was `since`, and brings that up to date. Where
     /// nothing was, the count is all that is looked at.
-    pub(crate) fn add_to(&self, into: &mut GtidSet, since: &mut u64, bound: Bound<'_>) {
+    pub fn add_to(&self, into: &mut GtidSet, since: &mut u64, bound: Bound<'_>) {
         let count = self.count.load(Ordering::SeqCst);
         let before = std::mem::replace(since, count);
         if before == count {
@@ -186,12 +186,12 @@ impl Written {
     }
 
     /// Something was written, nobody knows where.
-    pub(crate) fn hide(&self) {
+    pub fn hide(&self) {
         self.hidden.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A write begins that may not tell its position.
-    pub(crate) fn conceal(self: &Arc<Self>) -> UntrackedWrite {
+    pub fn conceal(self: &Arc<Self>) -> UntrackedWrite {
         self.untracked.fetch_add(1, Ordering::SeqCst);
         UntrackedWrite {
             written: self.clone(),
@@ -200,7 +200,7 @@ impl Written {
     }
 
     /// How often something was written nobody knows where; none while it may be happening.
-    pub(crate) fn hidden(&self) -> Option<u64> {
+    pub fn hidden(&self) -> Option<u64> {
         // In this order: a write that is no longer under way was counted as hidden before.
         let untracked = self.untracked.load(Ordering::SeqCst);
         (untracked == 0).then(|| self.hidden.load(Ordering::SeqCst))

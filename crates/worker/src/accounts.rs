@@ -36,11 +36,13 @@ pub struct Accounts {
 
 /// Who is asked for a password: programs of one kind, for one account, from one address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Asked {
-    pub(super) user: Box<[u8]>,
-    pub(super) address: Option<IpAddr>,
+pub struct Asked {
+    /// The account's name.
+    pub user: Box<[u8]>,
+    /// None for a Unix socket.
+    pub address: Option<IpAddr>,
     /// Tells programs apart: what they can and what they call themselves, hashed.
-    pub(super) program: u64,
+    pub program: u64,
 }
 
 /// For how long clients count as such that show their password, or do not.
@@ -60,7 +62,7 @@ struct Failures {
 
 impl Accounts {
     /// The accounts known under a name, the latest first.
-    pub(crate) fn find(&self, user: &[u8]) -> Vec<Arc<Account>> {
+    pub fn find(&self, user: &[u8]) -> Vec<Arc<Account>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match known.get_mut(user) {
             Some(name) => {
@@ -72,7 +74,7 @@ impl Accounts {
     }
 
     /// Says once that the servers do not let Millrace read their accounts.
-    pub(super) fn say_unread(&self) {
+    pub fn say_unread(&self) {
         if !self.unread.swap(true, Ordering::Relaxed) {
             warn!(
                 "the servers' accounts cannot be read: what they ask of hosts, TLS and certificates is \
@@ -87,7 +89,7 @@ impl Accounts {
     }
 
     /// An account whose password no server has accepted yet.
-    pub(super) fn candidate(&self, user: &[u8], password: Secret) -> Arc<Account> {
+    pub fn candidate(&self, user: &[u8], password: Secret) -> Arc<Account> {
         // Clients that come at once with the same password are one account: a server is asked once.
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
         tried.retain(|account| account.strong_count() > 0);
@@ -105,7 +107,7 @@ impl Accounts {
     }
 
     /// Keeps a password that a server accepted; answers the account that was known with it, if one was.
-    pub(super) fn keep(&self, account: Arc<Account>) -> Arc<Account> {
+    pub fn keep(&self, account: Arc<Account>) -> Arc<Account> {
         let user = &*account.user;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(name) = known.get(user)
@@ -135,7 +137,7 @@ impl Accounts {
     }
 
     /// A server refused the password: it is not offered again.
-    pub(super) fn forget(&self, account: &Account) {
+    pub fn forget(&self, account: &Account) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(name) = known.get_mut(&account.user) {
             name.accounts.retain(|other| other.id != account.id);
@@ -146,7 +148,7 @@ impl Accounts {
     }
 
     /// Whether a client like this refused to show its password lately.
-    pub(super) fn is_mute(&self, asked: &Asked) -> bool {
+    pub fn is_mute(&self, asked: &Asked) -> bool {
         let shows = self.shows.lock().unwrap_or_else(PoisonError::into_inner);
         let known = shows.get(asked);
         known.is_some_and(|(shows, since)| !shows && since.elapsed() < ASKED_MEMORY)
@@ -154,7 +156,7 @@ impl Accounts {
 
     /// A client was asked to show its password. One that broke off may have been cut off: where others like
     /// it have shown theirs, it tells nothing.
-    pub(super) fn was_asked(&self, asked: &Asked, shown: bool) {
+    pub fn was_asked(&self, asked: &Asked, shown: bool) {
         let mut shows = self.shows.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = |(shows, since): &(bool, Instant)| *shows && since.elapsed() < ASKED_MEMORY;
         if !shown && shows.get(asked).is_some_and(is_known) {
@@ -167,7 +169,7 @@ impl Accounts {
     }
 
     /// A login of the address failed: its refusal is held back.
-    pub(crate) async fn hold_back(&self, address: Option<IpAddr>, options: &Options) {
+    pub async fn hold_back(&self, address: Option<IpAddr>, options: &Options) {
         let delay = self.failed(address, options);
         tokio::time::sleep(delay).await;
     }

@@ -9,7 +9,7 @@ use millrace_metrics::PinReason;
 use millrace_routing::Consistency;
 use millrace_topology::ServerId;
 
-use crate::worker::handle::Handle;
+use crate::handle::Handle;
 
 /// What a session does at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ pub struct PoolLine {
 
 impl Handle {
     /// The session as it is now.
-    pub(super) fn line(&self, tick: u64) -> SessionLine {
+    pub(crate) fn line(&self, tick: u64) -> SessionLine {
         let busy = self.busy_since.get();
         let on = self.on.get();
         let pins = self.pins.list();

@@ -6,11 +6,12 @@ use std::rc::Rc;
 
 use tracing::error;
 
-use crate::worker::{Handle, Worker};
+use crate::handle::Handle;
+use crate::worker::{ClientService, Worker};
 
 /// A client's place in the process's books.
-pub(crate) struct Admission {
-    worker: Rc<Worker>,
+pub struct Admission<S: ClientService> {
+    worker: Rc<Worker<S>>,
     /// The client's address and the limit of clients by which it was counted there.
     address: Option<(IpAddr, usize)>,
     refused: bool,
@@ -18,9 +19,9 @@ pub(crate) struct Admission {
     handle: Option<Rc<Handle>>,
 }
 
-impl Admission {
+impl<S: ClientService> Admission<S> {
     /// Counts a client that has just connected.
-    pub(crate) fn new(worker: Rc<Worker>, address: Option<IpAddr>) -> Self {
+    pub fn new(worker: Rc<Worker<S>>, address: Option<IpAddr>) -> Self {
         worker.metrics().client_opened();
         let limit = worker.options().clients_per_address;
         let registry = &worker.shared.registry;
@@ -36,30 +37,30 @@ impl Admission {
     }
 
     /// The worker that serves it.
-    pub(super) fn worker(&self) -> &Rc<Worker> {
+    pub fn worker(&self) -> &Rc<Worker<S>> {
         &self.worker
     }
 
     /// Its address has as many clients as it may have.
-    pub(super) fn is_refused(&self) -> bool {
+    pub fn is_refused(&self) -> bool {
         self.refused
     }
 
     /// Gives it a number and its session an identity.
-    pub(super) fn register(&mut self) -> (u32, u64) {
+    pub fn register(&mut self) -> (u32, u64) {
         let (id, uid) = self.worker.shared.registry.enter(self.worker.index);
         self.id = Some(id);
         (id, uid)
     }
 
     /// It is logged in.
-    pub(crate) fn enter(&mut self, handle: &Rc<Handle>) {
+    pub fn enter(&mut self, handle: &Rc<Handle>) {
         self.handle = Some(handle.clone());
         self.worker.enter(handle);
     }
 }
 
-impl Drop for Admission {
+impl<S: ClientService> Drop for Admission<S> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let id = self.id;
@@ -85,73 +86,10 @@ impl Drop for Admission {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::sync::Arc;
-
-    use millrace_backend::connect::Network;
-    use millrace_backend::monitor::{Monitor, MonitorOptions};
-    use millrace_backend::secret::Secret;
-    use millrace_backend::tcp::TcpOptions;
-    use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
-    use millrace_metrics::{Metrics, PerServer};
-    use tokio::sync::mpsc;
-
+mod tests {
     use super::*;
-    use crate::login::accounts::Accounts;
-    use crate::options::{Options, ServerKey};
-    use crate::settings::SessionSettings;
-    use crate::worker::Shared;
-    use crate::worker::registry::Registry;
-    use crate::worker::wait_queue::Held;
-    use crate::worker::written::Written;
-
-    /// What workers share that have no server.
-    pub(crate) fn shared() -> Shared {
-        let second = std::time::Duration::from_secs(1);
-        let asked = MonitorOptions {
-            user: String::new(),
-            password: Secret::new(Vec::new()),
-            interval: second,
-            urgent_interval: second,
-            timeout: second,
-            connect_timeout: second,
-            position_interval: second,
-            catalogue_interval: second,
-            catalogue_queries: |_| ["", "", ""],
-            topology: millrace_topology::Options::default(),
-            commit_stall: second,
-            max_login_age: second,
-            traffic: None,
-        };
-        let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());
-        let options = Options {
-            clients_per_address: 1,
-            ..Options::default()
-        };
-        let (mailbox, _) = mpsc::unbounded_channel();
-        Shared {
-            held: Arc::new(Held::new(&options.failover)),
-            settings: SessionSettings {
-                options: Arc::new(options),
-                ..SessionSettings::default()
-            },
-            counts: Arc::new(PerServer::new(0)),
-            accounts: Arc::new(Accounts::default()),
-            registry: Arc::new(Registry::default()),
-            key: Arc::new(ServerKey::generate().unwrap()),
-            tls: None,
-            fingerprint: [0; 32],
-            network: Arc::new(Network {
-                tls: tls.unwrap(),
-                tcp: TcpOptions::default(),
-                resolver: millrace_backend::names::Resolver::default(),
-            }),
-            metrics: Arc::new(Metrics::new(1, Vec::new())),
-            monitor: Monitor::new(&asked, Vec::new(), &[]),
-            written: Arc::new(Written::new(1)),
-            mailboxes: Arc::new(vec![mailbox]),
-        }
-    }
+    use crate::shared::tests::shared;
+    use crate::worker::tests::NoService;
 
     #[test]
     fn a_client_whose_session_panics_is_counted_no_longer() {
@@ -160,7 +98,7 @@ pub(crate) mod tests {
             .unwrap();
         let local = tokio::task::LocalSet::new();
         let shared = shared();
-        let worker = Worker::new(0, shared.clone());
+        let worker = Worker::<NoService>::new(0, shared.clone());
         let address = Some(IpAddr::from([127, 0, 0, 1]));
         let ended = local.block_on(&runtime, {
             let worker = worker.clone();

@@ -1,5 +1,8 @@
 //! The part of a session that others on its thread may touch.
 
+pub(crate) mod pins;
+pub(crate) mod processlist;
+
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -11,7 +14,7 @@ use millrace_engine::state::SessionState;
 use millrace_routing::Consistency;
 use millrace_topology::ServerId;
 
-use crate::worker::pins::Pins;
+use crate::handle::pins::Pins;
 
 /// Whose session it is and what it runs on.
 #[derive(Debug, Clone)]
@@ -25,7 +28,7 @@ pub struct Running {
 
 /// What a client has sent and been sent so far. Written by its own worker only.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub struct Counts {
     pub(super) commands: Cell<u64>,
     pub(super) received: Cell<u64>,
     pub(super) sent: Cell<u64>,
@@ -33,73 +36,79 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// A command came.
-    pub(crate) fn command(&self) {
+    pub fn command(&self) {
         self.commands.set(self.commands.get() + 1);
     }
 
     /// Bytes came from the client.
-    pub(crate) fn received(&self, bytes: usize) {
+    pub fn received(&self, bytes: usize) {
         self.received.set(self.received.get() + bytes as u64);
     }
 
     /// Bytes went to the client.
-    pub(crate) fn sent(&self, bytes: usize) {
+    pub fn sent(&self, bytes: usize) {
         self.sent.set(self.sent.get() + bytes as u64);
     }
 }
 
 /// The part of a session that others may touch; they are on the same thread.
 #[derive(Default)]
-pub(crate) struct Handle {
-    pub(crate) uid: u64,
-    pub(crate) user: RefCell<Box<[u8]>>,
+pub struct Handle {
+    /// The session's identity.
+    pub uid: u64,
+    /// The account's name.
+    pub user: RefCell<Box<[u8]>>,
     /// Where the session's lease is.
-    pub(crate) on: Cell<Option<(ServerId, u32)>>,
+    pub on: Cell<Option<(ServerId, u32)>>,
     /// The connection on loan was named to a KILL: it is not to be lent to another.
-    pub(crate) tainted: Cell<bool>,
+    pub tainted: Cell<bool>,
     /// The statement under way has run for longer than a rule allows.
-    pub(crate) timed_out: Cell<bool>,
+    pub timed_out: Cell<bool>,
     /// The statement under way was named to a KILL: it is not to be tried elsewhere.
-    pub(crate) interrupted: Cell<bool>,
+    pub interrupted: Cell<bool>,
     /// That KILL is about to end the session as well.
-    pub(crate) ending: Cell<bool>,
+    pub ending: Cell<bool>,
     /// The session is to end.
-    pub(crate) ended: Cell<bool>,
+    pub ended: Cell<bool>,
     /// The session is to end when it is idle and holds nothing.
-    pub(crate) draining: Cell<bool>,
+    pub draining: Cell<bool>,
     /// The client's socket is to be looked at: the statement has run for a while.
-    pub(crate) check_client: Cell<bool>,
+    pub check_client: Cell<bool>,
     /// The server of the kept connection may have to be left.
-    pub(crate) evict: Cell<bool>,
+    pub evict: Cell<bool>,
     /// The client's socket, to look at as long as the session lives.
-    pub(crate) socket: RefCell<Option<Plain>>,
+    pub socket: RefCell<Option<Plain>>,
     /// A statement runs since this tick; 0: none.
-    pub(crate) busy_since: Cell<u64>,
+    pub busy_since: Cell<u64>,
     /// When the client last sent something, in ticks.
-    pub(crate) heard: Cell<u64>,
+    pub heard: Cell<u64>,
     /// Seconds after which an idle client is disconnected; 0: never.
-    pub(crate) idle_max: Cell<u64>,
+    pub idle_max: Cell<u64>,
     /// The session ends because its client was idle for that long.
-    pub(crate) idled: Cell<bool>,
+    pub idled: Cell<bool>,
     /// What another session saved of this one's last statement.
-    pub(crate) saved: Rc<DiagnosticsStore>,
+    pub saved: Rc<DiagnosticsStore>,
     /// Where the client is; none for a Unix socket.
-    pub(crate) peer: Option<(IpAddr, u16)>,
+    pub peer: Option<(IpAddr, u16)>,
     /// When it connected, in ticks.
-    pub(crate) connected: Cell<u64>,
-    pub(crate) counts: Counts,
-    pub(crate) pins: Pins,
+    pub connected: Cell<u64>,
+    /// What the client has sent and been sent.
+    pub counts: Counts,
+    /// Why the session keeps its connection.
+    pub pins: Pins,
     /// The client is in a transaction that no server knows of (yet, or any more).
-    pub(crate) begun: Cell<bool>,
-    pub(crate) level: Cell<Consistency>,
+    pub begun: Cell<bool>,
+    /// What its reads are guaranteed to see.
+    pub level: Cell<Consistency>,
     /// What the client has set; none before the login is done.
-    pub(crate) state: Cell<Option<Rc<SessionState>>>,
-    pub(crate) waker: RefCell<Option<Waker>>,
+    pub state: Cell<Option<Rc<SessionState>>>,
+    /// What to wake when one of these changes.
+    pub waker: RefCell<Option<Waker>>,
 }
 
 impl Handle {
     /// Remembers whom to wake; costs a comparison when nothing changed.
-    pub(crate) fn register(&self, cx: &Context<'_>) {
+    pub fn register(&self, cx: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         if !waker
             .as_ref()
@@ -110,7 +119,7 @@ impl Handle {
     }
 
     /// Whether the client is gone, where it is time to look.
-    pub(crate) fn has_lost_client(&self, cx: &mut Context<'_>) -> bool {
+    pub fn has_lost_client(&self, cx: &mut Context<'_>) -> bool {
         self.register(cx);
         if !self.check_client.take() {
             return false;
@@ -119,7 +128,8 @@ impl Handle {
         socket.as_ref().is_some_and(|socket| socket.peer_closed(cx))
     }
 
-    pub(crate) fn wake(&self) {
+    /// Has the session look at what changed.
+    pub fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
         }

@@ -55,7 +55,7 @@ impl Lane {
 
 /// A limit that keeps a statement from waiting. The text names the option.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Full(String);
+pub struct Full(String);
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -121,7 +121,7 @@ impl Held {
     }
 
     /// What is known of the servers has changed: whoever is first looks again.
-    pub(crate) fn look_again(&self) {
+    pub fn look_again(&self) {
         if self.count() > 0 {
             let mut queue = self.lock();
             queue.wake_first(Lane::Primary);
@@ -131,7 +131,7 @@ impl Held {
     }
 
     /// A place at the end.
-    pub(crate) fn enter(self: &Arc<Self>, statement: HeldStatement) -> Result<Place, Full> {
+    pub fn enter(self: &Arc<Self>, statement: HeldStatement) -> Result<Place, Full> {
         let mut queue = self.lock();
         if queue.waiting.len() >= self.statements_max {
             return Err(Full(format!(
@@ -232,7 +232,7 @@ impl Queue {
 
 /// A statement's place among those that wait; dropping it gives it up.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub struct Place {
     held: Arc<Held>,
     ticket: u64,
     lane: Lane,
@@ -242,7 +242,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// Ready when it is this statement's turn to try.
-    pub(crate) fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
+    pub fn poll_turn(&self, cx: &Context<'_>) -> Poll<()> {
         let mut queue = self.held.lock();
         let first = queue.first(self.lane) == Some(self.ticket);
         if let Some(waiting) = queue.waiting.get_mut(&self.ticket) {
@@ -257,14 +257,14 @@ impl Place {
     }
 
     /// It tries; the next may try as well.
-    pub(crate) fn go(&self) {
+    pub fn go(&self) {
         let mut queue = self.held.lock();
         queue.set_trying(self.ticket, true);
         queue.wake_first(self.lane);
     }
 
     /// It has a connection and waits no more; so can the others.
-    pub(crate) fn connected(&self) {
+    pub fn connected(&self) {
         let mut queue = self.held.lock();
         queue.failing[self.lane as usize] = false;
         if let Some(waiting) = queue.take(self.ticket, &self.held.count) {
@@ -274,7 +274,7 @@ impl Place {
     }
 
     /// It was in vain, and takes its old place.
-    pub(crate) fn back(&self) {
+    pub fn back(&self) {
         let mut queue = self.held.lock();
         // A connection that was had, and no answer, says nothing about the others'.
         queue.failing[self.lane as usize] = self.served.borrow().is_none();

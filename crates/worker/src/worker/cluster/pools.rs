@@ -12,14 +12,14 @@ use millrace_topology::{Health, ServerId, ServerView, Snapshot};
 type Make = Box<dyn Fn(&Arc<ServerFacts>) -> Rc<ServerPool>>;
 
 /// A worker's pools; their number only grows.
-pub(crate) struct Pools {
+pub struct Pools {
     pools: RefCell<Vec<Rc<ServerPool>>>,
     make: Make,
 }
 
 /// What became of a server from one view of the servers to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub struct Transition {
     /// It was usable, and is not.
     pub(super) fell: bool,
     /// It is another server now, or has been started anew.
@@ -30,11 +30,11 @@ pub(crate) struct Turn {
     pub(super) moved: bool,
 }
 
-impl Turn {
-    fn of(server: ServerId, before: &Snapshot, now: &Snapshot, moved: bool) -> Turn {
+impl Transition {
+    fn of(server: ServerId, before: &Snapshot, now: &Snapshot, moved: bool) -> Transition {
         let (was, is) = (before.server(server), now.server(server));
         let usable = |view: Option<&ServerView>| view.is_some_and(|view| view.health.is_usable());
-        Turn {
+        Transition {
             fell: usable(was) && !usable(is),
             other: was
                 .zip(is)
@@ -47,28 +47,29 @@ impl Turn {
 
 impl Pools {
     /// Closes and sends away what must not outlive the change from `before` to `now`.
-    pub(crate) fn follow(
+    pub fn follow(
         &self,
         server: ServerId,
         before: &Snapshot,
         now: &Snapshot,
         moved: bool,
-    ) -> Turn {
-        let turn = Turn::of(server, before, now, moved);
+    ) -> Transition {
+        let transition = Transition::of(server, before, now, moved);
         let pool = self.of(server);
         // An only server is used whatever is known of it.
         let is_down = |view: &ServerView| matches!(view.health, Health::Down { .. });
         pool.set_down(now.server(server).is_some_and(is_down) && now.primary != Some(server));
-        if turn.fell || turn.other || turn.moved {
+        if transition.fell || transition.other || transition.moved {
             pool.drop_idle();
         }
-        if turn.fell || turn.demoted || turn.moved {
+        if transition.fell || transition.demoted || transition.moved {
             pool.send_away();
         }
-        turn
+        transition
     }
 
-    pub(crate) fn new(make: impl Fn(&Arc<ServerFacts>) -> Rc<ServerPool> + 'static) -> Self {
+    /// None yet; `make` makes the pool of a server.
+    pub fn new(make: impl Fn(&Arc<ServerFacts>) -> Rc<ServerPool> + 'static) -> Self {
         Pools {
             pools: RefCell::default(),
             make: Box::new(make),
@@ -76,23 +77,25 @@ impl Pools {
     }
 
     /// Makes the pools of servers that were found since.
-    pub(crate) fn grow(&self, facts: &[Arc<ServerFacts>]) {
+    pub fn grow(&self, facts: &[Arc<ServerFacts>]) {
         let mut pools = self.pools.borrow_mut();
         let known = pools.len();
         pools.extend(facts.iter().skip(known).map(|facts| (self.make)(facts)));
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many servers there are.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
         self.pools.borrow().len()
     }
 
     /// The pool of a server that the worker's world shows.
-    pub(crate) fn of(&self, server: ServerId) -> Rc<ServerPool> {
+    pub fn of(&self, server: ServerId) -> Rc<ServerPool> {
         self.pools.borrow()[server.index()].clone()
     }
 
     /// Does something with each. It must not wait, and must not make pools.
-    pub(crate) fn each(&self, mut with: impl FnMut(usize, &ServerPool)) {
+    pub fn each(&self, mut with: impl FnMut(usize, &ServerPool)) {
         for (at, pool) in self.pools.borrow().iter().enumerate() {
             with(at, pool);
         }

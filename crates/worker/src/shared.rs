@@ -11,14 +11,14 @@ use millrace_topology::ServerId;
 use tokio::sync::{mpsc, oneshot};
 use tokio_rustls::TlsAcceptor;
 
-use crate::login::accounts::Accounts;
-use crate::options::ServerKey;
+use crate::accounts::Accounts;
+use crate::handle::Running;
+use crate::handle::processlist::{PoolLine, ServerLine, SessionLine};
+use crate::registry::Registry;
+use crate::server_key::ServerKey;
 use crate::settings::SessionSettings;
-use crate::worker::handle::Running;
-use crate::worker::processlist::{PoolLine, ServerLine, SessionLine};
-use crate::worker::registry::Registry;
-use crate::worker::wait_queue::Held;
-use crate::worker::written::Written;
+use crate::wait_queue::Held;
+use crate::worker::cluster::written::Written;
 
 /// What all workers of the process share.
 #[derive(Clone)]
@@ -155,4 +155,67 @@ pub enum Killed {
     Gone,
     /// Its statement still runs: the server could not be told, and why not.
     NotTold(String),
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use millrace_backend::connect::Network;
+    use millrace_backend::monitor::{Monitor, MonitorOptions};
+    use millrace_backend::names::Resolver;
+    use millrace_backend::secret::Secret;
+    use millrace_backend::tcp::TcpOptions;
+    use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
+
+    use super::*;
+    use crate::options::Options;
+
+    /// What workers share that have no server.
+    pub(crate) fn shared() -> Shared {
+        let second = std::time::Duration::from_secs(1);
+        let asked = MonitorOptions {
+            user: String::new(),
+            password: Secret::new(Vec::new()),
+            interval: second,
+            urgent_interval: second,
+            timeout: second,
+            connect_timeout: second,
+            position_interval: second,
+            catalogue_interval: second,
+            catalogue_queries: |_| ["", "", ""],
+            topology: millrace_topology::Options::default(),
+            commit_stall: second,
+            max_login_age: second,
+            traffic: None,
+        };
+        let tls = ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default());
+        let network = Network {
+            tls: tls.unwrap(),
+            tcp: TcpOptions::default(),
+            resolver: Resolver::default(),
+        };
+        let monitor = Monitor::new(&asked, Vec::new(), &[]);
+        let options = Options {
+            clients_per_address: 1,
+            ..Options::default()
+        };
+        let (mailbox, _) = mpsc::unbounded_channel();
+        Shared {
+            held: Arc::new(Held::new(&options.failover)),
+            settings: SessionSettings {
+                options: Arc::new(options),
+                ..SessionSettings::default()
+            },
+            counts: Arc::new(PerServer::new(0)),
+            accounts: Arc::default(),
+            registry: Arc::default(),
+            key: Arc::new(ServerKey::generate().unwrap()),
+            tls: None,
+            fingerprint: [0; 32],
+            network: Arc::new(network),
+            metrics: Arc::new(Metrics::new(1, Vec::new())),
+            monitor,
+            written: Arc::new(Written::new(1)),
+            mailboxes: Arc::new(vec![mailbox]),
+        }
+    }
 }

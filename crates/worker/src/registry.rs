@@ -5,16 +5,16 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::login::strangers::Strangers;
+use crate::strangers::Strangers;
 
 /// Client connection numbers start here, so that they are not mistaken for a server's own.
-pub(crate) const FIRST_ID: u32 = 0x4000_0000;
+pub const FIRST_ID: u32 = 0x4000_0000;
 
 /// What is known of a client without asking its worker.
-#[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) worker: usize,
-    pub(crate) uid: u64,
+#[derive(Debug)]
+struct Entry {
+    worker: usize,
+    uid: u64,
 }
 
 impl Entry {
@@ -36,7 +36,7 @@ pub struct Registry {
     clients: Mutex<HashMap<u32, Entry>>,
     addresses: Mutex<HashMap<IpAddr, usize>>,
     /// Of clients that speak another protocol.
-    pub(crate) strangers: Strangers,
+    pub strangers: Strangers,
 }
 
 impl Default for Registry {
@@ -78,7 +78,8 @@ impl Registry {
 
     /// The client with this number.
     pub fn client(&self, id: u32) -> Option<Client> {
-        Some(self.find(id)?.client(id))
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.get(&id).map(|entry| entry.client(id))
     }
 
     /// Clients connected now.
@@ -87,7 +88,7 @@ impl Registry {
     }
 
     /// A number that no other client has, and an identity for the session.
-    pub(crate) fn enter(&self, worker: usize) -> (u32, u64) {
+    pub fn enter(&self, worker: usize) -> (u32, u64) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let uid = self.next_uid.fetch_add(1, Ordering::Relaxed);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,20 +106,14 @@ impl Registry {
     }
 
     /// The client left.
-    pub(crate) fn leave(&self, id: u32) {
+    pub fn leave(&self, id: u32) {
         self.count.fetch_sub(1, Ordering::Relaxed);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.remove(&id);
     }
 
-    /// Where a client is served.
-    pub(crate) fn find(&self, id: u32) -> Option<Entry> {
-        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.get(&id).cloned()
-    }
-
     /// Counts a client of an address; false where there are `limit` already (0: no limit).
-    pub(crate) fn enter_address(&self, address: IpAddr, limit: usize) -> bool {
+    pub fn enter_address(&self, address: IpAddr, limit: usize) -> bool {
         if limit == 0 {
             return true;
         }
@@ -135,7 +130,7 @@ impl Registry {
     }
 
     /// A client of an address left.
-    pub(crate) fn leave_address(&self, address: IpAddr, limit: usize) {
+    pub fn leave_address(&self, address: IpAddr, limit: usize) {
         if limit == 0 {
             return;
         }

@@ -9,19 +9,23 @@ use millrace_sql::Statement;
 
 /// What the rules said of statements whose shape is known, by one worker: a place for each of some.
 #[derive(Default)]
-pub(crate) struct Remembered {
-    places: RefCell<Vec<Option<Place>>>,
+pub struct Remembered {
+    places: RefCell<Vec<Option<RememberedDirections>>>,
     selections: RefCell<Vec<Rc<Selection>>>,
 }
 
 /// A statement, and what was said of it.
-pub(crate) struct Place {
-    pub(crate) class: Rc<Statement>,
-    pub(crate) access: Access,
-    pub(crate) selection: Rc<Selection>,
+pub struct RememberedDirections {
+    /// The statement.
+    pub class: Rc<Statement>,
+    /// What it does to data.
+    pub access: Access,
+    /// The rules that can concern its session.
+    pub selection: Rc<Selection>,
     /// The default database, of which tables named without one are.
-    pub(crate) database: Box<[u8]>,
-    pub(crate) directions: Rc<Directions>,
+    pub database: Box<[u8]>,
+    /// What the rules said.
+    pub directions: Rc<Directions>,
 }
 
 /// Statements remembered at once; a power of two.
@@ -37,7 +41,7 @@ impl Remembered {
     }
 
     /// What was said of this statement.
-    pub(crate) fn find(
+    pub fn find(
         &self,
         class: &Rc<Statement>,
         access: Access,
@@ -54,7 +58,7 @@ impl Remembered {
     }
 
     /// The one that is equal to this.
-    pub(crate) fn share(&self, selection: Selection) -> Rc<Selection> {
+    pub fn share(&self, selection: Selection) -> Rc<Selection> {
         let mut selections = self.selections.borrow_mut();
         if let Some(found) = selections.iter().find(|known| ***known == selection) {
             return found.clone();
@@ -70,7 +74,7 @@ impl Remembered {
     }
 
     /// In the place of what was there.
-    pub(crate) fn keep(&self, place: Place) {
+    pub fn keep(&self, place: RememberedDirections) {
         let mut places = self.places.borrow_mut();
         places.resize_with(PLACES, || None);
         let at = Self::at(&place.class);

@@ -21,7 +21,7 @@ const BUFFERS_KEPT: usize = 64;
 const SMALL_KEPT: usize = 1024;
 
 /// What is free at the moment.
-pub(crate) struct FreeLists {
+pub struct FreeLists {
     #[expect(clippy::vec_box, reason = "they are handed out in their boxes")]
     statements: RefCell<Vec<Box<Statement>>>,
     shapes: RefCell<Shapes>,
@@ -52,22 +52,23 @@ impl Default for FreeLists {
 
 impl FreeLists {
     /// An empty one.
-    pub(crate) fn take_outcome(&self) -> Box<Outcome> {
+    pub fn take_outcome(&self) -> Box<Outcome> {
         self.outcome.take().unwrap_or_default()
     }
 
     /// For others to use.
-    pub(crate) fn put_outcome(&self, mut outcome: Box<Outcome>) {
+    pub fn put_outcome(&self, mut outcome: Box<Outcome>) {
         outcome.clear();
         self.outcome.set(Some(outcome));
     }
 
     /// A classifier's output to fill; give it back with [`FreeLists::put_statement`].
-    pub(crate) fn take_statement(&self) -> Box<Statement> {
+    pub fn take_statement(&self) -> Box<Statement> {
         self.statements.borrow_mut().pop().unwrap_or_default()
     }
 
-    pub(crate) fn put_statement(&self, statement: Box<Statement>) {
+    /// Takes back what [`FreeLists::take_statement`] gave.
+    pub fn put_statement(&self, statement: Box<Statement>) {
         let mut statements = self.statements.borrow_mut();
         if statements.len() < 64 {
             statements.push(statement);
@@ -75,16 +76,17 @@ impl FreeLists {
     }
 
     /// Classifies a client's statement; give the answer back with [`FreeLists::put_class`].
-    pub(crate) fn classify(&self, text: &[u8], mode: &LexMode) -> Rc<Statement> {
+    pub fn classify(&self, text: &[u8], mode: &LexMode) -> Rc<Statement> {
         self.shapes.borrow_mut().classify(text, mode)
     }
 
-    pub(crate) fn put_class(&self, class: Rc<Statement>) {
+    /// Takes back what [`FreeLists::classify`] gave.
+    pub fn put_class(&self, class: Rc<Statement>) {
         self.shapes.borrow_mut().recycle(class);
     }
 
     /// The journal of a transaction that begins now; give it back with [`FreeLists::put_journal`].
-    pub(crate) fn take_journal(&self, begun: TransactionStart) -> Box<Journal> {
+    pub fn take_journal(&self, begun: TransactionStart) -> Box<Journal> {
         let now = Instant::now();
         match self.journals.borrow_mut().pop() {
             Some(mut journal) => {
@@ -95,7 +97,8 @@ impl FreeLists {
         }
     }
 
-    pub(crate) fn put_journal(&self, mut journal: Box<Journal>) {
+    /// Takes back what [`FreeLists::take_journal`] gave.
+    pub fn put_journal(&self, mut journal: Box<Journal>) {
         let mut journals = self.journals.borrow_mut();
         if journals.len() < 16 {
             journal.rest();
@@ -104,12 +107,12 @@ impl FreeLists {
     }
 
     /// An empty buffer; give it back with [`FreeLists::put_buffer`].
-    pub(crate) fn take_buffer(&self) -> Vec<u8> {
+    pub fn take_buffer(&self) -> Vec<u8> {
         self.buffers.take()
     }
 
     /// A copy of a short command; give it back with [`FreeLists::put_buffer`]. None of a longer one.
-    pub(crate) fn copy_of(&self, command: &[u8]) -> Option<Vec<u8>> {
+    pub fn copy_of(&self, command: &[u8]) -> Option<Vec<u8>> {
         if command.len() > SMALL {
             return None;
         }
@@ -119,7 +122,7 @@ impl FreeLists {
     }
 
     /// Takes back a buffer of either kind, or frees what is neither.
-    pub(crate) fn put_buffer(&self, buffer: Vec<u8>) {
+    pub fn put_buffer(&self, buffer: Vec<u8>) {
         if buffer.capacity() < BUFFER {
             self.small_buffers.give(buffer);
         } else {

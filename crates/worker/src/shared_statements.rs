@@ -12,7 +12,7 @@ use millrace_engine::image::prepared::{ClientStatement, SharedStatement, Stateme
 const STATEMENTS_MAX: usize = 10_000;
 
 /// The statements that clients of a worker have in common.
-pub(crate) struct SharedStatements {
+pub struct SharedStatements {
     next: Cell<u64>,
     known: RefCell<HashMap<StatementKey, SharedStatement>>,
     /// What those that were not executed were last executed as.
@@ -31,13 +31,13 @@ impl Default for SharedStatements {
 
 impl SharedStatements {
     /// The identity that all statements like this one have.
-    pub(crate) fn statement_uid(&self, statement: &ClientStatement) -> StatementUid {
+    pub fn statement_uid(&self, statement: &ClientStatement) -> StatementUid {
         self.alike(statement, |alike, _| alike.uid)
     }
 
     /// The same, and this one has its text and class in common with those from now on: where many
     /// clients have prepared the same, the processor has these at hand.
-    pub(crate) fn share_statement(&self, statement: &mut ClientStatement) -> StatementUid {
+    pub fn share_statement(&self, statement: &mut ClientStatement) -> StatementUid {
         let (uid, text, class) = self.alike(statement, |alike, text| {
             (alike.uid, text.clone(), alike.class.clone())
         });
@@ -75,7 +75,7 @@ impl SharedStatements {
     }
 
     /// A statement that was prepared as `unused` is executed as `uid`.
-    pub(crate) fn executed_as(&self, unused: StatementUid, uid: StatementUid) {
+    pub fn executed_as(&self, unused: StatementUid, uid: StatementUid) {
         let mut executed = self.executed.borrow_mut();
         if executed.len() >= STATEMENTS_MAX {
             executed.clear();
@@ -84,11 +84,12 @@ impl SharedStatements {
     }
 
     /// What a statement that was prepared as `unused` was last executed as, by any session.
-    pub(crate) fn last_executed_as(&self, unused: StatementUid) -> Option<StatementUid> {
+    pub fn last_executed_as(&self, unused: StatementUid) -> Option<StatementUid> {
         self.executed.borrow().get(&unused).copied()
     }
 
-    pub(crate) fn next_statement_uid(&self) -> StatementUid {
+    /// An identity that no statement of the worker has.
+    pub fn next_statement_uid(&self) -> StatementUid {
         let uid = self.next.get();
         self.next.set(uid + 1);
         uid

@@ -9,16 +9,16 @@ use millrace_backend::monitor::World;
 use millrace_topology::ServerId;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::session::statement::rule_actions::tell_aside;
-use crate::worker::Worker;
-use crate::worker::handle::{Handle, Running};
-use crate::worker::processlist::{PoolLine, ServerLine, SessionLine};
-use crate::worker::shared::{Killed, Message};
+use crate::handle::processlist::{PoolLine, ServerLine, SessionLine};
+use crate::handle::{Handle, Running};
+use crate::kill::kill_aside;
+use crate::shared::{Killed, Message};
+use crate::worker::{ClientService, NewClient, Worker};
 
 /// How long an operator's KILL may take to reach the server, login included.
 const TELLING: std::time::Duration = std::time::Duration::from_secs(5);
 
-impl Worker {
+impl<S: ClientService> Worker<S> {
     /// Serves until [`Message::Stop`], or until the drain is done.
     pub async fn run(self: Rc<Self>, mut mailbox: mpsc::UnboundedReceiver<Message>) {
         let mut world = self.shared.monitor.watch();
@@ -36,7 +36,7 @@ impl Worker {
                     }
                 }
             }
-            if self.draining.get() && self.sessions.borrow().is_empty() {
+            if self.draining.get() && self.is_deserted() {
                 return;
             }
         }
@@ -46,13 +46,27 @@ impl Worker {
         match message {
             Message::Client { plain, peer, entry } => {
                 if let Ok(stream) = tokio::net::TcpStream::from_std(plain) {
-                    crate::login::spawn(self.clone(), stream.into(), peer, entry);
+                    S::begin(
+                        self,
+                        NewClient {
+                            stream: stream.into(),
+                            peer,
+                            entry,
+                        },
+                    );
                 }
             }
             Message::UnixClient { plain, entry } => {
                 if let Ok(stream) = tokio::net::UnixStream::from_std(plain) {
-                    let plain = stream.into();
-                    crate::login::spawn(self.clone(), plain, None, entry);
+                    let (stream, peer) = (stream.into(), None);
+                    S::begin(
+                        self,
+                        NewClient {
+                            stream,
+                            peer,
+                            entry,
+                        },
+                    );
                 }
             }
             Message::Second => self.sweep(),
@@ -253,6 +267,6 @@ impl Worker {
         let what = if query { "QUERY" } else { "CONNECTION" };
         // On a connection that counts with no limit: where sessions wait for others to end, none of
         // the pool's would be free.
-        tell_aside(&pool, &format!("KILL {what} {thread}")).await
+        kill_aside(&pool, &format!("KILL {what} {thread}")).await
     }
 }

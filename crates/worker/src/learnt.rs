@@ -20,7 +20,7 @@ use millrace_sql::Statement;
 use millrace_topology::ServerId;
 use tracing::warn;
 
-use crate::worker::shared::Shared;
+use crate::shared::Shared;
 
 /// A name at a server, and the collation of its clients where that matters.
 type NameOn = (ServerId, Box<[u8]>, u8);
@@ -52,21 +52,24 @@ const PROVEN_MAX: usize = 10_000;
 
 /// What a new connection starts with, and how new the connection was that told so.
 #[derive(Debug, Clone)]
-pub(crate) struct Base {
-    pub(crate) state: Rc<SessionState>,
-    pub(crate) server: ServerId,
-    pub(crate) version: Version,
+pub struct Base {
+    /// What a session has right after its login.
+    pub state: Rc<SessionState>,
+    /// The connection's server.
+    pub server: ServerId,
+    /// How new the connection was.
+    pub version: Version,
     /// The server tells clients the tracked variables at the login.
-    pub(crate) tells_variables: bool,
+    pub tells_variables: bool,
 }
 
 /// The variables that say which collation a character set has.
-pub(crate) const COLLATION_DEFAULTS: [&str; 2] =
+pub const COLLATION_DEFAULTS: [&str; 2] =
     ["default_collation_for_utf8mb4", "character_set_collations"];
 
 /// What decides about the collation that a character set has where none is named.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct CollationKey {
+pub struct CollationKey {
     server: ServerId,
     version: Version,
     charset: Box<[u8]>,
@@ -77,11 +80,7 @@ pub(crate) struct CollationKey {
 impl CollationKey {
     /// For the character set of a connection that SET NAMES chose; none where it was chosen otherwise,
     /// which has other defaults (observed on MySQL), or is not told.
-    pub(crate) fn new(
-        conn: &Conn,
-        state: &SessionState,
-        class: &Statement,
-    ) -> Option<CollationKey> {
+    pub fn new(conn: &Conn, state: &SessionState, class: &Statement) -> Option<CollationKey> {
         let by_names = |assignment: &millrace_sql::Assignment| {
             matches!(assignment.target, millrace_sql::Target::Names { .. })
         };
@@ -108,13 +107,13 @@ const COLLATIONS_MAX: usize = 1_000;
 
 /// What was learnt.
 #[derive(Default)]
-pub(crate) struct Learnt {
+pub struct Learnt {
     bases: RefCell<HashMap<(u64, u8, bool), Base>>,
     /// The servers' account rows by name, and when they were read.
     user_rows: RefCell<HashMap<NameOn, RowsOfName>>,
     told_refused: Cell<Option<Instant>>,
     /// What the state of a session means for its statements.
-    pub(crate) read_last: ReadLast,
+    pub read_last: ReadLast,
     /// Who holds it reads them.
     reading_rows: RefCell<HashMap<ServerId, Rc<Reading>>>,
     /// What the last login began with, and the base that came of: the next is likely the same.
@@ -128,7 +127,7 @@ pub(crate) struct Learnt {
 
 impl Learnt {
     /// They are read anew when they are next asked for.
-    pub(crate) fn forget_user_rows(&self, server: ServerId, user: &[u8]) {
+    pub fn forget_user_rows(&self, server: ServerId, user: &[u8]) {
         let mut known = self.user_rows.borrow_mut();
         for ((of, name, _), row) in known.iter_mut() {
             row.is_old |= *of == server && **name == *user;
@@ -141,7 +140,7 @@ impl Learnt {
     ///
     /// # Errors
     /// When the server does not answer.
-    pub(crate) async fn user_rows(
+    pub async fn user_rows(
         &self,
         shared: &Shared,
         facts: &ServerFacts,
@@ -234,24 +233,13 @@ impl Learnt {
 
     /// What a new connection of this account starts with, by the handshake's collation and its flag
     /// for IGNORE_SPACE, where that is known.
-    pub(crate) fn base(
-        &self,
-        account: &Account,
-        collation: u8,
-        ignore_space: bool,
-    ) -> Option<Base> {
+    pub fn base(&self, account: &Account, collation: u8, ignore_space: bool) -> Option<Base> {
         let key = (account.id, collation, ignore_space);
         self.bases.borrow().get(&key).cloned()
     }
 
     /// The same account was learnt by another login first: what was found for one holds for both.
-    pub(crate) fn share_base(
-        &self,
-        tried: &Account,
-        kept: &Account,
-        collation: u8,
-        ignore_space: bool,
-    ) {
+    pub fn share_base(&self, tried: &Account, kept: &Account, collation: u8, ignore_space: bool) {
         if tried.id != kept.id
             && self.base(kept, collation, ignore_space).is_none()
             && let Some(base) = self.base(tried, collation, ignore_space)
@@ -260,13 +248,8 @@ impl Learnt {
         }
     }
 
-    pub(crate) fn set_base(
-        &self,
-        account: &Account,
-        collation: u8,
-        ignore_space: bool,
-        base: Base,
-    ) {
+    /// A login has learnt what new connections of the account start with.
+    pub fn set_base(&self, account: &Account, collation: u8, ignore_space: bool, base: Base) {
         let mut bases = self.bases.borrow_mut();
         if bases.len() >= BASES_MAX {
             // They are learnt again with the next logins.
@@ -276,7 +259,7 @@ impl Learnt {
     }
 
     /// `base` with a database and the client's wish for several statements in one command.
-    pub(crate) fn begun(
+    pub fn begun(
         &self,
         states: &States,
         base: &Rc<SessionState>,
@@ -301,12 +284,12 @@ impl Learnt {
     }
 
     /// Whether this state, by its hash, was once set on its server without an error.
-    pub(crate) fn is_proven(&self, proof: u64) -> bool {
+    pub fn is_proven(&self, proof: u64) -> bool {
         self.proven.borrow().contains(&proof)
     }
 
     /// These states were set without an error.
-    pub(crate) fn prove(&self, proofs: Vec<u64>) {
+    pub fn prove(&self, proofs: Vec<u64>) {
         if proofs.is_empty() {
             return;
         }
@@ -318,17 +301,17 @@ impl Learnt {
     }
 
     /// The collation that a character set has where none is named, if that was asked for.
-    pub(crate) fn collation(&self, key: &CollationKey) -> Option<Box<[u8]>> {
+    pub fn collation(&self, key: &CollationKey) -> Option<Box<[u8]>> {
         self.collations.borrow().get(key).cloned()
     }
 
     /// By which number clients know a collation, if that was seen.
-    pub(crate) fn collation_number(&self, collation: &[u8]) -> Option<u16> {
+    pub fn collation_number(&self, collation: &[u8]) -> Option<u16> {
         self.collation_numbers.borrow().get(collation).copied()
     }
 
     /// Takes in which number the results of a session in this state have.
-    pub(crate) fn learn_collation_number(&self, state: &SessionState, number: u16) {
+    pub fn learn_collation_number(&self, state: &SessionState, number: u16) {
         let Some(collation) = state::results_by_names(state).filter(|_| number != 0) else {
             return;
         };
@@ -339,7 +322,8 @@ impl Learnt {
         numbers.insert(collation.into(), number);
     }
 
-    pub(crate) fn learn_collation(&self, key: CollationKey, collation: &[u8]) {
+    /// The collation was asked for.
+    pub fn learn_collation(&self, key: CollationKey, collation: &[u8]) {
         let mut collations = self.collations.borrow_mut();
         if collations.len() >= COLLATIONS_MAX {
             collations.clear();

@@ -1,6 +1,9 @@
 //! What a worker knows of a cluster: the servers as the monitor sees them, their pools, how far each was seen to
 //! be, and how often sessions may ask. Never looks at a session.
 
+pub(crate) mod pools;
+pub(crate) mod written;
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,9 +15,9 @@ use millrace_routing::Catalogue;
 use millrace_sql::{Family, Statement};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, Waits};
 
-use crate::worker::pools::Pools;
-use crate::worker::shared::Shared;
-use crate::worker::written::INTERVALS_MAX;
+use crate::shared::Shared;
+use crate::worker::cluster::pools::Pools;
+use crate::worker::cluster::written::INTERVALS_MAX;
 
 /// A worker's sessions ask for the sake of balance once in this time at most: the least, and the most
 /// where it was in vain.
@@ -24,14 +27,15 @@ const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration
 const DEAF: Duration = Duration::from_secs(1);
 
 /// Servers beyond this many are routed to without regard to their load.
-pub(crate) const SERVERS: usize = 16;
+pub const SERVERS: usize = 16;
 
 /// A cluster, as one worker knows it.
-pub(crate) struct ClusterView {
+pub struct ClusterView {
     /// The worker's.
     index: usize,
     shared: Shared,
-    pub(crate) servers: Pools,
+    /// A pool for each server.
+    pub servers: Pools,
     world: RefCell<Arc<World>>,
     catalogue: RefCell<Rc<Catalogue>>,
     catalogue_read: Cell<bool>,
@@ -142,16 +146,16 @@ impl ClusterView {
         self.without_since.set(lacks.then_some(since));
         for (facts, view) in world.facts.iter().zip(&world.snapshot.servers) {
             let moved = self.servers.of(view.id).set_facts(facts.clone());
-            let turn = self
+            let transition = self
                 .servers
                 .follow(view.id, &old.snapshot, &world.snapshot, moved);
             let before = old.snapshot.server(view.id).map(|view| view.waits);
-            if (turn.fell || turn.other || before != Some(view.waits))
+            if (transition.fell || transition.other || before != Some(view.waits))
                 && let Some(known) = self.known.borrow_mut().get_mut(view.id.index())
             {
                 known.clear();
             }
-            if turn.fell || turn.demoted || turn.moved {
+            if transition.fell || transition.demoted || transition.moved {
                 lost.push(view.id);
             }
             self.note_draining(view.id, view.draining);
@@ -175,13 +179,13 @@ impl ClusterView {
     }
 
     /// Whether DDL has touched stored code since it was read.
-    pub(crate) fn is_catalogue_stale(&self) -> bool {
+    pub fn is_catalogue_stale(&self) -> bool {
         let read = self.catalogue_mark.get();
         self.shared.monitor.touched().is_beyond(read)
     }
 
     /// Whether the statement names stored code that DDL has touched since it was read.
-    pub(crate) fn names_touched(&self, class: &Statement, text: &[u8], database: &[u8]) -> bool {
+    pub fn names_touched(&self, class: &Statement, text: &[u8], database: &[u8]) -> bool {
         let (read, touched) = (self.catalogue_mark.get(), self.shared.monitor.touched());
         let catalogue = self.catalogue();
         catalogue.names_any(class, text, database, &|name| {
@@ -191,7 +195,7 @@ impl ClusterView {
 
     /// Waits until what DDL has touched of the statement's names was read again, as long as that is worth it:
     /// what cannot be told keeps the session's connection for good.
-    pub(crate) async fn wait_for_catalogue(&self, class: &Statement, text: &[u8], database: &[u8]) {
+    pub async fn wait_for_catalogue(&self, class: &Statement, text: &[u8], database: &[u8]) {
         const LIMIT: Duration = Duration::from_secs(3);
         let begun = Instant::now();
         let touched = self.shared.monitor.touched();
@@ -219,19 +223,19 @@ impl ClusterView {
     }
 
     /// Whether the server has been drained for longer than transactions may go on there.
-    pub(crate) fn is_drained(&self, server: ServerId) -> bool {
+    pub fn is_drained(&self, server: ServerId) -> bool {
         let limit = self.drain_time.get();
         let since = self.drained.borrow().get(server.index()).copied().flatten();
         since.is_some_and(|since| since.elapsed() >= limit)
     }
 
     /// There is no primary.
-    pub(crate) fn lacks_primary(&self) -> bool {
+    pub fn lacks_primary(&self) -> bool {
         self.without_since.get().is_some()
     }
 
     /// There is none, and until lately there was.
-    pub(crate) fn has_just_lost_primary(&self, lately: Duration) -> bool {
+    pub fn has_just_lost_primary(&self, lately: Duration) -> bool {
         let since = self.without_since.get();
         since.is_some_and(|since| since.elapsed() < lately)
     }
@@ -245,37 +249,37 @@ impl ClusterView {
     }
 
     /// Whether the server is the primary.
-    pub(crate) fn is_primary(&self, server: ServerId) -> bool {
+    pub fn is_primary(&self, server: ServerId) -> bool {
         self.primary() == Some(server)
     }
 
     /// The primary, where there is one.
-    pub(crate) fn primary(&self) -> Option<ServerId> {
+    pub fn primary(&self) -> Option<ServerId> {
         self.with_world(|world| world.snapshot.primary)
     }
 
     /// The servers as known now.
-    pub(crate) fn world(&self) -> Arc<World> {
+    pub fn world(&self) -> Arc<World> {
         self.world.borrow().clone()
     }
 
     /// Runs `look` on the servers as known now, without taking a reference.
-    pub(crate) fn with_world<T>(&self, look: impl FnOnce(&World) -> T) -> T {
+    pub fn with_world<T>(&self, look: impl FnOnce(&World) -> T) -> T {
         look(&self.world.borrow())
     }
 
     /// Stored routines and views as known now.
-    pub(crate) fn catalogue(&self) -> Rc<Catalogue> {
+    pub fn catalogue(&self) -> Rc<Catalogue> {
         self.catalogue.borrow().clone()
     }
 
     /// Positions that servers were seen to have reached since the last probe.
-    pub(crate) fn with_known<T>(&self, look: impl FnOnce(&[GtidSet]) -> T) -> T {
+    pub fn with_known<T>(&self, look: impl FnOnce(&[GtidSet]) -> T) -> T {
         look(&self.known.borrow())
     }
 
     /// Takes over what servers have said since about how far they are.
-    pub(crate) fn take_positions(&self) {
+    pub fn take_positions(&self) {
         let positions = self.shared.monitor.positions();
         let answers = positions.answers();
         if self.answers.replace(answers) == answers {
@@ -300,7 +304,7 @@ impl ClusterView {
     }
 
     /// Somebody will choose among the replicas by how far they are.
-    pub(crate) fn want_positions(&self) {
+    pub fn want_positions(&self) {
         let positions = self.shared.monitor.positions();
         self.with_world(|world| {
             let primary = world.snapshot.primary;
@@ -322,14 +326,14 @@ impl ClusterView {
     }
 
     /// The server of a connection was seen to have reached `position`.
-    pub(crate) fn reached_on(&self, lease: &Lease, position: &GtidSet) {
+    pub fn reached_on(&self, lease: &Lease, position: &GtidSet) {
         if lease.is_there() {
             self.reached(lease.server, position);
         }
     }
 
     /// Something was seen of a connection's server that the monitor should look at.
-    pub(crate) fn observe(&self, lease: &Lease, kind: ObservationKind) {
+    pub fn observe(&self, lease: &Lease, kind: ObservationKind) {
         if lease.is_there() {
             self.shared.monitor.observe(lease.server, kind);
         }
@@ -350,7 +354,7 @@ impl ClusterView {
     }
 
     /// Bounds what somebody must see: no transaction is added that the primary was not seen to have.
-    pub(crate) fn bound(&self, set: &mut GtidSet, intervals_max: usize) {
+    pub fn bound(&self, set: &mut GtidSet, intervals_max: usize) {
         if set.is_wide(intervals_max) {
             self.with_world(|world| {
                 let primary = world.snapshot.primary_view();
@@ -360,19 +364,19 @@ impl ClusterView {
     }
 
     /// Something was written at `position`.
-    pub(crate) fn wrote(&self, position: &GtidSet) {
+    pub fn wrote(&self, position: &GtidSet) {
         let bound = |set: &mut GtidSet| self.bound(set, INTERVALS_MAX);
         self.shared.written.note(self.index, position, &bound);
         self.shared.monitor.positions().stir();
     }
 
     /// Something was written in a cluster: its number in this process's count.
-    pub(crate) fn count_write(&self) -> u64 {
+    pub fn count_write(&self) -> u64 {
         self.shared.written.count(self.index)
     }
 
     /// What the server can be asked to wait for.
-    pub(crate) fn waits_of(&self, server: ServerId) -> Waits {
+    pub fn waits_of(&self, server: ServerId) -> Waits {
         self.with_world(|world| {
             let view = world.snapshot.server(server);
             view.map_or(Waits::Nothing, |view| view.waits)
@@ -380,7 +384,7 @@ impl ClusterView {
     }
 
     /// The same of the primary.
-    pub(crate) fn waits_of_primary(&self) -> Waits {
+    pub fn waits_of_primary(&self) -> Waits {
         self.with_world(|world| {
             let view = world.snapshot.primary_view();
             view.map_or(Waits::Nothing, |view| view.waits)
@@ -389,12 +393,12 @@ impl ClusterView {
 
     /// Whether something was written, nobody knows where, since the primary was asked last how far it
     /// is.
-    pub(crate) fn has_untracked(&self) -> bool {
+    pub fn has_untracked(&self) -> bool {
         self.shared.written.hidden() != Some(self.found.get())
     }
 
     /// The primary was asked when `hidden` writes were hidden, and answered `primary_position`.
-    pub(crate) fn found(&self, hidden: u64, primary_position: &GtidSet) {
+    pub fn found(&self, hidden: u64, primary_position: &GtidSet) {
         if self.found.get() != hidden {
             self.wrote(primary_position);
             self.found.set(hidden);
@@ -402,7 +406,7 @@ impl ClusterView {
     }
 
     /// A wait for a position failed on the server.
-    pub(crate) fn set_behind(&self, server: ServerId) {
+    pub fn set_behind(&self, server: ServerId) {
         let mut late = self.late_until.get();
         if let Some(until) = late.get_mut(server.index()) {
             *until = self.tick.get() + 2;
@@ -414,7 +418,7 @@ impl ClusterView {
     }
 
     /// What was just done takes replicas long: for a moment nobody waits for them.
-    pub(crate) fn set_replicas_behind(&self) {
+    pub fn set_replicas_behind(&self) {
         let world = self.world();
         let views = world.snapshot.servers.iter();
         let replicas = views.filter(|view| world.snapshot.primary != Some(view.id));
@@ -422,23 +426,23 @@ impl ClusterView {
     }
 
     /// The servers on which a wait failed in the last second or two, or DDL is on its way: a bit for each.
-    pub(crate) fn behind(&self) -> u64 {
+    pub fn behind(&self) -> u64 {
         self.late.get()
     }
 
     /// A server has not said in time how far it is: sessions do not ask again for a while.
-    pub(crate) fn set_deaf(&self) {
+    pub fn set_deaf(&self) {
         self.deaf_until.set(Instant::now() + DEAF);
     }
 
     /// Whether that was lately.
-    pub(crate) fn is_deaf(&self) -> bool {
+    pub fn is_deaf(&self) -> bool {
         Instant::now() < self.deaf_until.get()
     }
 
     /// Whether a session may ask, for the sake of balance, how far servers are: once in a while one
     /// may, after `least` at the soonest.
-    pub(crate) fn may_ask(&self, least: Duration) -> bool {
+    pub fn may_ask(&self, least: Duration) -> bool {
         let now = Instant::now();
         let interval = self.ask_interval.get().max(least);
         let may = now.duration_since(self.asked.get()) >= interval;
@@ -450,7 +454,7 @@ impl ClusterView {
 
     /// A session has asked; `gained`: it could move. The longer nobody can, as replicas are far behind,
     /// the less often it is tried.
-    pub(crate) fn note_asking(&self, gained: bool) {
+    pub fn note_asking(&self, gained: bool) {
         let (least, most) = ASK_INTERVALS;
         self.ask_interval.set(match gained {
             true => least,
@@ -458,21 +462,23 @@ impl ClusterView {
         });
     }
 
-    pub(crate) fn rotation(&self) -> u32 {
+    /// A number by which servers that are alike take turns.
+    pub fn rotation(&self) -> u32 {
         self.rotation.get()
     }
 
-    pub(crate) fn rotate(&self) {
+    /// The next statement goes to the next of them.
+    pub fn rotate(&self) {
         self.rotation.set(self.rotation.get().wrapping_add(1));
     }
 
     /// [`Fresh::drops`](millrace_backend::fresh::Fresh::drops), of all servers together.
-    pub(crate) fn drops(&self) -> u64 {
+    pub fn drops(&self) -> u64 {
         self.with_world(drops)
     }
 
     /// The servers' family.
-    pub(crate) fn family(&self) -> Family {
+    pub fn family(&self) -> Family {
         self.with_world(|world| world.snapshot.family.unwrap_or(Family::MySql))
     }
 }
