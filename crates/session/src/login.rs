@@ -12,7 +12,6 @@ pub(crate) mod verifiers;
 mod verify;
 mod watched_commands;
 
-use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -118,13 +117,11 @@ async fn serve(
         return;
     }
     let (id, uid) = admission.register();
-    let handle = Rc::new(Handle {
+    let handle = Rc::new(Handle::new(
         uid,
-        peer: peer.map(|peer| (peer.ip(), peer.port())),
-        connected: Cell::new(worker.tick()),
-        heard: Cell::new(worker.tick()),
-        ..Handle::default()
-    });
+        peer.map(|peer| (peer.ip(), peer.port())),
+        worker.tick(),
+    ));
     let waits = Rc::new(Waits::default());
     let login = log_in(
         worker,
@@ -138,7 +135,7 @@ async fn serve(
     let session = within(worker, Box::pin(login), &waits).await;
     match session {
         Some(LoggedIn::Session(session)) => {
-            *handle.socket.borrow_mut() = Some(socket);
+            handle.watch_socket(socket);
             admission.enter(&handle);
             session.run().await;
         }
@@ -272,18 +269,18 @@ async fn log_in(
         Ok(Proof::Account(account)) => {
             worker.metrics().login(LoginOutcome::Known);
             worker.shared.accounts.succeeded(address);
-            *handle.user.borrow_mut() = account.user.clone();
+            handle.set_user(account.user.clone());
             let session = exchange.enter(account, entry, id, handle).await;
             session.map(|session| LoggedIn::Session(Box::new(session)))
         }
         Ok(Proof::Relay) => {
             debug!(user = ?String::from_utf8_lossy(&credentials.user), address = %shown(address), "login relayed");
-            *handle.user.borrow_mut() = credentials.user.clone().into();
+            handle.set_user(credentials.user.clone().into());
             let relayed = relayed::log_in(exchange, &credentials).await;
             relayed.map(|relayed| LoggedIn::Relayed(Box::new(relayed)))
         }
         Ok(Proof::Own(password)) => {
-            *handle.user.borrow_mut() = credentials.user.clone().into();
+            handle.set_user(credentials.user.clone().into());
             let relayed = relayed::log_in_with(exchange, &credentials, &password).await;
             relayed.map(|relayed| LoggedIn::Relayed(Box::new(relayed)))
         }

@@ -130,7 +130,7 @@ impl Session {
             (family, version, world.tracked_by_default())
         });
         let level = entry.consistency.unwrap_or_default();
-        let me = (handle.uid, handle.saved.clone());
+        let me = (handle.uid(), handle.saved().clone());
         let mut session = Session {
             settings: worker.settings(),
             handle,
@@ -171,7 +171,7 @@ impl Session {
         self.set_state(self.image.vars.base.clone());
         self.image.status = self.image.first_status();
         self.image.vars.was_reset = false;
-        self.handle.heard.set(self.worker.tick());
+        self.handle.set_heard(self.worker.tick());
         self.select_rules();
         self.image.reads.level_given = self.level_of_account();
         self.set_level(self.image.reads.level_given);
@@ -192,7 +192,7 @@ impl Session {
         let who = Who {
             account: &self.client.identity.account.user,
             database: &self.image.vars.state.database,
-            address: self.handle.peer.map(|(address, _)| address),
+            address: self.handle.peer().map(|(address, _)| address),
             listener: self.client.entry.listener,
         };
         let selection = rules.select(&who);
@@ -216,7 +216,7 @@ impl Session {
     /// Its reads are guaranteed to see this from now on.
     fn set_level(&mut self, level: Consistency) {
         self.image.reads.level = level;
-        self.handle.level.set(level);
+        self.handle.set_level(level);
     }
 
     /// Goes on under the settings that the worker has now.
@@ -241,7 +241,7 @@ impl Session {
     /// Takes over a new state and what follows from it for reading statements.
     fn set_state(&mut self, state: Rc<SessionState>) {
         let moves = self.image.vars.state.database != state.database;
-        self.handle.state.set(Some(state.clone()));
+        self.handle.set_state(state.clone());
         let worker = &self.worker;
         let sql_mode = || {
             worker.cluster.with_world(|world| {
@@ -264,8 +264,7 @@ impl Session {
             self.select_rules();
         }
         self.handle
-            .idle_max
-            .set(self.image.vars.idle_max().unwrap_or(0));
+            .set_idle_max(self.image.vars.idle_max().unwrap_or(0));
     }
 
     /// Changes the state by a function of it.
@@ -386,19 +385,19 @@ impl Session {
     }
 
     fn add_pin(&mut self, reason: PinReason) {
-        if self.handle.pins.add(reason) {
+        if self.handle.pins().add(reason) {
             self.worker.metrics().pinned(reason);
         }
     }
 
     fn unpin(&mut self, reason: PinReason) {
-        if self.handle.pins.remove(reason) {
+        if self.handle.pins().remove(reason) {
             self.worker.metrics().unpinned(reason);
         }
     }
 
     fn unpin_all(&mut self) {
-        for reason in self.handle.pins.clear() {
+        for reason in self.handle.pins().clear() {
             self.worker.metrics().unpinned(reason);
         }
         self.image.held.reset();
@@ -409,7 +408,7 @@ impl Session {
     /// The session has panicked under a command: its client is told, where nothing of an answer has gone to it.
     /// Does not wait; what the socket does not take at once is left out.
     fn tell_defect(&mut self) {
-        let is_asked = self.handle.busy_since.get() != 0;
+        let is_asked = self.handle.is_busy();
         if !is_asked || self.running.outcome.forwarded || !self.client.pending.is_empty() {
             return;
         }
@@ -504,7 +503,7 @@ mod tests {
             caller: Rc::new(Caller::new(&client, None)),
             nonce: [1; 20],
         };
-        handle.busy_since.set(worker.tick());
+        handle.begin_command(worker.tick());
         let capabilities = Capabilities::PROTOCOL_41;
         let (client, base) = (Stream::Plain(client), Rc::default());
         let (entry, inbuf, database) = (ListenerContext::default(), Vec::new(), Vec::new());

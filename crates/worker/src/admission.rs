@@ -71,8 +71,8 @@ impl<S: ClientService> Drop for Admission<S> {
         }
         if let Some(handle) = &self.handle {
             // Others may yet have the handle; the client's socket is closed now.
-            handle.socket.take();
-            self.worker.leave(handle.uid);
+            handle.forget_socket();
+            self.worker.leave(handle.uid());
         }
         let registry = &self.worker.shared.registry;
         if let Some(id) = self.id {
@@ -106,10 +106,7 @@ mod tests {
                 tokio::task::spawn_local(async move {
                     let mut admission = Admission::new(worker.clone(), address);
                     let (_, uid) = admission.register();
-                    let handle = Handle {
-                        uid,
-                        ..Handle::default()
-                    };
+                    let handle = Handle::new(uid, None, 1);
                     admission.enter(&Rc::new(handle));
                     assert!(Admission::new(worker.clone(), address).is_refused());
                     assert_eq!(worker.shared.registry.clients(), 1);

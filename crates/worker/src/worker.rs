@@ -214,7 +214,7 @@ impl<S: ClientService> Worker<S> {
     pub(crate) fn enter(&self, handle: &Rc<Handle>) {
         self.sessions
             .borrow_mut()
-            .insert(handle.uid, handle.clone());
+            .insert(handle.uid(), handle.clone());
     }
 
     /// A session that was logged in has ended.

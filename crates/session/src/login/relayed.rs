@@ -482,7 +482,7 @@ impl Relayed {
     pub(super) async fn run(self: Box<Self>, handle: &Handle) {
         let this = *self;
         let _pinned = Pinned::new(this.worker);
-        handle.pins.add(PinReason::RelayedLogin);
+        handle.pins().add(PinReason::RelayedLogin);
         let [from_client, from_server] = this.ahead;
         exchange(
             this.client,
@@ -541,7 +541,7 @@ pub(crate) async fn exchange(
         }
         let said = std::future::poll_fn(|cx| {
             handle.register(cx);
-            if handle.ended.get() {
+            if handle.has_ended() {
                 return std::task::Poll::Ready(Ok(Said::Nobody));
             }
             if let std::task::Poll::Ready(read) = client.poll_read_into(cx, &mut upward, room) {
@@ -552,7 +552,7 @@ pub(crate) async fn exchange(
             }
             std::task::Poll::Pending
         });
-        let limit = if handle.draining.get() {
+        let limit = if handle.is_draining() {
             Duration::from_secs(1)
         } else {
             Duration::from_secs(365 * 24 * 3600)

@@ -18,15 +18,15 @@ impl Session {
     pub(super) async fn read_client(&mut self) -> Result<usize, Abort> {
         poll_fn(|cx| {
             self.handle.register(cx);
-            let working =
-                self.handle.pins.has(PinReason::Transaction) || self.handle.pins.has(PinReason::Xa);
+            let working = self.handle.pins().has(PinReason::Transaction)
+                || self.handle.pins().has(PinReason::Xa);
             let working = working || self.image.tx.replay.is_some();
             let idle = !working && !self.image.tx.is_deferred();
-            if self.handle.evict.get() && self.lease.is_some() && self.client.inbuf.is_empty() {
+            if self.handle.is_evicted() && self.lease.is_some() && self.client.inbuf.is_empty() {
                 return Poll::Ready(Err(Abort::Evicted));
             }
-            if self.handle.ended.get()
-                || (self.handle.draining.get() && idle && self.client.inbuf.is_empty())
+            if self.handle.has_ended()
+                || (self.handle.is_draining() && idle && self.client.inbuf.is_empty())
             {
                 return Poll::Ready(Err(Abort::Ended));
             }
@@ -50,7 +50,7 @@ impl Session {
             }
             if let Poll::Ready(Ok(read)) = read {
                 self.worker.metrics().received(read as u64);
-                self.handle.counts.received(read);
+                self.handle.received(read);
             }
             read.map_err(Abort::Client)
         })
@@ -65,7 +65,7 @@ impl Session {
         }
         self.client.stream.send(bytes).await?;
         self.worker.metrics().sent(bytes.len() as u64);
-        self.handle.counts.sent(bytes.len());
+        self.handle.sent(bytes.len());
         Ok(())
     }
 
@@ -82,7 +82,7 @@ impl Session {
             0
         };
         self.worker.metrics().sent(bytes.len() as u64);
-        self.handle.counts.sent(bytes.len());
+        self.handle.sent(bytes.len());
         self.client.pending.extend_from_slice(&bytes[written..]);
         Ok(true)
     }

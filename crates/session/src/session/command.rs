@@ -43,10 +43,7 @@ impl Session {
             if !self.worker.has(&self.settings) {
                 self.take_settings();
             }
-            self.handle.busy_since.set(self.worker.tick());
-            self.handle.counts.command();
-            self.handle.interrupted.set(false);
-            self.handle.timed_out.set(false);
+            self.handle.begin_command(self.worker.tick());
             self.running.outcome.forwarded = false;
             // Boxed, so that a session that waits for its client is small; and made in the box,
             // where `Box::pin` would copy all the room it takes.
@@ -68,8 +65,7 @@ impl Session {
                 failed => failed,
             };
             self.running.rule_actions = None;
-            self.handle.busy_since.set(0);
-            self.handle.heard.set(self.worker.tick());
+            self.handle.end_command(self.worker.tick());
             self.worker.lists.put_buffer(command);
             if let Err(failure) = ended {
                 let goes_on = matches!(failure, Abort::Error(_));
@@ -79,7 +75,7 @@ impl Session {
                 }
             }
         }
-        if self.handle.idled.get() {
+        if self.handle.has_idled() {
             Box::pin(self.tell_idle()).await;
         }
         Box::pin(self.client.stream.close()).await;
@@ -131,7 +127,7 @@ impl Session {
         messages.push(error_row(error.code, &error.message));
         self.image.last.messages.ok_count = Some(1);
         self.image.last.messages.count = messages.len() as u64;
-        self.handle.saved.keep(seq).warnings = Some(messages);
+        self.handle.saved().keep(seq).warnings = Some(messages);
     }
 
     /// Waits for a whole command; answers its length in the buffer. None where the client left.
@@ -220,7 +216,7 @@ impl Session {
 
     /// One command.
     async fn command(&mut self, packet: &[u8]) -> Result<(), Abort> {
-        if self.handle.saved.is_saving() {
+        if self.handle.saved().is_saving() {
             Box::pin(self.wait_until_saved()).await;
         }
         let payload = packet::payload(packet);

@@ -112,7 +112,7 @@ impl Handle {
     /// The session as it is now.
     pub(crate) fn line(&self, tick: u64) -> SessionLine {
         let busy = self.busy_since.get();
-        let on = self.on.get();
+        let on = self.connection.get();
         let pins = self.pins.list();
         let (doing, since) = if self.ended.get() {
             (Doing::Ending, self.heard.get())
@@ -120,7 +120,7 @@ impl Handle {
             .iter()
             .any(|(reason, _)| *reason == PinReason::RelayedLogin)
         {
-            (Doing::Relayed, self.connected.get())
+            (Doing::Relayed, self.connected)
         } else if busy == 0 {
             (Doing::Idle, self.heard.get())
         } else if on.is_some() {
@@ -144,10 +144,10 @@ impl Handle {
             begun: self.begun.get(),
             pins,
             level: self.level.get(),
-            connected_seconds: tick.saturating_sub(self.connected.get()),
-            commands: self.counts.commands.get(),
-            received: self.counts.received.get(),
-            sent: self.counts.sent.get(),
+            connected_seconds: tick.saturating_sub(self.connected),
+            commands: self.commands.get(),
+            received: self.received.get(),
+            sent: self.sent.get(),
         }
     }
 }
@@ -164,15 +164,14 @@ mod tests {
 
     #[test]
     fn a_session_is_shown_as_what_it_does() {
-        let handle = Handle::default();
-        handle.connected.set(3);
-        handle.heard.set(5);
+        let handle = Handle::new(1, None, 3);
+        handle.set_heard(5);
         assert_eq!(handle.line(9).doing, Doing::Idle);
         assert_eq!(handle.line(9).seconds, 4);
         assert_eq!(handle.line(9).connected_seconds, 6);
-        handle.busy_since.set(8);
+        handle.begin_command(8);
         assert_eq!(handle.line(9).doing, Doing::Waiting);
-        handle.on.set(Some((ServerId(0), 7)));
+        handle.set_connection(Some((ServerId(0), 7)));
         assert_eq!(
             (handle.line(9).doing, handle.line(9).seconds),
             (Doing::Running, 1)
@@ -182,7 +181,7 @@ mod tests {
             (handle.line(9).doing, handle.line(9).seconds),
             (Doing::Relayed, 6)
         );
-        handle.ended.set(true);
+        handle.end();
         assert_eq!(handle.line(9).doing, Doing::Ending);
     }
 }

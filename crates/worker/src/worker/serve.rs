@@ -9,8 +9,8 @@ use millrace_backend::monitor::World;
 use millrace_topology::ServerId;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::handle::Running;
 use crate::handle::processlist::{PoolLine, ServerLine, SessionLine};
-use crate::handle::{Handle, Running};
 use crate::kill::kill_aside;
 use crate::shared::{Killed, Message};
 use crate::worker::{ClientService, NewClient, Worker};
@@ -86,15 +86,7 @@ impl<S: ClientService> Worker<S> {
             }
             Message::Ask { uid, query, reply } => {
                 let handle = self.session(uid);
-                let _ = reply.send(handle.map(|handle| {
-                    let on = handle.on.get();
-                    handle.tainted.set(on.is_some());
-                    handle.ending.set(!query);
-                    Running {
-                        user: handle.user.borrow().clone(),
-                        on,
-                    }
-                }));
+                let _ = reply.send(handle.map(|handle| handle.begin_kill(query)));
             }
             // Who asked may be gone: then nobody wants the answer.
             Message::Describe { uids, reply } => drop(reply.send(self.describe(&uids))),
@@ -104,21 +96,18 @@ impl<S: ClientService> Worker<S> {
             Message::DropAccount(user) => self.drop_account(&user),
             Message::Interrupt(uid) => {
                 if let Some(handle) = self.session(uid) {
-                    handle.interrupted.set(handle.busy_since.get() != 0);
-                    handle.wake();
+                    handle.interrupt_running();
                 }
             }
             Message::End(uid) => {
                 if let Some(handle) = self.session(uid) {
-                    handle.ended.set(true);
-                    handle.wake();
+                    handle.end();
                 }
             }
             Message::Drain => {
                 self.draining.set(true);
                 for handle in self.sessions.borrow().values() {
-                    handle.draining.set(true);
-                    handle.wake();
+                    handle.drain();
                 }
             }
             Message::Stop => {}
@@ -142,19 +131,7 @@ impl<S: ClientService> Worker<S> {
             }
         }
         for handle in self.sessions.borrow().values() {
-            let busy = handle.busy_since.get();
-            let idle_max = handle.idle_max.get();
-            if busy != 0 && tick > busy + 1 {
-                handle.check_client.set(true);
-                handle.wake();
-            } else if busy == 0
-                && idle_max != 0
-                && tick.saturating_sub(handle.heard.get()) > idle_max
-            {
-                handle.idled.set(true);
-                handle.ended.set(true);
-                handle.wake();
-            }
+            handle.sweep(tick);
         }
     }
 
@@ -168,10 +145,7 @@ impl<S: ClientService> Worker<S> {
     /// Has the sessions that keep a connection to the server look whether they may.
     fn evict(&self, server: ServerId) {
         for handle in self.sessions.borrow().values() {
-            if handle.on.get().is_some_and(|(on, _)| on == server) {
-                handle.evict.set(true);
-                handle.wake();
-            }
+            handle.evict(server);
         }
     }
 
@@ -228,25 +202,22 @@ impl<S: ClientService> Worker<S> {
             let _ = reply.send(Killed::Gone);
             return;
         };
-        let on = handle.on.get();
-        handle.tainted.set(on.is_some());
-        handle.ending.set(!query);
+        let Running { user, on } = handle.begin_kill(query);
         let worker = self.clone();
         tokio::task::spawn_local(async move {
             let told = match on {
                 Some((server, thread)) => {
-                    let telling = worker.tell(&handle, server, thread, query);
+                    let telling = worker.tell(&user, server, thread, query);
                     let told = tokio::time::timeout(TELLING, telling).await;
                     told.unwrap_or(Err(BackendError::Timeout("the KILL's own limit")))
                 }
                 None => Ok(()),
             };
             if query {
-                handle.interrupted.set(handle.busy_since.get() != 0);
+                handle.interrupt_running();
             } else {
-                handle.ended.set(true);
+                handle.end();
             }
-            handle.wake();
             let _ = reply.send(match told {
                 Ok(()) => Killed::Done,
                 Err(error) => Killed::NotTold(error.to_string()),
@@ -256,13 +227,12 @@ impl<S: ClientService> Worker<S> {
 
     async fn tell(
         &self,
-        handle: &Handle,
+        user: &[u8],
         server: ServerId,
         thread: u32,
         query: bool,
     ) -> Result<(), BackendError> {
-        let user = handle.user.borrow().clone();
-        let pool = self.cluster.servers.of(server).pool_of(&user);
+        let pool = self.cluster.servers.of(server).pool_of(user);
         let pool = pool.ok_or(BackendError::Protocol("its account has no pool"))?;
         let what = if query { "QUERY" } else { "CONNECTION" };
         // On a connection that counts with no limit: where sessions wait for others to end, none of

@@ -305,7 +305,7 @@ impl Session {
             lease.broken |= lease.query(&text).await.is_err();
         }
         // Those of a connection that is kept for them are not known here.
-        if !self.handle.pins.has(PinReason::UserVariable) {
+        if !self.handle.pins().has(PinReason::UserVariable) {
             for (name, value) in values {
                 self.image.vars.private.set(name, value.as_slice().into());
             }

@@ -58,7 +58,7 @@ impl Session {
                 if !class.flags.contains(Flags::CHAIN) {
                     state = was_open.then_some(b"________");
                     self.image.tx.undefer();
-                    self.handle.begun.set(false);
+                    self.handle.set_begun(false);
                     self.image.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
                     self.image.tx.use_up_next();
                 }
@@ -115,7 +115,7 @@ impl Session {
             || (!flags.contains(Flags::TX_READ_WRITE) && self.is_read_only_by_default());
         let changed = !self.image.status.contains(Status::IN_TRANS);
         self.image.tx.defer(text, read_only);
-        self.handle.begun.set(true);
+        self.handle.set_begun(true);
         self.image.status |= Status::IN_TRANS;
         self.image.status.set(Status::IN_TRANS_READONLY, read_only);
         self.settle_locally();

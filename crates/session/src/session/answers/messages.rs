@@ -83,10 +83,10 @@ impl Session {
                 *held = Some(now);
             }
         }
-        lease.books.mark(self.handle.uid, self.image.last.seq());
+        lease.books.mark(self.handle.uid(), self.image.last.seq());
         lease.books.has_messages(true);
         self.image.last.messages.at = Some(now);
-        self.handle.saved.keep(self.image.last.seq()).warnings = None;
+        self.handle.saved().keep(self.image.last.seq()).warnings = None;
         self.keep(lease);
     }
 

@@ -207,7 +207,7 @@ impl Session {
         if self.image.tx.is_deferred() {
             return self.lease.is_none();
         }
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         !self.image.vars.state.database.is_empty() && self.pool_of(server, false).has_own(uid, seq)
     }
 
@@ -224,13 +224,13 @@ impl Session {
         let Some((server, seq)) = at else {
             return false;
         };
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         self.pool(server).has_own(uid, seq)
     }
 
     /// Waits while another session saves what this one may ask about its last statements.
     pub(in crate::session) async fn wait_until_saved(&self) {
-        let saved = poll_fn(|cx| self.handle.saved.poll_saved(cx));
+        let saved = poll_fn(|cx| self.handle.saved().poll_saved(cx));
         // A connection that does not answer must not keep its last user from going on.
         let _ = tokio::time::timeout(SAVING, saved).await;
     }

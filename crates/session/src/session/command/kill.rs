@@ -107,7 +107,7 @@ impl Session {
             rows = lease.query(&format!("SELECT ({expression}) LIMIT 1")).await;
         }
         let seq = self.image.last.count_own();
-        lease.books.mark(self.handle.uid, seq);
+        lease.books.mark(self.handle.uid(), seq);
         self.part(lease);
         prepared?;
         Ok(rows.ok().and_then(|rows| number(&rows, 0)))
@@ -192,7 +192,7 @@ impl Session {
     ) -> Result<(), Abort> {
         let pool = self.pool(server);
         let state = self.image.vars.state.clone();
-        let taken = pool.take_to_kill(self.handle.uid, &state).await;
+        let taken = pool.take_to_kill(self.handle.uid(), &state).await;
         let mut lease = taken.map_err(ClientError::backend)?;
         self.save_for_last_user(&mut lease).await;
         let what = if query { "QUERY" } else { "CONNECTION" };
@@ -224,7 +224,10 @@ impl Session {
             return Err(ClientError::proxy(ErrorClass::NoServer, 1105, b"HY000", text).into());
         };
         let state = self.image.vars.state.clone();
-        let taken = self.pool(judge).take_to_kill(self.handle.uid, &state).await;
+        let taken = self
+            .pool(judge)
+            .take_to_kill(self.handle.uid(), &state)
+            .await;
         let mut lease = taken.map_err(ClientError::backend)?;
         self.save_for_last_user(&mut lease).await;
         let rows = lease.query("SHOW GRANTS").await;
@@ -259,7 +262,8 @@ impl Session {
             None => self.primary_lease().await?,
         };
         let mut lease = lease;
-        self.handle.on.set(Some((lease.server, lease.thread_id)));
+        self.handle
+            .set_connection(Some((lease.server, lease.thread_id)));
         // Settings that a replica made (@source_binlog_checksum and its kin) must be there.
         let mut class = self.worker.lists.take_statement();
         class.clear();

@@ -405,7 +405,7 @@ impl Session {
 
     /// Gives the kept connection back where nothing keeps it any more.
     fn let_go(&mut self) {
-        if self.handle.pins.is_empty()
+        if self.handle.pins().is_empty()
             && let Some(lease) = self.lease.take()
         {
             self.part(lease);
@@ -562,8 +562,8 @@ impl Session {
             self.put_back(lease);
         }
         self.unpin_all();
-        self.handle.on.set(None);
-        self.handle.begun.set(false);
+        self.handle.set_connection(None);
+        self.handle.set_begun(false);
         let tracked = self
             .worker
             .cluster
@@ -647,7 +647,7 @@ impl Session {
         (self.client.stream, self.client.inbuf, out) = exchange.into_stream();
         match proof? {
             Proof::Account(account) => {
-                *self.handle.user.borrow_mut() = account.user.clone();
+                self.handle.set_user(account.user.clone());
                 let ignore_space = self
                     .client
                     .capabilities

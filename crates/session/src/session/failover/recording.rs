@@ -20,7 +20,7 @@ impl Session {
     /// Whether the statement's answer is to be summed up and written down.
     pub(in crate::session) fn is_recorded(&self, request: &Request<'_>) -> bool {
         let class = request.runs();
-        let in_transaction = self.handle.pins.has(PinReason::Transaction)
+        let in_transaction = self.handle.pins().has(PinReason::Transaction)
             || self.image.tx.is_deferred()
             || self.image.autocommit_off()
             || class.kind == Kind::Begin;
@@ -140,7 +140,7 @@ impl Session {
         };
         let known = text.is_some()
             || request.is_some_and(|request| request.class.kind == Kind::Begin)
-            || (self.image.autocommit_off() && !self.handle.pins.has(PinReason::Transaction));
+            || (self.image.autocommit_off() && !self.handle.pins().has(PinReason::Transaction));
         let begun = TransactionStart {
             one_shot: match text {
                 Some(_) => self.image.tx.next().to_vec(),
@@ -202,7 +202,7 @@ impl Session {
         let Some(journal) = self.image.tx.journal.as_mut() else {
             return;
         };
-        if !self.handle.pins.has(PinReason::Transaction) {
+        if !self.handle.pins().has(PinReason::Transaction) {
             if let Some(journal) = self.image.tx.journal.take() {
                 self.worker.lists.put_journal(journal);
             }

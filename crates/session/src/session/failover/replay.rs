@@ -58,7 +58,7 @@ impl Session {
         why: ClientError,
         sent: bool,
     ) -> Result<ClientError, Abort> {
-        let may_move = self.handle.pins.has_only(PinReason::Transaction);
+        let may_move = self.handle.pins().has_only(PinReason::Transaction);
         let writes = request.access == Access::Write;
         let journal = self.image.tx.journal.as_deref();
         if may_move && sent && is_outcome_unknown(journal, request, writes) {
@@ -126,7 +126,7 @@ impl Session {
         self.put_back(lease);
         self.unpin(PinReason::Transaction);
         // For who lists sessions: it is in a transaction, and no server knows of it.
-        self.handle.begun.set(true);
+        self.handle.set_begun(true);
         self.image.tx.replay = Some(Box::new(replay));
     }
 
@@ -173,7 +173,7 @@ impl Session {
     /// The session is in no transaction any more.
     pub(in crate::session) fn end_transaction(&mut self) {
         self.image.tx.reset();
-        self.handle.begun.set(false);
+        self.handle.set_begun(false);
         self.unpin(PinReason::Transaction);
         self.image.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
     }
@@ -403,7 +403,7 @@ impl Session {
         // The connection may be one that this session has used before: with its LAST_INSERT_ID(), say.
         self.save_all_unread(lease).await?;
         lease.books.disown();
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         if lease
             .books
             .has_foreign_variables(uid, self.image.vars.private.version)
@@ -594,12 +594,12 @@ impl Session {
         let lost = replay.lost();
         lease.settle();
         lease.state = self.image.vars.state.clone();
-        let (uid, store) = (self.handle.uid, &self.handle.saved);
+        let (uid, store) = (self.handle.uid(), &self.handle.saved());
         lease.books.replaces(uid, lost.seq, lost.unread, store);
         let (before, now) = ((lost.server, lost.seq), (lease.server, lost.seq));
         self.image.last.moved(before, now);
         self.image.tx.undefer();
-        self.handle.begun.set(false);
+        self.handle.set_begun(false);
         self.pin(PinReason::Transaction);
         self.image.tx.journal = Some(replay.into_journal());
         let failovers = self.worker.shared.monitor.failovers();
@@ -610,11 +610,11 @@ impl Session {
     /// open transaction leaves it, so that it holds no locks there; what else the session has there
     /// it may yet ask for.
     pub(in crate::session) fn check_role_of_kept(&mut self) {
-        self.handle.evict.set(false);
+        self.handle.clear_eviction();
         let Some(mut lease) = self.lease.take() else {
             return;
         };
-        let leaves = self.handle.pins.has_only(PinReason::Transaction)
+        let leaves = self.handle.pins().has_only(PinReason::Transaction)
             && (self.has_lost_role(lease.server, false) || self.is_down(&mut lease));
         if leaves {
             self.evict(lease);

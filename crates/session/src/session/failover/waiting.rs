@@ -141,7 +141,7 @@ impl Session {
             let state = self.image.vars.state.clone();
             match self
                 .pool(free)
-                .take(self.handle.uid, &state, self.version_on(free))
+                .take(self.handle.uid(), &state, self.version_on(free))
                 .await
             {
                 Ok(lease) => return Ok(lease),
@@ -173,7 +173,7 @@ impl Session {
                 }
                 Next::Try(Candidate { server, .. }) => {
                     let state = self.image.vars.state.clone();
-                    let (pool, uid) = (self.pool(server), self.handle.uid);
+                    let (pool, uid) = (self.pool(server), self.handle.uid());
                     let version = self.version_on(server);
                     match pool.take(uid, &state, version).await {
                         Ok(lease) => {
@@ -291,10 +291,10 @@ impl Session {
         ready: &mut impl FnMut(&mut Session) -> bool,
     ) -> Poll<Turn> {
         self.handle.register(cx);
-        if self.handle.ended.get() {
+        if self.handle.has_ended() {
             return Poll::Ready(Turn::Ended);
         }
-        if self.handle.interrupted.get() {
+        if self.handle.is_interrupted() {
             return Poll::Ready(Turn::Interrupted);
         }
         match place.poll_turn(cx) {

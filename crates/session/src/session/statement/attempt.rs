@@ -105,7 +105,7 @@ impl Session {
     /// Preparing leaves what a session may ask about its last statement, but what goes ahead of it does
     /// not.
     async fn keep_over_preparing(&mut self, lease: &mut Lease) {
-        if lease.books.is_of(self.handle.uid) && self.handle.pins.is_empty() {
+        if lease.books.is_of(self.handle.uid()) && self.handle.pins().is_empty() {
             self.save_own_diagnostics(lease).await;
         }
     }
@@ -157,7 +157,7 @@ impl Session {
         wait: bool,
         first: bool,
     ) -> Result<AttemptOutcome, Abort> {
-        if lease.books.is_of(self.handle.uid) {
+        if lease.books.is_of(self.handle.uid()) {
             lease.books.saved();
         }
         // What is rare is in boxes here, so that what every statement needs is small.

@@ -41,7 +41,7 @@ impl Session {
     ) -> CheckoutRequest<'a> {
         let executed = self.executed_by(request);
         CheckoutRequest {
-            uid: self.handle.uid,
+            uid: self.handle.uid(),
             state,
             version: self.version_on(server),
             own: self.may_need_its_own(),
@@ -140,7 +140,7 @@ impl Session {
 
     /// A KILL has named the session, or the statement under way.
     pub(super) fn was_killed(&self) -> bool {
-        self.handle.ended.get() || self.handle.interrupted.get()
+        self.handle.has_ended() || self.handle.is_interrupted()
     }
 
     pub(in crate::session) fn unavailable(
@@ -163,8 +163,7 @@ impl Session {
 
     /// Gives a connection back after a statement that came to nothing.
     pub(in crate::session) fn put_back(&mut self, mut lease: Lease) {
-        self.handle.on.set(None);
-        lease.broken |= self.handle.tainted.take() | lease.in_transaction();
+        lease.broken |= self.handle.leave_connection() | lease.in_transaction();
         lease.give_back();
     }
 
@@ -173,7 +172,7 @@ impl Session {
         if self.is_killed().await {
             return Abort::Ended;
         }
-        if self.handle.timed_out.take() {
+        if self.handle.clear_timeout() {
             return too_slow().into();
         }
         ClientError::client(1317, b"70100", "Query execution was interrupted").into()
@@ -192,23 +191,23 @@ impl Session {
     pub(super) async fn is_killed(&self) -> bool {
         const STEP: Duration = Duration::from_millis(10);
         for _ in 0..50 {
-            if self.handle.ended.get() || !self.handle.ending.get() {
+            if self.handle.has_ended() || !self.handle.is_ending() {
                 break;
             }
             tokio::time::sleep(STEP).await;
         }
-        self.handle.ended.get()
+        self.handle.has_ended()
     }
 
     /// The connection was kept from an earlier statement.
     pub(super) fn lease_is_kept(&self) -> bool {
-        !self.handle.pins.is_empty()
+        !self.handle.pins().is_empty()
     }
 
     /// The connection of a statement of this session, where it is free and unused since. The session may
     /// have chosen its first database since: its connections are of another pool from then on.
     pub(in crate::session) fn take_own(&mut self, server: ServerId, seq: u64) -> Option<Lease> {
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         let own = self.pool(server).try_take_own(uid, seq);
         own.or_else(|| match self.image.vars.state.database.is_empty() {
             true => None,

@@ -522,7 +522,7 @@ impl Session {
         self.worker.shared.monitor.observe(server, kind);
         let begun = Instant::now();
         let is_primary = || self.worker.cluster.primary() == Some(server);
-        while is_primary() && begun.elapsed() < DEMOTION_LIMIT && !self.handle.ended.get() {
+        while is_primary() && begun.elapsed() < DEMOTION_LIMIT && !self.handle.has_ended() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         is_primary()

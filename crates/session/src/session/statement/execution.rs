@@ -147,7 +147,7 @@ impl Session {
     fn first_idle(&mut self, candidate: Candidate, request: &Request<'_>) -> Option<Lease> {
         let pool = self.pool_for(candidate.server, request.class);
         let lease = self.take_idle(candidate.server, &pool, &self.image.vars.state, request)?;
-        if self.is_unfit(&lease, request, candidate.wait) || self.handle.interrupted.get() {
+        if self.is_unfit(&lease, request, candidate.wait) || self.handle.is_interrupted() {
             lease.give_back();
             return None;
         }
@@ -158,7 +158,8 @@ impl Session {
     /// The request is about to be sent on this connection. `wait`: a wait for a position goes ahead.
     fn runs_on(&mut self, lease: &Lease, wait: bool) {
         self.note_version(lease);
-        self.handle.on.set(Some((lease.server, lease.thread_id)));
+        self.handle
+            .set_connection(Some((lease.server, lease.thread_id)));
         (self.running.route.server, self.running.route.waited) = (Some(lease.server), wait);
     }
 
@@ -260,7 +261,7 @@ impl Session {
             waiting.place.connected();
         }
         self.runs_on(&lease, candidate.wait);
-        if self.handle.interrupted.get() {
+        if self.handle.is_interrupted() {
             self.put_back(lease);
             return Err(self.interrupted().await);
         }
@@ -294,11 +295,11 @@ impl Session {
             }
             Ok(AttemptOutcome::Elsewhere(answer)) => {
                 // The server has taken a KILL for what went ahead of the statement.
-                let killed = self.handle.tainted.get() && answer.error.code == 1317;
+                let killed = self.handle.is_kill_target() && answer.error.code == 1317;
                 self.running.route.refused = self.running.route.refused.saturating_add(1);
                 let late = self.may_be_late(server, &answer);
                 self.put_back(lease);
-                if killed || self.handle.interrupted.get() {
+                if killed || self.handle.is_interrupted() {
                     return Err(self.interrupted().await);
                 }
                 if std::mem::take(&mut self.running.route.state_refused)
@@ -354,7 +355,7 @@ impl Session {
         };
         self.runs_on(&lease, wait);
         self.running.route.reason = Some(Reason::ReplicaLacks);
-        if self.handle.interrupted.get() {
+        if self.handle.is_interrupted() {
             self.put_back(lease);
             return Err(self.interrupted().await);
         }
@@ -450,7 +451,7 @@ impl Session {
         if !self.suits(server, class, request.access) {
             return None;
         }
-        self.pool(server).try_take_own(self.handle.uid, seq)
+        self.pool(server).try_take_own(self.handle.uid(), seq)
     }
 
     /// None where the connection is gone and the statement was not run: another will have to do.
@@ -459,7 +460,8 @@ impl Session {
         mut lease: Lease,
         request: &Request<'_>,
     ) -> Result<Option<Lease>, Abort> {
-        self.handle.on.set(Some((lease.server, lease.thread_id)));
+        self.handle
+            .set_connection(Some((lease.server, lease.thread_id)));
         match self.attempt(&mut lease, request, false).await {
             Ok(AttemptOutcome::Done) => Ok(Some(lease)),
             Ok(AttemptOutcome::Lacks(_)) => {

@@ -75,7 +75,7 @@ impl Session {
             }
             self.image.tx.undefer();
             if began {
-                self.handle.begun.set(false);
+                self.handle.set_begun(false);
             }
         }
         if !request.prepares() || failed {
@@ -93,7 +93,7 @@ impl Session {
             .iter()
             .any(|(name, _)| is_tracking(name) && &**name != "session_track_transaction_info");
         if tracks {
-            lease.books.set_tracks_for(self.handle.uid);
+            lease.books.set_tracks_for(self.handle.uid());
         }
         if !outcome.variables.is_empty()
             || outcome.schema.is_some()
@@ -160,9 +160,9 @@ impl Session {
             Box::pin(self.read_back(&mut lease, class, text)).await;
         }
         let runs_code = class.kind == Kind::Call || !class.functions.is_empty();
-        if runs_code && self.image.family == Family::MariaDb && !self.handle.pins.is_empty() {
+        if runs_code && self.image.family == Family::MariaDb && !self.handle.pins().is_empty() {
             // Stored code may have drawn from a sequence; the connection is kept for what it left.
-            lease.books.drew(self.handle.uid);
+            lease.books.drew(self.handle.uid());
         }
         let releases = !failed && self.releases(class);
         lease.broken |= releases;
@@ -228,14 +228,14 @@ impl Session {
     /// Gives the connection back, or keeps it where something lives on it.
     pub(in crate::session) fn part(&mut self, mut lease: Lease) {
         // Whatever went wrong in our books, nobody else gets an open transaction.
-        lease.broken |= self.handle.pins.is_empty() && lease.in_transaction();
-        if !lease.is_clean() && self.handle.pins.is_empty() {
+        lease.broken |= self.handle.pins().is_empty() && lease.in_transaction();
+        if !lease.is_clean() && self.handle.pins().is_empty() {
             self.put_back(lease);
-        } else if self.handle.pins.is_empty() {
-            if self.handle.tainted.get() {
+        } else if self.handle.pins().is_empty() {
+            if self.handle.is_kill_target() {
                 self.put_back(lease);
             } else {
-                self.handle.on.set(None);
+                self.handle.set_connection(None);
                 lease.give_back();
             }
         } else {
@@ -273,7 +273,7 @@ impl Session {
                 .is_some_and(|error| error.code == 3979),
         };
         let may_have_changed = began
-            || self.handle.pins.has(PinReason::Transaction)
+            || self.handle.pins().has(PinReason::Transaction)
             || self.image.autocommit_off()
             || may_have_begun;
         if began || (outcome.error.is_some() && may_have_changed) {
@@ -342,7 +342,7 @@ impl Session {
             Kind::Prepare => self.note_prepare(lease, class, text),
             Kind::Deallocate => {
                 if let Some(name) = class.name {
-                    let uid = self.handle.uid;
+                    let uid = self.handle.uid();
                     let holds = lease
                         .books
                         .holds_variables(uid, self.image.vars.private.version);
@@ -513,7 +513,7 @@ impl Session {
             source.of(text),
             !self.image.vars.lex.no_backslash_escapes,
         );
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         let holds = !lease
             .books
             .has_foreign_variables(uid, self.image.vars.private.version);
@@ -631,7 +631,7 @@ impl Session {
         if outcome.positioned {
             return false;
         }
-        if request.access != Access::Write || self.handle.pins.has(PinReason::Transaction) {
+        if request.access != Access::Write || self.handle.pins().has(PinReason::Transaction) {
             return false;
         }
         !outcome.ended_ok

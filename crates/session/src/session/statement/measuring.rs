@@ -9,7 +9,7 @@ use crate::session::Session;
 impl Session {
     /// Whether what runs on the connection is measured, so that nothing of Millrace's own may.
     pub(in crate::session) fn is_measured(&self) -> bool {
-        self.handle.pins.has(PinReason::Diagnostics)
+        self.handle.pins().has(PinReason::Diagnostics)
     }
 
     /// A session variable was set; `value` as written.

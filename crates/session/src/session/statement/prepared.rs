@@ -115,7 +115,7 @@ impl Session {
         let (text, context) = (statement.text.clone(), statement.context.clone());
         let reads_private = statement.class.flags.contains(Flags::READS_USER_VARS);
         let mut setup = Setup::default();
-        if lease.books.is_missed_by_other(self.handle.uid) {
+        if lease.books.is_missed_by_other(self.handle.uid()) {
             self.save_unread(lease, &mut setup);
         }
         if reads_private {
@@ -217,7 +217,7 @@ impl Session {
     /// Closes the statements that the connection holds beyond `most`, but not `new`, and none that has
     /// an open cursor.
     async fn close_beyond(&self, lease: &mut Lease, most: usize, new: Option<StatementUid>) {
-        let open: Vec<StatementUid> = match self.handle.pins.has(PinReason::Cursor) {
+        let open: Vec<StatementUid> = match self.handle.pins().has(PinReason::Cursor) {
             true => self.image.statements.with_cursor().collect(),
             false => Vec::new(),
         };

@@ -54,7 +54,7 @@ impl Session {
         self.image.reads.stale
             && !matches!(class.kind, Kind::Diagnostics | Kind::Ping)
             && self.image.last.messages.at != Some((lease.server, self.image.last.seq()))
-            && !self.handle.pins.has(PinReason::Transaction)
+            && !self.handle.pins().has(PinReason::Transaction)
             && self.worker.cluster.is_primary(lease.server)
             && self.worker.cluster.waits_of(lease.server) == Waits::Gtids
     }
@@ -68,12 +68,12 @@ impl Session {
     pub(super) fn may_ask_role(&self) -> bool {
         !self.image.held.has_other_role()
             && !self.is_measured()
-            && !self.handle.pins.has(PinReason::SessionState)
+            && !self.handle.pins().has(PinReason::SessionState)
     }
 
     /// Asks which role the connection has before a first SET ROLE: only the server knows what a login's is.
     pub(super) async fn ask_role(&mut self, lease: &mut Lease) -> Result<(), BackendError> {
-        match lease.books.is_of(self.handle.uid) {
+        match lease.books.is_of(self.handle.uid()) {
             true => self.save_own_diagnostics(lease).await,
             false => self.save_for_last_user(lease).await,
         }
@@ -99,7 +99,7 @@ impl Session {
             || class.kind == Kind::Call
             || !class.functions.is_empty();
         let nameable = self.image.held.nameable_locks().is_some();
-        may_touch && nameable && self.handle.pins.has(PinReason::UserLock)
+        may_touch && nameable && self.handle.pins().has(PinReason::UserLock)
     }
 
     /// Reads back what the statement may have changed and the server does not report.
@@ -115,7 +115,7 @@ impl Session {
         }
         let left = std::mem::take(&mut self.image.vars.left);
         let assigns = (class.flags.contains(Flags::ASSIGNS_USER_VARS) || !left.is_empty())
-            && !self.handle.pins.has(PinReason::UserVariable);
+            && !self.handle.pins().has(PinReason::UserVariable);
         if assigns && !(left.is_empty() && self.keep_numbers(lease, class, text)) {
             let names = self.variables_to_read(class, text, left);
             let read = match &names {
@@ -165,7 +165,7 @@ impl Session {
         let Ok(ok) = OkPacket::parse(payload, lease.capabilities) else {
             return false;
         };
-        let (uid, mut outcome) = (self.handle.uid, Outcome::default());
+        let (uid, mut outcome) = (self.handle.uid(), Outcome::default());
         reported_variables(&ok, |name, value| {
             let name = String::from_utf8_lossy(name).to_ascii_lowercase();
             if name.starts_with("session_track_") {
@@ -204,14 +204,14 @@ impl Session {
     }
 
     pub(in crate::session) fn holds_private(&self, lease: &Lease) -> bool {
-        let (uid, version) = (self.handle.uid, self.image.vars.private.version);
+        let (uid, version) = (self.handle.uid(), self.image.vars.private.version);
         lease.books.holds_variables(uid, version)
             || (lease.books.is_without_variables() && self.image.vars.private.is_empty())
     }
 
     pub(in crate::session) fn note_private(&self, lease: &mut Lease, holds: bool) {
         let version = holds.then_some(self.image.vars.private.version);
-        lease.books.set_variables(self.handle.uid, version);
+        lease.books.set_variables(self.handle.uid(), version);
     }
 
     /// Warnings would be cleared by what follows: they are saved as another session would.
@@ -222,7 +222,7 @@ impl Session {
             && self.image.last.saved_warnings().is_none()
             && let Ok(rows) = lease.query("SHOW WARNINGS").await
         {
-            self.handle.saved.keep(seq).warnings = Some(warnings(rows));
+            self.handle.saved().keep(seq).warnings = Some(warnings(rows));
         }
         if unread.found_rows
             && self.image.last.found_rows.at == Some((lease.server, seq))
@@ -322,7 +322,7 @@ impl Session {
     /// The client has changed what it wants to be told: notes it; the connection is given
     /// Millrace's settings again before its next use.
     async fn read_tracking(&mut self, lease: &mut Lease) {
-        lease.books.set_tracks_for(self.handle.uid);
+        lease.books.set_tracks_for(self.handle.uid());
         let query = match lease.family {
             Family::MySql => {
                 "SELECT @@session_track_schema,@@session_track_state_change,\

@@ -85,7 +85,7 @@ impl Answering for Unanswered<'_, '_> {
     }
 
     fn keeps_transaction_only(&self) -> bool {
-        self.session.handle.pins.has_only(PinReason::Transaction)
+        self.session.handle.pins().has_only(PinReason::Transaction)
             && (self.read_only || !refused_after_commit(self.request))
     }
 
@@ -362,7 +362,7 @@ impl Session {
     fn stop_on_server(&mut self, lease: &Lease) {
         let (pool, state) = (self.pool(lease.server), self.image.vars.state.clone());
         let kill = format!("KILL CONNECTION {}", lease.thread_id);
-        tokio::task::spawn_local(tell_server(pool, self.handle.uid, state, kill));
+        tokio::task::spawn_local(tell_server(pool, self.handle.uid(), state, kill));
     }
 
     /// Reads the answer of a statement that was sent for nothing.

@@ -17,11 +17,11 @@ impl Session {
     /// Whether the connection holds another session's user variables, or old ones of this session's,
     /// and the statement could see them.
     pub(super) fn sees_foreign(&self, lease: &Lease, request: &Request<'_>) -> bool {
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         let foreign = lease
             .books
             .has_foreign_variables(uid, self.image.vars.private.version);
-        if !foreign || !self.handle.pins.is_empty() {
+        if !foreign || !self.handle.pins().is_empty() {
             return false;
         }
         let asks_about_own = request.class.kind == Kind::Diagnostics
@@ -32,7 +32,7 @@ impl Session {
     /// Whether something was set on the connection that only a reset certainly takes back.
     pub(super) fn needs_reset(&self, lease: &Lease) -> bool {
         !Rc::ptr_eq(&lease.state, &self.image.vars.state)
-            && self.handle.pins.is_empty()
+            && self.handle.pins().is_empty()
             && state::needs_reset(&lease.state, &self.image.vars.state)
     }
 
@@ -45,7 +45,7 @@ impl Session {
             return false;
         }
         let (pool, version) = (self.pool(server), self.version_on(server));
-        let (uid, state) = (self.handle.uid, self.image.vars.state.clone());
+        let (uid, state) = (self.handle.uid(), self.image.vars.state.clone());
         let Ok(mut lease) = pool.take(uid, &state, version).await else {
             return false;
         };

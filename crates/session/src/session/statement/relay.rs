@@ -385,7 +385,7 @@ impl Session {
     fn in_place_of(&self, error: &ServerError, plan: &Plan) -> Option<ClientError> {
         if plan.discard {
             None
-        } else if error.code == 1317 && self.handle.timed_out.get() {
+        } else if error.code == 1317 && self.handle.has_timed_out() {
             Some(too_slow())
         } else if plan.hold.contains(Refusals::UNPROVEN) && proves_nothing(error) {
             self.count_unknown();
@@ -482,7 +482,7 @@ impl Session {
     async fn fill(&mut self, lease: &mut Lease) -> Result<io::Result<()>, Abort> {
         let filled = poll_fn(|cx| {
             self.handle.register(cx);
-            if self.handle.ended.get() {
+            if self.handle.has_ended() {
                 return Poll::Ready(None);
             }
             lease.poll_fill(cx).map(Some)

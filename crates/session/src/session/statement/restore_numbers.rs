@@ -50,7 +50,7 @@ impl Session {
             Some(_) => {
                 lease
                     .books
-                    .holds(self.handle.uid, self.image.last.insert_id.at)
+                    .holds(self.handle.uid(), self.image.last.insert_id.at)
                     && self.image.last.insert_id.before != IdBefore::Unknown
             }
             None => IdBefore::blank(lease.books.insert_id()) != IdBefore::Unknown,
@@ -64,7 +64,7 @@ impl Session {
             Kind::Diagnostics => true,
             // One of several may ask.
             Kind::Multi => {
-                lease.books.is_of(self.handle.uid)
+                lease.books.is_of(self.handle.uid())
                     && lease.books.unread().diagnostics
                     && self.image.last.messages.at.is_none()
             }
@@ -83,7 +83,7 @@ impl Session {
         setup: &mut Setup,
     ) {
         const ROWS_MAX: u64 = 64;
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         let here = Some(lease.books.last_statement());
         let mine = lease.books.is_of(uid);
         let rows_here = mine && self.image.last.found_rows.at == here && !asked;
@@ -125,7 +125,7 @@ impl Session {
         lease: &mut Lease,
         setup: &mut Setup,
     ) -> Result<(), BackendError> {
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         self.image.last.collect_saved();
         if let Some((server, seq)) = self.image.last.insert_id.at {
             if lease.books.holds(uid, Some((server, seq))) {
@@ -171,7 +171,7 @@ impl Session {
         &mut self,
         lease: &mut Lease,
     ) -> Result<(), BackendError> {
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         if lease.books.is_missed_by_other(uid) {
             let mut setup = Setup::default();
             self.save_unread(lease, &mut setup);

@@ -64,7 +64,7 @@ impl Session {
         server: ServerId,
         writes: bool,
     ) -> bool {
-        let in_transaction = self.handle.pins.has(PinReason::Transaction);
+        let in_transaction = self.handle.pins().has(PinReason::Transaction);
         // What it wrote can only be committed on the primary, whatever the server was when it began.
         let began_there = self.image.tx.journal.as_ref().is_none_or(|journal| {
             !journal.begun().read_only && (journal.begun().on_primary || journal.wrote())

@@ -69,7 +69,7 @@ impl Session {
         if self.needs_primary_position(&request) {
             Box::pin(self.ask_frontier()).await;
         }
-        let pins = self.handle.pins.names();
+        let pins = self.handle.pins().names();
         let hint = Hint::of(&class, text);
         let mut lines = self.weigh(&request, seen, |world, options, session, load| {
             explain(&Question {
@@ -126,7 +126,7 @@ impl Session {
                 }
             }
         }
-        let pins = self.handle.pins.names();
+        let pins = self.handle.pins().names();
         if !pins.is_empty() {
             say("kept connection", pins.join(", "));
         }

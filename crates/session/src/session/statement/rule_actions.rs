@@ -95,21 +95,20 @@ impl Session {
 
     /// Ends the statement on its server when its time is up.
     fn set_deadline(&mut self, limit: Duration) -> AbortHandle {
-        self.handle.timed_out.set(false);
+        self.handle.clear_timeout();
         let (handle, worker) = (self.handle.clone(), self.worker.clone());
         let (key, state) = (self.pool_key(), self.image.vars.state.clone());
         let task = tokio::task::spawn_local(async move {
             tokio::time::sleep(limit).await;
-            handle.timed_out.set(true);
-            let Some((server, thread)) = handle.on.get() else {
+            handle.time_out();
+            // Whatever comes of the KILL, nobody else is to meet it.
+            let Some((server, thread)) = handle.target_for_kill() else {
                 // It waits for a connection, and is not to run when it gets one.
-                handle.interrupted.set(true);
+                handle.interrupt();
                 return;
             };
-            // Whatever comes of the KILL, nobody else is to meet it.
-            handle.tainted.set(true);
             let pool = worker.cluster.servers.of(server).pool(&key);
-            let _ = tell_server(pool, handle.uid, state, format!("KILL QUERY {thread}")).await;
+            let _ = tell_server(pool, handle.uid(), state, format!("KILL QUERY {thread}")).await;
         });
         task.abort_handle()
     }
@@ -120,7 +119,7 @@ impl Session {
         let private = Flags::READS_USER_VARS | Flags::ASSIGNS_USER_VARS | Flags::LOCKING_READ;
         request.access == Access::Read
             && request.task == Task::Query
-            && self.handle.pins.is_empty()
+            && self.handle.pins().is_empty()
             && !self.image.tx.is_deferred()
             && !self.image.autocommit_off()
             && class.functions.is_empty()

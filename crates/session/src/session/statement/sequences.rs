@@ -16,8 +16,8 @@ impl Session {
     ) -> bool {
         self.image.family == Family::MariaDb
             && request.class.flags.contains(Flags::SEQUENCE)
-            && lease.books.drew_for_other(self.handle.uid)
-            && self.handle.pins.is_empty()
+            && lease.books.drew_for_other(self.handle.uid())
+            && self.handle.pins().is_empty()
     }
 
     /// Before LASTVAL(): the connection on which the session may have drawn last; none where any will do.
@@ -29,7 +29,7 @@ impl Session {
             return Ok(None);
         }
         if let Some(lease) = &self.lease {
-            return match lease.books.drew_for_other(self.handle.uid) {
+            return match lease.books.drew_for_other(self.handle.uid()) {
                 false => Ok(None),
                 true => Err(lost()),
             };

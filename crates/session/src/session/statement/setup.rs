@@ -33,7 +33,7 @@ impl Session {
         wait: bool,
     ) -> Result<Setup, BackendError> {
         let mut setup = Setup::default();
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         let own = lease
             .books
             .holds(uid, self.image.last.diagnosed(request.class));
@@ -194,7 +194,7 @@ impl Session {
         named: Option<(&[u8], bool)>,
         setup: &mut Setup,
     ) {
-        let uid = self.handle.uid;
+        let uid = self.handle.uid();
         let private = &self.image.vars.private;
         let current = lease.books.holds_variables(uid, private.version);
         let lacks_named = named.is_some_and(|(name, _)| private.lacks(name));
@@ -273,7 +273,7 @@ impl Session {
     fn adjust_tracking(&self, lease: &mut Lease, class: &Statement, setup: &mut Setup) {
         let shows = Flags::MENTIONS_SESSION_TRACK | Flags::SHOWS_VARIABLES;
         let wanted = class.flags.intersects(shows);
-        if self.handle.pins.has(PinReason::Transaction) {
+        if self.handle.pins().has(PinReason::Transaction) {
             // Some of them cannot be set in a transaction (1766).
             return;
         }
@@ -281,7 +281,7 @@ impl Session {
             // Refused (3138), and the connection with what was set on it would be lost.
             return;
         }
-        let is_own = lease.books.tracks_for(self.handle.uid);
+        let is_own = lease.books.tracks_for(self.handle.uid());
         if wanted && is_own {
             return;
         }
@@ -291,7 +291,7 @@ impl Session {
         }
         let text = self.image.vars.tracks.statement(lease.family);
         setup.query(lease, text.as_bytes());
-        lease.books.set_tracks_for(self.handle.uid);
+        lease.books.set_tracks_for(self.handle.uid());
     }
 
     /// Has a connection tell what Millrace needs to know, where a client set that otherwise.

@@ -135,7 +135,7 @@ impl Session {
 
     /// Saves what the session before may still want to know, before the connection is reset.
     pub(in crate::session) async fn save_for_last_user(&mut self, lease: &mut Lease) {
-        if !lease.books.is_missed_by_other(self.handle.uid) {
+        if !lease.books.is_missed_by_other(self.handle.uid()) {
             return;
         }
         let mut setup = Setup::default();
@@ -220,18 +220,18 @@ impl Session {
                 if self.image.vars.private.note_refused(&name, is_refused) && answer.is_ok() {
                     // Connections that were left without it are to get it.
                     let version = self.image.vars.private.version;
-                    lease.books.set_variables(self.handle.uid, Some(version));
+                    lease.books.set_variables(self.handle.uid(), Some(version));
                 }
                 self.running.route.prepare_refused |= is_refused;
                 answer?;
             }
             Step::SaveWarnings(owner, seq) => {
                 let rows = Box::pin(lease.read_rows()).await?;
-                owner.saved.keep(seq).warnings = Some(warnings(rows));
+                owner.saved().keep(seq).warnings = Some(warnings(rows));
             }
             Step::SaveNumbers(owner, seq) => {
                 let rows = Box::pin(lease.read_rows()).await?;
-                let mut saved = owner.saved.keep(seq);
+                let mut saved = owner.saved().keep(seq);
                 saved.last_insert_id = number(&rows, 0);
                 saved.found_rows = number(&rows, 1);
                 lease.books.saved();
