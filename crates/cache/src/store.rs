@@ -4,6 +4,7 @@ mod fill;
 mod follow;
 mod look;
 mod memory;
+mod remove;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

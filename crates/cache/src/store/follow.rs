@@ -6,9 +6,8 @@ use std::time::Instant;
 use millrace_topology::GtidSet;
 
 use super::{Applied, Log, Resumed, Store, XaId};
-use crate::entry::State;
-use crate::scope::{Touched, sorted};
-use crate::{Cause, Subject, Touch};
+use crate::scope::sorted;
+use crate::{Cause, Touch};
 
 impl Store {
     /// A follower begins at `from`, in the history of the server `incarnation`: everything is dropped.
@@ -136,41 +135,6 @@ impl Store {
         let removed =
             self.remove_concerned(&touch.subject, &touched, Some(transaction), cause, now);
         self.subjects.change(&touch.subject, transaction, touched);
-        removed
-    }
-
-    /// Rule 3: removes the results that are concerned, but for those whose P has the transaction. Fills that are
-    /// concerned must have it (rule 2).
-    pub(super) fn remove_concerned(
-        &mut self,
-        subject: &Subject,
-        touched: &Touched,
-        transaction: Option<&GtidSet>,
-        cause: Cause,
-        now: Instant,
-    ) -> usize {
-        let mut concerned = Vec::new();
-        self.subjects.concerned(subject, touched, &mut concerned);
-        let mut removed = 0;
-        for at in concerned {
-            let Some(slot) = self.slots.get_mut(at) else {
-                continue;
-            };
-            match (&mut slot.state, transaction) {
-                (State::Filling(filling), Some(transaction)) => filling.must.union(transaction),
-                (State::Filling(_), None) => {}
-                (State::Stored(stored), _) => {
-                    let shows = |ahead: &GtidSet| transaction.is_some_and(|t| ahead.contains(t));
-                    let is_shown = stored.ahead.as_deref().is_some_and(shows);
-                    #[cfg(test)]
-                    let is_shown = is_shown || self.broken.invalidate;
-                    if !is_shown {
-                        self.remove_entry(at, cause, now);
-                        removed += 1;
-                    }
-                }
-            }
-        }
         removed
     }
 }

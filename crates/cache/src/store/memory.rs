@@ -101,22 +101,4 @@ impl Store {
             self.base_is_settled = false;
         }
     }
-
-    /// Removes all results, or those of one table.
-    pub fn flush(&mut self, subject: Option<&crate::Subject>, now: Instant) -> usize {
-        match subject {
-            Some(subject) => self.remove_concerned(subject, &None, None, Cause::Flush, now),
-            None => self.drop_all(Cause::Flush, now),
-        }
-    }
-
-    /// Removes everything, fills included.
-    pub(super) fn drop_all(&mut self, cause: Cause, now: Instant) -> usize {
-        let all: Vec<u32> = self.slots.iter().map(|(at, _)| at).collect();
-        let before = self.ranks.len();
-        for at in all {
-            self.remove_entry(at, cause, now);
-        }
-        before
-    }
 }

@@ -1,0 +1,65 @@
+//! What is removed: everything, a table's results, or those that a transaction concerns.
+
+use std::time::Instant;
+
+use millrace_topology::GtidSet;
+
+use super::Store;
+use crate::entry::State;
+use crate::scope::Touched;
+use crate::{Cause, Subject};
+
+impl Store {
+    /// Removes all results, or those of one table.
+    pub fn flush(&mut self, subject: Option<&Subject>, now: Instant) -> usize {
+        match subject {
+            Some(subject) => self.remove_concerned(subject, &None, None, Cause::Flush, now),
+            None => self.drop_all(Cause::Flush, now),
+        }
+    }
+
+    /// Removes everything, fills included.
+    pub(super) fn drop_all(&mut self, cause: Cause, now: Instant) -> usize {
+        let all: Vec<u32> = self.slots.iter().map(|(at, _)| at).collect();
+        let before = self.ranks.len();
+        for at in all {
+            self.remove_entry(at, cause, now);
+        }
+        before
+    }
+
+    /// Rule 3: removes the results that are concerned, but for those whose P has the transaction. Fills that are
+    /// concerned must have it (rule 2).
+    pub(super) fn remove_concerned(
+        &mut self,
+        subject: &Subject,
+        touched: &Touched,
+        transaction: Option<&GtidSet>,
+        cause: Cause,
+        now: Instant,
+    ) -> usize {
+        let mut concerned = Vec::new();
+        self.subjects.concerned(subject, touched, &mut concerned);
+        let mut removed = 0;
+        for at in concerned {
+            let Some(slot) = self.slots.get_mut(at) else {
+                continue;
+            };
+            match (&mut slot.state, transaction) {
+                (State::Filling(filling), Some(transaction)) => filling.must.union(transaction),
+                (State::Filling(_), None) => {}
+                (State::Stored(stored), _) => {
+                    let shows = |ahead: &GtidSet| transaction.is_some_and(|t| ahead.contains(t));
+                    let is_shown = stored.ahead.as_deref().is_some_and(shows);
+                    #[cfg(test)]
+                    let is_shown = is_shown || self.broken.invalidate;
+                    if !is_shown {
+                        self.remove_entry(at, cause, now);
+                        removed += 1;
+                    }
+                }
+            }
+        }
+        removed
+    }
+}
