@@ -4,10 +4,10 @@
 //! The rules are those of `lex_one_token` in both servers' sources, checked against MySQL 9.7 and
 //! MariaDB 10.11.
 
-use crate::Family;
 use crate::mode::{Charset, LexMode};
 use crate::statement::{Flags, Span};
 use crate::words::{self, Kw, WordHash, WordId};
+use millrace_base::Family;
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

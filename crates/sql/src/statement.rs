@@ -561,11 +561,34 @@ pub struct Statement {
     pub hint: Option<Span>,
 }
 
+/// What only the session's own connection, or one like it at the primary, can tell.
+pub(crate) const ABOUT_SESSION: Flags = Flags::INTO_VARIABLE
+    .union(Flags::ASSIGNS_USER_VARS)
+    .union(Flags::USES_FOUND_ROWS)
+    .union(Flags::USES_ROW_COUNT)
+    .union(Flags::USES_WARNING_COUNT)
+    .union(Flags::SETS_LAST_INSERT_ID)
+    .union(Flags::USES_CONNECTION_ID)
+    .union(Flags::USES_USER_LOCK_STATE)
+    .union(Flags::WAITS)
+    .union(Flags::TRUNCATED);
+
+/// What asks about *the* server: to clients that is the primary.
+pub(crate) const ABOUT_SERVER: Flags = Flags::READS_SYSVARS
+    .union(Flags::SHOWS_VARIABLES)
+    .union(Flags::SERVER_LOCAL)
+    .union(Flags::LOAD_FILE);
+
 impl Statement {
     /// Whether it is for the primary for no other reason than that it asks about *the* server. A session
     /// that asks for replicas is told of those.
     pub fn asks_about_server(&self) -> bool {
-        crate::classify::asks_about_server(self)
+        matches!(
+            self.kind,
+            Kind::Select | Kind::Show(_) | Kind::Explain { .. }
+        ) && self.access == Access::PrimaryRead
+            && self.flags.intersects(ABOUT_SERVER)
+            && !self.flags.intersects(ABOUT_SESSION)
     }
 
     /// Whether it asks about *the* server, whatever else it asks.

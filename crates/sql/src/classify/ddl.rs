@@ -1,7 +1,7 @@
 //! CREATE, ALTER, DROP, RENAME, TRUNCATE. The body of a stored routine belongs to its statement,
 //! `;` and all.
 
-use super::Parser;
+use super::parser::Parser;
 use super::scan::Place;
 use crate::lexer::Tok;
 use crate::statement::{Access, Flags, Kind, TableUse};

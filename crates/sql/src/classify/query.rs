@@ -1,8 +1,7 @@
-//! Statements about rows: queries, INSERT, REPLACE, UPDATE, DELETE, LOAD, CALL, DO, EXPLAIN.
+//! Statements about rows: queries, INSERT, REPLACE, UPDATE, DELETE, LOAD, CALL, DO.
 
-use super::Parser;
+use super::parser::{Parser, push};
 use super::scan::Place;
-use crate::Family;
 use crate::lexer::Tok;
 use crate::statement::{Access, Flags, Kind, TableUse};
 use crate::words::Kw;
@@ -126,7 +125,7 @@ impl Parser<'_, '_> {
         self.scan(Place::expression());
         for i in known..self.out.user_vars_read.len() {
             let name = self.out.user_vars_read[i];
-            super::push(&mut self.out.user_vars_assigned, name, &mut self.out.flags);
+            push(&mut self.out.user_vars_assigned, name, &mut self.out.flags);
             self.flag(Flags::ASSIGNS_USER_VARS);
         }
         match self.out.name {
@@ -140,132 +139,5 @@ impl Parser<'_, '_> {
         self.scan(Place::expression());
         self.out.kind = Kind::Do;
         self.access_from(Access::Read);
-    }
-
-    /// EXPLAIN, DESCRIBE, DESC of a statement, a connection or a table.
-    pub(super) fn explain(&mut self) {
-        self.bump();
-        let mut analyze = false;
-        let mut stored = false;
-        loop {
-            match self.cur.kw() {
-                Kw::Analyze => {
-                    analyze = true;
-                    self.bump();
-                }
-                Kw::Extended | Kw::Partitions if self.next.tok == Tok::Word => self.bump(),
-                Kw::Format if self.next.tok == Tok::Equal => {
-                    self.bump();
-                    self.bump();
-                    self.bump();
-                }
-                Kw::Into if self.next.tok == Tok::UserVar => {
-                    self.bump();
-                    self.flag(Flags::INTO_VARIABLE);
-                    self.assign_variable(self.cur);
-                    self.bump();
-                    stored = true;
-                }
-                Kw::For if matches!(self.next.kw(), Kw::Schema | Kw::Database) => {
-                    self.bump();
-                    self.bump();
-                    self.bump();
-                }
-                _ => break,
-            }
-        }
-        self.explained(analyze);
-        if stored && self.out.access < Access::PrimaryRead {
-            self.set_access(Access::PrimaryRead);
-        }
-    }
-
-    /// What follows EXPLAIN and its options.
-    pub(super) fn explained(&mut self, analyze: bool) {
-        if self.cur.is(Kw::For) && self.next.is(Kw::Connection) {
-            self.flag(Flags::SERVER_LOCAL);
-            self.simple(
-                Kind::Explain {
-                    analyze,
-                    connection: true,
-                },
-                Access::PrimaryRead,
-            );
-            return;
-        }
-        let is_statement = self.cur.tok == Tok::Open
-            || matches!(
-                self.cur.kw(),
-                Kw::Select
-                    | Kw::With
-                    | Kw::Values
-                    | Kw::Table
-                    | Kw::Insert
-                    | Kw::Replace
-                    | Kw::Update
-                    | Kw::Delete
-            );
-        if !is_statement {
-            return self.describe_table(analyze);
-        }
-        self.statement();
-        let kind = Kind::Explain {
-            analyze,
-            connection: false,
-        };
-        match self.out.kind {
-            Kind::Select | Kind::Diagnostics => {}
-            Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete => {
-                // The plan is asked of the server that would run it.
-                let access = if analyze {
-                    Access::Write
-                } else {
-                    Access::PrimaryRead
-                };
-                self.set_access(access);
-            }
-            _ => return self.unknown(),
-        }
-        self.out.kind = kind;
-    }
-
-    /// DESCRIBE t [column].
-    fn describe_table(&mut self, analyze: bool) {
-        let known = !analyze && self.table(TableUse::Read).is_some();
-        self.scan(Place::expression());
-        if !known {
-            return self.unknown();
-        }
-        self.out.kind = Kind::Explain {
-            analyze: false,
-            connection: false,
-        };
-        self.access_from(Access::Read);
-    }
-
-    /// MariaDB's ANALYZE [FORMAT=JSON] statement; ANALYZE TABLE is administration.
-    pub(super) fn analyze(&mut self) {
-        let statement = self.next.tok == Tok::Open
-            || matches!(
-                self.next.kw(),
-                Kw::Select
-                    | Kw::With
-                    | Kw::Values
-                    | Kw::Insert
-                    | Kw::Replace
-                    | Kw::Update
-                    | Kw::Delete
-                    | Kw::Format
-            );
-        if self.mode.family != Family::MariaDb || !statement {
-            self.flag(Flags::IMPLICIT_COMMIT);
-            return self.simple(Kind::Admin, Access::Write);
-        }
-        self.bump();
-        if self.eat(Kw::Format) {
-            self.eat_tok(Tok::Equal);
-            self.bump();
-        }
-        self.explained(true);
     }
 }

@@ -4,11 +4,11 @@
 
 use smallvec::SmallVec;
 
-use super::{Parser, push};
-use crate::Family;
+use super::parser::{Parser, push};
 use crate::lexer::{Tok, Token};
 use crate::statement::{Flags, NameRef, Scope, Span, SysVarRef, TableUse};
 use crate::words::{Callee, Kw, WordId};
+use millrace_base::Family;
 
 /// What is known about the place between a pair of parentheses, or outside of any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +98,19 @@ impl Scan {
 }
 
 impl Parser<'_, '_> {
+    /// A statement that is not understood: its flags are gathered all the same.
+    pub(super) fn scan_unknown(&mut self) {
+        self.scan(Place::expression());
+        self.unknown();
+    }
+
+    /// The statement must end here; where it does not it is not understood.
+    pub(super) fn expect_end(&mut self) {
+        if !self.at_end() {
+            self.scan_unknown();
+        }
+    }
+
     /// Reads on to the statement's end.
     pub(super) fn scan(&mut self, place: Place) {
         self.scan_until(place, true, |_, _| false);

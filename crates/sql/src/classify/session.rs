@@ -1,13 +1,13 @@
 //! Statements about the session: transactions, locks, prepared statements, XA, diagnostics.
 
-use super::Parser;
+use super::parser::Parser;
 use super::scan::Place;
-use crate::Family;
 use crate::lexer::Tok;
 use crate::statement::{
     Access, Flags, HandlerOp, Kill, KillTarget, Kind, NameRef, Span, TableUse, TextSource, XaOp,
 };
 use crate::words::Kw;
+use millrace_base::Family;
 
 impl Parser<'_, '_> {
     fn session_kind(&mut self, kind: Kind) {

@@ -1,26 +1,35 @@
 //! SET in all its forms: what is assigned, in which scope, and whether the value is known.
 
+use super::parser::{Parser, push};
 use super::scan::Place;
-use super::{Parser, push};
-use crate::Family;
+
 use crate::ident::ident_eq;
 use crate::lexer::Tok;
 use crate::statement::{
     Access, Assignment, ExprFlags, Flags, Isolation, Kind, Scope, Span, Target, ValueKind,
 };
 use crate::words::Kw;
+use millrace_base::Family;
 
 impl Parser<'_, '_> {
-    pub(super) fn set(&mut self) {
+    /// SET. True at SET STATEMENT, of which no more than SET is taken then.
+    pub(super) fn set(&mut self) -> bool {
         self.bump();
+        let is_for_statement = self.mode.family == Family::MariaDb
+            && self.cur.is(Kw::Statement)
+            && !self.assigns_next();
+        if !is_for_statement {
+            self.set_items();
+        }
+        is_for_statement
+    }
+
+    fn set_items(&mut self) {
         if self.cur.is(Kw::Password) {
             return self.set_password();
         }
         if !self.assigns_next() {
             match self.cur.kw() {
-                Kw::Statement if self.mode.family == Family::MariaDb => {
-                    return self.set_statement();
-                }
                 Kw::Role => return self.simple(Kind::SetRole, Access::Session),
                 Kw::Default if self.next.is(Kw::Role) => {
                     self.flag(Flags::IMPLICIT_COMMIT);
@@ -63,27 +72,11 @@ impl Parser<'_, '_> {
         self.simple(Kind::SetPassword, Access::Write);
     }
 
-    /// SET STATEMENT a = 1, b = 2 FOR statement.
-    fn set_statement(&mut self) {
-        self.bump();
-        let nested = self.out.flags.contains(Flags::SET_STATEMENT);
-        let understood = !nested && self.assignments(|p, depth| depth == 0 && p.cur.is(Kw::For));
-        self.flag(Flags::SET_STATEMENT);
-        if !understood || !self.eat(Kw::For) || self.at_end() {
-            return self.scan_unknown();
-        }
-        let values_need = self.out.flags;
-        self.statement();
-        let least = super::access_of(values_need);
-        self.out.access = self.out.access.max(least);
-        self.out.access_if_calls_read = self.out.access_if_calls_read.max(least);
-    }
-
     /// Reads items up to the statement's end or `stop`; false where one is not understood.
     ///
     /// GLOBAL, SESSION and their like hold for the following items without a scope of their own;
     /// `@@` always stands for itself (observed on both servers).
-    fn assignments(&mut self, stop: impl Fn(&Self, usize) -> bool + Copy) -> bool {
+    pub(super) fn assignments(&mut self, stop: impl Fn(&Self, usize) -> bool + Copy) -> bool {
         let mut scope = Scope::Session;
         loop {
             if !self.assignment(&mut scope, stop) {

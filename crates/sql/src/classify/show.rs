@@ -1,6 +1,6 @@
 //! SHOW: which one, and whether its answer is the same on every server.
 
-use super::Parser;
+use super::parser::Parser;
 use super::scan::Place;
 use crate::lexer::Tok;
 use crate::statement::{Access, Flags, Kind, Show, TableUse};

@@ -3,9 +3,9 @@
 
 mod lists;
 
-use crate::Family;
 use crate::mode::LexMode;
 use crate::statement::Flags;
+use millrace_base::Family;
 
 /// What a word followed by `(` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
