@@ -42,7 +42,7 @@ pub(super) struct Relayed {
     client: Stream,
     server: Stream,
     /// What it writes, nobody here knows of.
-    _concealing: UntrackedWrite,
+    _untracked: UntrackedWrite,
     /// Bytes already read from the client and from the server.
     ahead: [Vec<u8>; 2],
 }
@@ -65,7 +65,7 @@ pub(super) async fn log_in(
             Some(Relayed {
                 worker: exchange.worker.clone(),
                 user: credentials.user.as_slice().into(),
-                _concealing: exchange.worker.shared.written.conceal(),
+                _untracked: exchange.worker.shared.written.begin_untracked(),
                 client,
                 server,
                 ahead: [buffer, ahead],
@@ -160,7 +160,7 @@ pub(super) async fn log_in_with(
         &mut buffer,
     );
     Some(Relayed {
-        _concealing: worker.shared.written.conceal(),
+        _untracked: worker.shared.written.begin_untracked(),
         worker,
         user: credentials.user.as_slice().into(),
         client,

@@ -24,7 +24,7 @@ use crate::worker::cluster::written::INTERVALS_MAX;
 const ASK_INTERVALS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
 /// How long sessions do not ask a server how far it is after one has not answered.
-const DEAF: Duration = Duration::from_secs(1);
+const ASK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Servers beyond this many are routed to without regard to their load.
 pub const SERVERS: usize = 16;
@@ -50,7 +50,7 @@ pub struct ClusterView {
     drain_time: Cell<Duration>,
     /// So many answers had been given then.
     answers: Cell<u64>,
-    /// So many of the hidden writes are in what this worker has written down.
+    /// So many of the untracked writes are in what this worker has written down.
     found: Cell<u64>,
     /// The change of primary up to which it is settled what was lost.
     epoch: Cell<u64>,
@@ -59,7 +59,7 @@ pub struct ClusterView {
     /// See [`ClusterView::may_ask`].
     asked: Cell<Instant>,
     ask_interval: Cell<Duration>,
-    deaf_until: Cell<Instant>,
+    ask_paused_until: Cell<Instant>,
     late_until: Cell<[u64; SERVERS]>,
     /// A bit for each server that `late_until` says is late now.
     late: Cell<u64>,
@@ -94,7 +94,7 @@ impl ClusterView {
             waits: Cell::default(),
             asked: Cell::new(Instant::now()),
             ask_interval: Cell::new(ASK_INTERVALS.0),
-            deaf_until: Cell::new(Instant::now()),
+            ask_paused_until: Cell::new(Instant::now()),
             late_until: Cell::new([0; SERVERS]),
             late: Cell::new(0),
             tick: Cell::new(1),
@@ -104,7 +104,7 @@ impl ClusterView {
     }
 
     /// After a change of the primary, finds out what of all that was written has come to it.
-    pub(super) fn settle_written(self: &Rc<Self>) {
+    pub(super) fn confirm_written(self: &Rc<Self>) {
         let (epoch, primary, waits) = self.with_world(|world| {
             let snapshot = &world.snapshot;
             let waits = snapshot.primary_view().map(|view| view.waits);
@@ -117,7 +117,7 @@ impl ClusterView {
         // With other positions, those from before cannot be compared.
         let other = self.waits.replace(waits) != waits || other;
         // What a cluster has committed it has on all its nodes.
-        if !other || waits == Waits::Cluster || !self.shared.written.doubt(self.index) {
+        if !other || waits == Waits::Cluster || !self.shared.written.unconfirm(self.index) {
             return;
         }
         let cluster = self.clone();
@@ -127,7 +127,10 @@ impl ClusterView {
             let found = positions.ask(primary, mark, Duration::from_secs(10)).await;
             let unchanged = cluster.with_world(|world| world.snapshot.epoch) == epoch;
             match found.filter(|_| unchanged) {
-                Some(found) => cluster.shared.written.settle(cluster.index, &found.visible),
+                Some(found) => cluster
+                    .shared
+                    .written
+                    .confirm(cluster.index, &found.visible),
                 // Asked again in a second.
                 None => cluster.epoch.set(u64::MAX),
             }
@@ -394,14 +397,14 @@ impl ClusterView {
     /// Whether something was written, nobody knows where, since the primary was asked last how far it
     /// is.
     pub fn has_untracked(&self) -> bool {
-        self.shared.written.hidden() != Some(self.found.get())
+        self.shared.written.untracked() != Some(self.found.get())
     }
 
-    /// The primary was asked when `hidden` writes were hidden, and answered `primary_position`.
-    pub fn found(&self, hidden: u64, primary_position: &GtidSet) {
-        if self.found.get() != hidden {
+    /// The primary was asked when `untracked` writes had not told their position, and answered `primary_position`.
+    pub fn found(&self, untracked: u64, primary_position: &GtidSet) {
+        if self.found.get() != untracked {
             self.wrote(primary_position);
-            self.found.set(hidden);
+            self.found.set(untracked);
         }
     }
 
@@ -431,13 +434,13 @@ impl ClusterView {
     }
 
     /// A server has not said in time how far it is: sessions do not ask again for a while.
-    pub fn set_deaf(&self) {
-        self.deaf_until.set(Instant::now() + DEAF);
+    pub fn pause_asking(&self) {
+        self.ask_paused_until.set(Instant::now() + ASK_PAUSE);
     }
 
     /// Whether that was lately.
-    pub fn is_deaf(&self) -> bool {
-        Instant::now() < self.deaf_until.get()
+    pub fn is_asking_paused(&self) -> bool {
+        Instant::now() < self.ask_paused_until.get()
     }
 
     /// Whether a session may ask, for the sake of balance, how far servers are: once in a while one

@@ -115,7 +115,7 @@ impl<S: ClientService> Worker<S> {
     }
 
     fn sweep(self: &Rc<Self>) {
-        self.cluster.settle_written();
+        self.cluster.confirm_written();
         if self.cluster.lacks_primary() {
             // Some wait for a primary only for a while.
             self.shared.held.look_again();

@@ -84,7 +84,7 @@ impl Session {
     /// reckon with it. Not while it waits for its place.
     pub(super) fn begin_write(&mut self, request: &Request<'_>) {
         if self.running.untracked.is_none() && self.may_be_untracked(request) {
-            self.running.untracked = Some(self.worker.shared.written.conceal());
+            self.running.untracked = Some(self.worker.shared.written.begin_untracked());
         }
         if self.running.touching.is_none() && defines_code(request) {
             self.touch(request);

@@ -383,7 +383,7 @@ impl Session {
             if misplaced {
                 return Some(MoveReason::Misplaced);
             }
-            let worth_it = !self.worker.cluster.is_deaf()
+            let worth_it = !self.worker.cluster.is_asking_paused()
                 && match crowd {
                     Crowd::Alone => self.worker.cluster.may_ask(AT_LEISURE),
                     Crowd::Here => self.worker.cluster.may_ask(Duration::ZERO),
@@ -448,7 +448,7 @@ impl Session {
                 .cluster
                 .note_asking(self.could_move(server, &found)),
             // The session stays where it is, and nobody asks for a while.
-            None => self.worker.cluster.set_deaf(),
+            None => self.worker.cluster.pause_asking(),
         }
     }
 
@@ -480,14 +480,14 @@ impl Session {
         let Some((primary, incarnation, waits)) = primary else {
             return;
         };
-        let hidden = self.worker.shared.written.hidden();
+        let untracked = self.worker.shared.written.untracked();
         match waits {
             Waits::Nothing => return,
             // Whoever is asked to wait from now on has all.
             Waits::Cluster => {
                 let all = GtidSet::Cluster(self.worker.shared.written.reserve());
-                if let Some(hidden) = hidden {
-                    self.worker.cluster.found(hidden, &all);
+                if let Some(untracked) = untracked {
+                    self.worker.cluster.found(untracked, &all);
                 }
                 self.image.reads.primary_position = Some(Arc::new(all));
                 return;
@@ -503,8 +503,8 @@ impl Session {
         if found.read_only && !self.stays_primary(primary).await {
             return;
         }
-        if let Some(hidden) = hidden {
-            self.worker.cluster.found(hidden, &found.visible);
+        if let Some(untracked) = untracked {
+            self.worker.cluster.found(untracked, &found.visible);
         }
         if waits == Waits::Log {
             // The session's own writes are in it, and what was required of another log is not comparable.
@@ -565,7 +565,7 @@ impl Session {
             }
             Waits::Log => {
                 self.image.reads.stale = true;
-                self.worker.shared.written.hide();
+                self.worker.shared.written.count_untracked();
                 self.worker.shared.monitor.positions().stir();
             }
             Waits::Gtids | Waits::Nothing => return,

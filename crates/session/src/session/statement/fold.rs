@@ -137,17 +137,17 @@ impl Session {
         }
         self.note_position(&outcome, request);
         self.note_seen(&lease, request, class, &outcome);
-        let hidden = self.leaves_untracked(&outcome, request)
+        let is_untracked = self.leaves_untracked(&outcome, request)
             || (lease.books.tracks_for_a_session()
                 && !outcome.positioned
                 && request.access == Access::Write);
-        if hidden {
+        if is_untracked {
             self.note_untracked(lease.server);
         }
         match self.running.untracked.take() {
-            Some(untracked) if !hidden && !self.image.reads.unknown => untracked.told(),
+            Some(untracked) if !is_untracked && !self.image.reads.unknown => untracked.told(),
             Some(_) => {}
-            None if hidden && !failed => self.worker.shared.written.hide(),
+            None if is_untracked && !failed => self.worker.shared.written.count_untracked(),
             None => {}
         }
         // GET DIAGNOSTICS that finds no condition assigns nothing: the variables there are as somebody left them.

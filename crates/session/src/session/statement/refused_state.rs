@@ -104,7 +104,7 @@ impl Session {
     }
 
     /// Whether a cluster's node would not wait on the connection, now or after the reset that it needs.
-    pub(in crate::session) fn is_deaf(&self, lease: &Lease, request: &Request<'_>) -> bool {
+    pub(in crate::session) fn cannot_wait_on(&self, lease: &Lease, request: &Request<'_>) -> bool {
         self.worker.cluster.waits_of(lease.server) == Waits::Cluster
             && (lease.deaf || self.sees_foreign(lease, request) || self.needs_reset(lease))
     }
@@ -114,7 +114,7 @@ impl Session {
     pub(super) fn is_unfit(&self, lease: &Lease, request: &Request<'_>, wait: bool) -> bool {
         let lacks_login = lease.books.loses_by_reset()
             && (self.sees_foreign(lease, request) || self.needs_reset(lease));
-        lacks_login || (wait && self.is_deaf(lease, request))
+        lacks_login || (wait && self.cannot_wait_on(lease, request))
     }
 
     /// Closes such a connection, once what sessions may still ask about is saved.

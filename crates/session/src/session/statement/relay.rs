@@ -361,7 +361,7 @@ impl Session {
         if self.may_have_committed(lease) {
             self.running.outcome.committed_untold = true;
             // Before the client is told: whoever hears of the error from it may ask for what stands.
-            self.worker.shared.written.hide();
+            self.worker.shared.written.count_untracked();
         }
         None
     }

@@ -22,9 +22,9 @@ pub struct Written {
     /// than the one that is the primary now.
     moved: AtomicU64,
     /// How many writes there were whose position the server did not tell.
-    hidden: AtomicU64,
-    /// How many are under way that may turn out to be such.
     untracked: AtomicU64,
+    /// How many are under way that may turn out to be such.
+    under_way: AtomicU64,
 }
 
 /// A write that may not tell its position is under way, from before it is sent until it is known
@@ -45,9 +45,9 @@ impl UntrackedWrite {
 impl Drop for UntrackedWrite {
     fn drop(&mut self) {
         if !self.told {
-            self.written.hide();
+            self.written.count_untracked();
         }
-        self.written.untracked.fetch_sub(1, Ordering::SeqCst);
+        self.written.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -62,9 +62,9 @@ struct Worker {
 #[derive(Debug, Default)]
 struct Positions {
     /// Since the primary is the primary.
-    sure: Option<GtidSet>,
+    confirmed: Option<GtidSet>,
     /// On the one before it, which may have taken the last of it to its grave.
-    doubtful: Option<GtidSet>,
+    unconfirmed: Option<GtidSet>,
 }
 
 impl Written {
@@ -74,15 +74,15 @@ impl Written {
             workers: (0..workers).map(|_| Worker::default()).collect(),
             count: AtomicU64::new(0),
             moved: AtomicU64::new(0),
-            hidden: AtomicU64::new(0),
             untracked: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
         }
     }
 
     /// Something was written at `position`, through the worker.
     pub(super) fn note(&self, worker: usize, position: &GtidSet, bound: Bound<'_>) {
         if let Some(mut positions) = self.positions(worker) {
-            add(&mut positions.sure, position, bound);
+            add(&mut positions.confirmed, position, bound);
         }
         if let Some(worker) = self.workers.get(worker) {
             // Whoever sees the new count finds either what was added, or that something is being added.
@@ -104,7 +104,7 @@ impl Written {
         worker.added_at.store(u64::MAX, Ordering::SeqCst);
         let count = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         if let Ok(positions) = positions {
-            add(&mut positions.sure, &GtidSet::Cluster(count), &|_| {});
+            add(&mut positions.confirmed, &GtidSet::Cluster(count), &|_| {});
         }
         worker.added_at.store(count, Ordering::SeqCst);
         count
@@ -144,7 +144,10 @@ impl Written {
             }
             let positions = worker.positions.lock();
             let positions = positions.unwrap_or_else(PoisonError::into_inner);
-            for written in [&positions.sure, &positions.doubtful].into_iter().flatten() {
+            for written in [&positions.confirmed, &positions.unconfirmed]
+                .into_iter()
+                .flatten()
+            {
                 if written.family() == into.family() {
                     into.union(written);
                 }
@@ -156,24 +159,24 @@ impl Written {
     }
 
     /// Another server is the primary: what was written until now may not have come to it. False where
-    /// there is nothing to doubt.
-    pub(super) fn doubt(&self, worker: usize) -> bool {
+    /// there is nothing to confirm.
+    pub(super) fn unconfirm(&self, worker: usize) -> bool {
         let Some(mut positions) = self.positions(worker) else {
             return false;
         };
-        if let Some(sure) = positions.sure.take() {
-            add(&mut positions.doubtful, &sure, &|_| {});
+        if let Some(confirmed) = positions.confirmed.take() {
+            add(&mut positions.unconfirmed, &confirmed, &|_| {});
         }
-        positions.doubtful.is_some()
+        positions.unconfirmed.is_some()
     }
 
     /// The new primary was asked after that, and had `visible`: what is not in it is lost, and not to
     /// be waited for.
-    pub(super) fn settle(&self, worker: usize, visible: &GtidSet) {
+    pub(super) fn confirm(&self, worker: usize, visible: &GtidSet) {
         let Some(mut positions) = self.positions(worker) else {
             return;
         };
-        if let Some(mut kept) = positions.doubtful.take()
+        if let Some(mut kept) = positions.unconfirmed.take()
             && kept.family() == visible.family()
         {
             match kept.is_comparable(visible) {
@@ -181,18 +184,18 @@ impl Written {
                 // Another server's log: what of it is there cannot be told from the rest.
                 false => kept = visible.clone(),
             }
-            add(&mut positions.sure, &kept, &|_| {});
+            add(&mut positions.confirmed, &kept, &|_| {});
         }
     }
 
     /// Something was written, nobody knows where.
-    pub fn hide(&self) {
-        self.hidden.fetch_add(1, Ordering::SeqCst);
+    pub fn count_untracked(&self) {
+        self.untracked.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A write begins that may not tell its position.
-    pub fn conceal(self: &Arc<Self>) -> UntrackedWrite {
-        self.untracked.fetch_add(1, Ordering::SeqCst);
+    pub fn begin_untracked(self: &Arc<Self>) -> UntrackedWrite {
+        self.under_way.fetch_add(1, Ordering::SeqCst);
         UntrackedWrite {
             written: self.clone(),
             told: false,
@@ -200,10 +203,10 @@ impl Written {
     }
 
     /// How often something was written nobody knows where; none while it may be happening.
-    pub fn hidden(&self) -> Option<u64> {
-        // In this order: a write that is no longer under way was counted as hidden before.
-        let untracked = self.untracked.load(Ordering::SeqCst);
-        (untracked == 0).then(|| self.hidden.load(Ordering::SeqCst))
+    pub fn untracked(&self) -> Option<u64> {
+        // In this order: a write that is no longer under way was counted as untracked before.
+        let under_way = self.under_way.load(Ordering::SeqCst);
+        (under_way == 0).then(|| self.untracked.load(Ordering::SeqCst))
     }
 
     fn positions(&self, worker: usize) -> Option<MutexGuard<'_, Positions>> {
@@ -246,12 +249,12 @@ mod tests {
     #[test]
     fn a_write_that_may_not_tell_counts_until_it_has() {
         let written = Arc::new(Written::new(1));
-        assert_eq!(written.hidden(), Some(0));
-        let (first, second) = (written.conceal(), written.conceal());
+        assert_eq!(written.untracked(), Some(0));
+        let (first, second) = (written.begin_untracked(), written.begin_untracked());
         first.told();
-        assert_eq!(written.hidden(), None, "one is under way");
+        assert_eq!(written.untracked(), None, "one is under way");
         drop(second);
-        assert_eq!(written.hidden(), Some(1), "and has not told");
+        assert_eq!(written.untracked(), Some(1), "and has not told");
     }
 
     #[test]
@@ -291,8 +294,8 @@ mod tests {
         written.note(0, &log("a", 4), &|_| {});
         written.note(0, &log("a", 90), &|_| {});
         assert_eq!(all(&written), log("a", 90));
-        assert!(written.doubt(0));
-        written.settle(0, &log("b", 7));
+        assert!(written.unconfirm(0));
+        written.confirm(0, &log("b", 7));
         assert_eq!(all(&written), log("b", 7), "all that the new primary has");
     }
 
@@ -323,15 +326,15 @@ mod tests {
     #[test]
     fn what_an_old_primary_took_along_is_forgotten() {
         let written = Written::new(2);
-        assert!(!written.doubt(0), "nothing was written");
+        assert!(!written.unconfirm(0), "nothing was written");
         written.note(0, &set(&format!("{A}:1-7")), &|_| {});
         written.note(1, &set(&format!("{A}:8-9")), &|_| {});
         assert_eq!(all(&written), set(&format!("{A}:1-9")));
-        assert!(written.doubt(0) && written.doubt(1));
+        assert!(written.unconfirm(0) && written.unconfirm(1));
         assert_eq!(all(&written), set(&format!("{A}:1-9")), "until it is known");
         written.note(0, &set(&format!("{B}:1")), &|_| {});
         for worker in [0, 1] {
-            written.settle(worker, &set(&format!("{A}:1-8")));
+            written.confirm(worker, &set(&format!("{A}:1-8")));
         }
         assert_eq!(all(&written), set(&format!("{A}:1-8,{B}:1")));
     }
