@@ -27,6 +27,14 @@ pub struct Running {
     pub on: Option<(ServerId, u32)>,
 }
 
+/// Commands of a client, and bytes from it and to it. Written by its own worker only.
+#[derive(Debug, Default)]
+struct Counts {
+    commands: Cell<u64>,
+    received: Cell<u64>,
+    sent: Cell<u64>,
+}
+
 /// The part of a session that others may touch; they are on the same thread.
 #[derive(Default)]
 pub struct Handle {
@@ -60,9 +68,7 @@ pub struct Handle {
     peer: Option<(IpAddr, u16)>,
     /// When it connected, in ticks.
     connected: u64,
-    commands: Cell<u64>,
-    received: Cell<u64>,
-    sent: Cell<u64>,
+    counts: Counts,
     pins: Pins,
     begun: Cell<bool>,
     level: Cell<Consistency>,
@@ -124,7 +130,7 @@ impl Handle {
     /// A command has come.
     pub fn begin_command(&self, tick: u64) {
         self.busy_since.set(tick);
-        self.commands.set(self.commands.get() + 1);
+        self.counts.commands.set(self.counts.commands.get() + 1);
         self.interrupted.set(false);
         self.timed_out.set(false);
     }
@@ -148,13 +154,15 @@ impl Handle {
     /// Bytes came from the client.
     #[inline]
     pub fn received(&self, bytes: usize) {
-        self.received.set(self.received.get() + bytes as u64);
+        self.counts
+            .received
+            .set(self.counts.received.get() + bytes as u64);
     }
 
     /// Bytes went to the client.
     #[inline]
     pub fn sent(&self, bytes: usize) {
-        self.sent.set(self.sent.get() + bytes as u64);
+        self.counts.sent.set(self.counts.sent.get() + bytes as u64);
     }
 
     /// Seconds after which an idle client is disconnected; 0: never.

@@ -145,9 +145,9 @@ impl Handle {
             pins,
             level: self.level.get(),
             connected_seconds: tick.saturating_sub(self.connected),
-            commands: self.commands.get(),
-            received: self.received.get(),
-            sent: self.sent.get(),
+            commands: self.counts.commands.get(),
+            received: self.counts.received.get(),
+            sent: self.counts.sent.get(),
         }
     }
 }
