@@ -97,6 +97,13 @@ pub(super) const KEEPS_CONNECTION: &[&str] = &[
 ];
 
 impl Session {
+    /// Whether the session has statements that were prepared in a database.
+    fn has_prepared_in_database(&self) -> bool {
+        let mut named = self.image.vars.private.statements.iter();
+        named.any(|statement| !statement.context.database.is_empty())
+            || !self.image.statements.is_empty()
+    }
+
     /// Session variables and the default database.
     pub(super) fn fold_state(
         &mut self,

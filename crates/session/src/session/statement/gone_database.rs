@@ -54,13 +54,6 @@ impl Session {
         self.image.vars.state.database.is_empty() && !state.database.is_empty()
     }
 
-    /// Whether the session has statements that were prepared in a database.
-    pub(super) fn has_prepared_in_database(&self) -> bool {
-        let mut named = self.image.vars.private.statements.iter();
-        named.any(|statement| !statement.context.database.is_empty())
-            || !self.image.statements.is_empty()
-    }
-
     /// Refuses a statement that depends on the database, where the session has dropped its own and the connection that
     /// it keeps had to be put in another's since, for a prepared statement of there.
     pub(super) fn ensure_no_database(

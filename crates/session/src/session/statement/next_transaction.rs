@@ -6,6 +6,14 @@ use millrace_sql::{Flags, Kind, Show, Statement, Traits};
 use crate::session::Session;
 
 impl Session {
+    /// SET TRANSACTION is for the next transaction; a statement that reads no table and writes
+    /// nothing begins none.
+    pub(super) fn opens_transaction(&self, class: &Statement) -> bool {
+        self.image.tx.is_deferred()
+            || !class.tables.is_empty()
+            || class.is(Traits::OPENS_TRANSACTION)
+    }
+
     /// Whether what SET TRANSACTION said goes to the server before the statement.
     pub(super) fn takes_next(&self, class: &Statement) -> bool {
         self.opens_transaction(class) || !ignores_next(class)

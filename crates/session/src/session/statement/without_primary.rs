@@ -111,14 +111,6 @@ impl Session {
             }
         }
     }
-
-    /// SET TRANSACTION is for the next transaction; a statement that reads no table and writes
-    /// nothing begins none.
-    pub(super) fn opens_transaction(&self, class: &Statement) -> bool {
-        self.image.tx.is_deferred()
-            || !class.tables.is_empty()
-            || class.is(Traits::OPENS_TRANSACTION)
-    }
 }
 
 /// Whether the statement reads what the session's reads must see.
