@@ -13,7 +13,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// All string literals of the crates that make errors, tests and log lines left out.
 fn literals() -> Vec<String> {
     let mut found = Vec::new();
-    for folder in ["session", "backend", "routing"] {
+    for folder in ["session", "worker", "backend", "routing"] {
         read_folder(
             Path::new(&format!("{ROOT}/crates/{folder}/src")),
             &mut found,

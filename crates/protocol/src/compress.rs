@@ -7,7 +7,7 @@ use std::io::Read;
 use flate2::Compression;
 use flate2::read::{ZlibDecoder, ZlibEncoder};
 
-use crate::packet::{MAX_PAYLOAD, Malformed};
+use crate::packet::{HEADER, MAX_PAYLOAD, Malformed};
 
 /// How blocks are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,47 @@ pub struct Decoder {
     /// The frame in progress, header included.
     pending: Vec<u8>,
     next_seq: u8,
+    /// What has come of packets.
+    packets: Packets,
+}
+
+/// Where in its packets a plain stream is.
+#[derive(Debug, Default)]
+struct Packets {
+    /// Of the packet in progress, with the packets that it continues in: bytes that are to come.
+    left: usize,
+    /// Its header, as far as it has come.
+    header: [u8; HEADER],
+    have: usize,
+    /// The packet has the greatest length: another follows that belongs to it.
+    continues: bool,
+}
+
+impl Packets {
+    fn push(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.left > 0 {
+                let taken = self.left.min(bytes.len());
+                self.left -= taken;
+                bytes = &bytes[taken..];
+                continue;
+            }
+            self.header[self.have] = bytes[0];
+            self.have += 1;
+            bytes = &bytes[1..];
+            if self.have == HEADER {
+                let [a, b, c, _] = self.header;
+                self.left = u32::from_le_bytes([a, b, c, 0]) as usize;
+                self.continues = self.left == MAX_PAYLOAD;
+                self.have = 0;
+            }
+        }
+    }
+
+    /// Whether more is to come of a packet that has begun.
+    fn is_within(&self) -> bool {
+        self.left > 0 || self.have > 0 || self.continues
+    }
 }
 
 impl fmt::Debug for Decoder {
@@ -50,6 +91,7 @@ impl Decoder {
             algorithm,
             pending: Vec::new(),
             next_seq: 0,
+            packets: Packets::default(),
         }
     }
 
@@ -57,6 +99,10 @@ impl Decoder {
     /// frame, appends what it inflates to, and returns how many were taken. Call again
     /// with the rest until none is left; stopping in between bounds memory (one frame
     /// inflates to 16 MiB at most, and never to more than its header says).
+    ///
+    /// # Errors
+    /// It cannot be inflated, or is another than the one that follows within a packet: servers cut off such a
+    /// client, which would wait for an answer to what counts as the packet's rest.
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, Malformed> {
         let mut taken = self.fill(input, COMPRESSED_HEADER);
         let Some(&[a, b, c, seq, x, y, z]) = self.pending.first_chunk::<COMPRESSED_HEADER>() else {
@@ -65,13 +111,18 @@ impl Decoder {
         let len = u32::from_le_bytes([a, b, c, 0]) as usize;
         let plain = u32::from_le_bytes([x, y, z, 0]) as usize;
         taken += self.fill(&input[taken..], COMPRESSED_HEADER + len);
+        if self.packets.is_within() && seq != self.next_seq {
+            return Err(Malformed);
+        }
         if self.pending.len() == COMPRESSED_HEADER + len {
             self.next_seq = seq.wrapping_add(1);
             let block = &self.pending[COMPRESSED_HEADER..];
+            let before = out.len();
             match plain {
                 0 => out.extend_from_slice(block),
                 plain => self.inflate(block, plain, out)?,
             }
+            self.packets.push(&out[before..]);
             self.pending.clear();
             self.pending.shrink_to(KEPT);
         }
@@ -233,6 +284,51 @@ mod tests {
                 assert_eq!(decode(algorithm, &wire, 4096), Err(Malformed));
             }
         }
+    }
+
+    /// One frame as it is, without compression.
+    fn frame(seq: u8, plain: &[u8]) -> Vec<u8> {
+        let mut frame = vec![plain.len() as u8, 0, 0, seq, 0, 0, 0];
+        frame.extend_from_slice(plain);
+        frame
+    }
+
+    #[test]
+    fn within_a_packet_frames_are_in_order() {
+        // A packet of ten bytes, in two frames; then another command.
+        let begun = [10, 0, 0, 0, 3, b'S', b'E'];
+        for (seq, taken) in [(4, true), (0, false), (3, false), (5, false)] {
+            let mut decoder = Decoder::new(Algorithm::Zlib);
+            let mut out = Vec::new();
+            decoder.feed(&frame(3, &begun), &mut out).unwrap();
+            let rest = decoder.feed(&frame(seq, b"LECT  1"), &mut out);
+            assert_eq!(rest.is_ok(), taken, "{seq}");
+            if taken {
+                let next = decoder.feed(&frame(0, b"\x01\0\0\0\x0e"), &mut out);
+                assert!(next.is_ok());
+            }
+        }
+        // The header alone is a beginning, too.
+        let mut decoder = Decoder::new(Algorithm::Zlib);
+        decoder
+            .feed(&frame(0, &begun[..2]), &mut Vec::new())
+            .unwrap();
+        assert!(
+            decoder
+                .feed(&frame(0, &begun[2..]), &mut Vec::new())
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn the_longest_packet_goes_on_in_the_next() {
+        let mut packets = Packets::default();
+        let mut plain = vec![0xff, 0xff, 0xff, 0];
+        plain.resize(HEADER + MAX_PAYLOAD, b'x');
+        packets.push(&plain);
+        assert!(packets.is_within());
+        packets.push(&[0, 0, 0, 1]);
+        assert!(!packets.is_within());
     }
 
     #[test]
