@@ -29,7 +29,7 @@ set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${MILLRACE_CACHE:-$HOME/.cache/millrace}/clients
 all=(java python-mysqlclient python-pymysql cli-mysql cli-mariadb rust go node python-django python-sqlalchemy)
-seconds_max=${MILLRACE_TEST_SUITE_SECONDS:-180}
+seconds_max=${MILLRACE_TEST_SUITE_SECONDS:-480}
 host=127.0.0.1 port= user=${MILLRACE_TEST_USER:-app} socket= family= mode=both jobs=3 logs= require_all= direct=
 clients=()
 
