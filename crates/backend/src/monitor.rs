@@ -8,7 +8,7 @@ use millrace_engine::state::Begins;
 use millrace_metrics::PerServer;
 use millrace_protocol::Capabilities;
 use millrace_topology::{
-    ChangeEvent, Family, Health, Millis, Observation, ObservationKind, ProbeReport, ServerId,
+    ChangeEvent, Family, Health, Kin, Millis, Observation, ObservationKind, ProbeReport, ServerId,
     ServerSpec, Snapshot, Topology, Unfit, Waits,
 };
 use tokio::sync::{Notify, watch};
@@ -209,9 +209,9 @@ impl Monitor {
     }
 
     /// Whether an answer is of a machine that has to do with the servers that are known.
-    fn is_kin(&self, server: ServerId, report: &ProbeReport) -> bool {
+    fn kin(&self, server: ServerId, report: &ProbeReport) -> Kin {
         let topology = self.topology.lock().unwrap_or_else(PoisonError::into_inner);
-        topology.is_kin(server, report)
+        topology.kin(server, report)
     }
 
     /// Stored code that was touched since it was read.

@@ -64,6 +64,56 @@ pub struct UserRows {
     name: Arc<[u8]>,
     /// The server knows clients by their hosts' names as well (`skip_name_resolve` is off).
     resolves: bool,
+    proxies: Option<Proxies>,
+}
+
+/// What of `GRANT PROXY` counts for a name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Proxies {
+    rights: Arc<[ProxyRight]>,
+    /// MySQL's `check_proxy_users`: an account may be a proxy without a plugin that says whose.
+    by_password: bool,
+}
+
+/// A row of `mysql.proxies_priv`. Servers compare the hosts of both accounts with the client's address (observed).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProxyRight {
+    /// The pattern of the account that may be a proxy.
+    pub host: Box<str>,
+    /// That of the account whose privileges it gets.
+    pub proxied_host: Box<str>,
+}
+
+impl Proxies {
+    /// The rights of the name, and of anybody's.
+    pub fn rights(&self) -> &[ProxyRight] {
+        &self.rights
+    }
+
+    /// Whether any account may be a proxy, not only those of plugins that say whose.
+    pub fn by_password(&self) -> bool {
+        self.by_password
+    }
+
+    /// Reads the answer to [`proxies_question`].
+    pub(crate) fn read(rows: Vec<Row>) -> Proxies {
+        let by_password = rows.first().and_then(|row| row.first()?.as_deref()) == Some(b"1");
+        let right = |row: Row| {
+            let mut cells = row.into_iter().skip(1);
+            let mut next = || {
+                let cell = cells.next().flatten().unwrap_or_default();
+                String::from_utf8_lossy(&cell).to_lowercase().into()
+            };
+            ProxyRight {
+                host: next(),
+                proxied_host: next(),
+            }
+        };
+        Proxies {
+            by_password,
+            rights: rows.into_iter().map(right).collect(),
+        }
+    }
 }
 
 /// The plugins whose passwords are learnt. A socket's are nothing to relay.
@@ -97,8 +147,8 @@ pub(crate) fn is_in_utf8(name: Name<'_>) -> bool {
         || matches!(name.collation, 33 | 45 | 46 | 76 | 83 | 192..=215 | 223..=247 | 255)
 }
 
-/// The question for the rows of a name. `charset`: in which it is written, by its name; none for UTF-8.
-pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> String {
+/// A name as an expression, in UTF-8. `charset`: in which it is written, by its name; none for UTF-8.
+fn expression(user: &[u8], charset: Option<&str>) -> String {
     use std::fmt::Write;
     let name = user.iter().fold(String::from("x'"), |mut hex, byte| {
         // Writing to a string does not fail.
@@ -109,7 +159,24 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
         Some(charset) => format!("CONVERT({name} USING {charset})"),
         None => name,
     };
-    let name = format!("CONVERT({name} USING utf8mb4)");
+    format!("CONVERT({name} USING utf8mb4)")
+}
+
+/// The question for a name's rights to be a proxy. `charset`: as for [`question`].
+pub(crate) fn proxies_question(family: Family, user: &[u8], charset: Option<&str>) -> String {
+    let name = expression(user, charset);
+    let by_password = match family {
+        Family::MySql => "@@check_proxy_users",
+        Family::MariaDb => "0",
+    };
+    format!(
+        "SELECT {by_password},Host,Proxied_host FROM mysql.proxies_priv WHERE User={name} OR User=''"
+    )
+}
+
+/// The question for the rows of a name. `charset`: in which it is written, by its name; none for UTF-8.
+pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> String {
+    let name = expression(user, charset);
     match family {
         Family::MySql => format!(
             "SELECT @@skip_name_resolve,{name},User,Host,plugin='auth_socket' OR \
@@ -232,7 +299,18 @@ impl UserRows {
             rows: rows.into(),
             name,
             resolves,
+            proxies: None,
         }
+    }
+
+    /// The same with what counts of `GRANT PROXY`; none where that cannot be read.
+    pub(crate) fn with_proxies(self, proxies: Option<Proxies>) -> UserRows {
+        UserRows { proxies, ..self }
+    }
+
+    /// What counts of `GRANT PROXY`; none where that cannot be read.
+    pub fn proxies(&self) -> Option<&Proxies> {
+        self.proxies.as_ref()
     }
 
     /// Whether names in hosts count.

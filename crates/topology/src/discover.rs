@@ -284,14 +284,28 @@ fn is_one_server(one: &ProbeReport, other: &ProbeReport) -> bool {
         && one.server_id == other.server_id
 }
 
-/// Whether a machine is one of these servers, is named by one, names one, or has all that the last primary had.
+/// Whether a machine has to do with the servers that are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kin {
+    /// It is one of them, is named by one, names one, or has all that the last primary had.
+    Yes,
+    /// Nothing says so.
+    No,
+    /// It replicates from this server by its server_id alone, which a server of another cluster may have too. So it
+    /// does, if this one's binary log has what it has read.
+    IfItFollows(ServerId),
+    /// This server replicates from it, by its server_id alone. So it does, if that one's binary log has what this one
+    /// has read.
+    IfFollowedBy(ServerId),
+}
+
 /// MariaDB's servers number their transactions alike in every cluster, so theirs tell nothing.
-pub(crate) fn is_kin(
+pub(crate) fn kin(
     states: &[State],
     at: ServerId,
     report: &ProbeReport,
     history: Option<&GtidSet>,
-) -> bool {
+) -> Kin {
     let has_history = |history: &GtidSet| {
         !report.server_uuid.is_empty() && !history.is_empty() && report.executed.contains(history)
     };
@@ -309,23 +323,38 @@ pub(crate) fn is_kin(
         status.is_some_and(|status| source::is_about_report(status, other, address))
             || peers.any(|peer| is_meant(peer, other, one.family))
     };
-    let live = states.iter().filter(|state| !state.gone);
-    let known: Vec<(&State, &ProbeReport)> = live
-        .filter_map(|state| Some((state, state.report.as_deref()?)))
+    let known: Vec<(ServerId, &State, &ProbeReport)> = (0..)
+        .map(ServerId)
+        .zip(states.iter())
+        .filter(|(_, state)| !state.gone)
+        .filter_map(|(id, state)| Some((id, state, state.report.as_deref()?)))
         .collect();
+    if history.is_some_and(has_history) || known.iter().any(|(_, _, one)| is_of(one)) {
+        return Kin::Yes;
+    }
     // The numbers that it follows may mean one that is known.
     let follows_known = |one: &ProbeReport| {
-        known.iter().any(|(state, other)| {
+        known.iter().any(|(_, state, other)| {
             state.health.is_usable() && follows(one, &state.spec.address, other)
         })
     };
     let address = &states[at.index()].spec.address;
-    history.is_some_and(has_history)
-        || known.iter().any(|(state, one)| {
-            is_of(one)
-                || follows(report, &state.spec.address, one)
-                || (follows(one, address, report) && !follows_known(one))
-        })
+    let followed = known
+        .iter()
+        .find(|(_, state, one)| follows(report, &state.spec.address, one));
+    let follower = || {
+        let mut known = known.iter();
+        known.find(|(_, _, one)| follows(one, address, report) && !follows_known(one))
+    };
+    match (followed, report.family) {
+        (Some(_), Family::MySql) => Kin::Yes,
+        (Some((id, ..)), Family::MariaDb) => Kin::IfItFollows(*id),
+        (None, family) => match (follower(), family) {
+            (None, _) => Kin::No,
+            (Some(_), Family::MySql) => Kin::Yes,
+            (Some((id, ..)), Family::MariaDb) => Kin::IfFollowedBy(*id),
+        },
+    }
 }
 
 fn other_name(states: &[State], id: ServerId, primary: Option<ServerId>) -> Option<ServerId> {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::discover;
+use crate::discover::{self, Kin};
 use crate::event::ChangeEvent;
 use crate::judge;
 use crate::marks::Marks;
@@ -104,9 +104,9 @@ impl Topology {
 
     /// Whether a report, of a machine that `server`'s name means now, is of one that has to do with the servers that
     /// are known: by their word, its own, or its transactions.
-    pub fn is_kin(&self, server: ServerId, report: &ProbeReport) -> bool {
+    pub fn kin(&self, server: ServerId, report: &ProbeReport) -> Kin {
         let history = self.memory.history.as_ref();
-        discover::is_kin(&self.states, server, report, history)
+        discover::kin(&self.states, server, report, history)
     }
 
     /// Takes in one observation and says what changed by it. Observations of servers that are not

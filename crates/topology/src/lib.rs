@@ -20,6 +20,7 @@ mod source;
 mod state;
 mod verdict;
 
+pub use discover::Kin;
 pub use event::ChangeEvent;
 pub use family::{Millis, SERVERS_EVER, ServerId};
 pub use fold::{Evidence, Topology};

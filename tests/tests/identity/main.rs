@@ -303,6 +303,64 @@ async fn hosts_and_certificates(family: Family) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whose privileges a proxy user (`GRANT PROXY`) has, servers judge by the client's address and both accounts' hosts.
+async fn proxy_users() -> anyhow::Result<()> {
+    let stage = Stage::start(Family::MySql, Reach::Tcp, true).await?;
+    let proxy =
+        |name: &str| format!("CREATE USER {name} IDENTIFIED WITH sha256_password BY 'right'");
+    stage
+        .root(&[
+            "SET GLOBAL check_proxy_users=1".to_owned(),
+            "SET GLOBAL sha256_password_proxy_users=1".to_owned(),
+            created(Family::MySql, "base@'10.99.0.%'", "other", ""),
+            created(Family::MySql, "whole@'%'", "other", ""),
+            created(Family::MySql, "here@'127.0.0.1'", "other", ""),
+            proxy("remote@'%'"),
+            proxy("pair_of@'%'"),
+            proxy("at_home@'%'"),
+            proxy("by_itself@'%'"),
+            "GRANT PROXY ON base@'10.99.0.%' TO remote@'%'".to_owned(),
+            "GRANT PROXY ON whole@'%' TO pair_of@'%'".to_owned(),
+            "GRANT PROXY ON here@'127.0.0.1' TO at_home@'%'".to_owned(),
+        ])
+        .await?;
+    let who = async |name: &str, from: &str, direct: bool| -> anyhow::Result<_> {
+        let mut login = Login::new(stage.target(from, direct)?, name, "right");
+        login.tls = true;
+        let (connection, reply) = Connection::try_open(&login).await?;
+        let Some(mut connection) = connection.filter(|_| reply.err().is_none()) else {
+            let why = reply.err().context("neither in nor refused")?;
+            return Ok(Err((why.code, why.message.clone())));
+        };
+        let reply = connection.query("SELECT CURRENT_USER()").await;
+        let row = reply.rows().first().and_then(|row| row.first().cloned());
+        connection.quit().await;
+        Ok(Ok(row.flatten().context("no row")?))
+    };
+    for (name, from, directly, alike) in [
+        ("remote", AWAY, "base@10.99.0.%", false),
+        ("remote", "127.0.0.1", "remote@%", true),
+        ("pair_of", AWAY, "whole@%", true),
+        ("pair_of", "127.0.0.1", "whole@%", true),
+        ("at_home", AWAY, "at_home@%", false),
+        ("at_home", "127.0.0.1", "here@127.0.0.1", true),
+        ("by_itself", AWAY, "by_itself@%", true),
+    ] {
+        let direct = who(name, from, true).await?;
+        ensure!(direct == Ok(directly.to_owned()), "{name}: {direct:?}");
+        for _ in 0..2 {
+            match who(name, from, false).await? {
+                Ok(user) => ensure!(alike && user == directly, "{name} from {from} is {user}"),
+                Err((code, text)) => ensure!(
+                    !alike && code == 1045 && text.contains("[auth] hosts"),
+                    "{name} from {from}: {code} {text}"
+                ),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The server's socket lets in Millrace's own user; over the network nobody is that.
 async fn sockets(family: Family, monitor: bool) -> anyhow::Result<()> {
     let stage = Stage::start(family, Reach::Socket, monitor).await?;
@@ -522,6 +580,9 @@ async fn family(family: Family, test: &str) -> anyhow::Result<()> {
         }
     }
     hosts_and_certificates(family).await?;
+    if family == Family::MySql {
+        proxy_users().await.context("proxy users")?;
+    }
     unread(family).await?;
     for monitor in [true, false] {
         sockets(family, monitor).await?;

@@ -177,10 +177,8 @@ fn draw(family: Family, numbers: &mut Numbers, drawn: &mut Drawn, name: String) 
         second = Some("second".to_owned());
     }
     if family == Family::MySql && plugin == "sha256_password" && numbers.percent(50) {
-        // Of one that is for some hosts only, the server knows by Millrace's address.
-        let is_for_all = |other: &&Account| other.host == "%" && !other.name.is_empty();
-        let other = drawn.accounts.iter().find(is_for_all);
-        if let Some(other) = other.filter(|other| other.name != name) {
+        let may_be_had = |other: &&Account| !other.name.is_empty() && other.name != name;
+        if let Some(other) = drawn.accounts.iter().find(may_be_had) {
             let other = format!("{}@{}", quoted(&other.name), quoted(other.host));
             drawn
                 .statements

@@ -235,28 +235,40 @@ async fn takes_turns(cluster: &Cluster, dns: &mut Dns) -> anyhow::Result<()> {
     load.end().await?.is_well(UNMOVED)
 }
 
-/// Names mean for a while a machine of another cluster, which would take every write.
+/// Names mean for a while machines of another cluster, which would take every write or read. Its servers have the
+/// numbers of this one's.
 async fn of_another_cluster(
     cluster: &Cluster,
     dns: &mut Dns,
     machines: &mut Machines,
 ) -> anyhow::Result<()> {
     let mut spec = ClusterSpec::new(cluster.family());
-    spec.replicas = 0;
+    spec.replicas = 1;
     let other = Cluster::up(spec).await?;
     mark(&other).await?;
     let stranger = other.primary();
-    machines.add([127, 0, 0, 21].into(), stranger.port).await?;
-    let mut control = other.control(&stranger.name).await?;
-    control.run("SET GLOBAL log_output='TABLE'").await?;
-    control.run("SET GLOBAL general_log=ON").await?;
+    let mut controls = Vec::new();
+    for (server, last) in other.servers().iter().zip([21, 22]) {
+        machines.add([127, 0, 0, last].into(), server.port).await?;
+        let mut control = other.control(&server.name).await?;
+        control.run("SET GLOBAL log_output='TABLE'").await?;
+        control.run("SET GLOBAL general_log=ON").await?;
+        controls.push(control);
+    }
     let there = Record::Addresses(&["127.0.0.21"]);
+    let its_replica = Record::Addresses(&["127.0.0.22"]);
     set(dns, &[("db-w", place(0)), ("db-r", place(1))])?;
     let proxy = proxy(&["db-w", "db-r"], "").await?;
     reads_from(&proxy, cluster, 1).await?;
     let before = count(cluster).await?;
     let load = Load::start(&proxy);
-    for (w, r) in [(place(0), there), (there, place(1)), (there, there)] {
+    let moves = [
+        (place(0), there),
+        (there, place(1)),
+        (there, there),
+        (place(0), its_replica),
+    ];
+    for (w, r) in moves {
         set(dns, &[("db-w", w), ("db-r", r)])?;
         tokio::time::sleep(Duration::from_secs(5)).await;
         set(dns, &[("db-w", place(0)), ("db-r", place(1))])?;
@@ -264,16 +276,20 @@ async fn of_another_cluster(
     }
     // The replica is down while its name means the other.
     let replica = cluster.servers()[1].name.clone();
-    set(dns, &[("db-w", place(0)), ("db-r", there)])?;
-    cluster.kill(&replica).await?;
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    cluster.start(&replica).await?;
-    reads_from(&proxy, cluster, 1).await?;
+    for stranger in [there, its_replica] {
+        set(dns, &[("db-w", place(0)), ("db-r", stranger)])?;
+        cluster.kill(&replica).await?;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        cluster.start(&replica).await?;
+        reads_from(&proxy, cluster, 1).await?;
+    }
     let seen = load.end().await?;
     let sent = "SELECT COUNT(*) FROM mysql.general_log WHERE user_host LIKE '%app%'";
-    let sent = control.value(sent).await?;
-    control.close().await;
-    ensure!(sent.as_deref() == Some("0"), "{sent:?} were sent there");
+    for mut control in controls {
+        let sent = control.value(sent).await?;
+        control.close().await;
+        ensure!(sent.as_deref() == Some("0"), "{sent:?} were sent there");
+    }
     let strange = written(&other, &stranger.name).await?;
     ensure!(
         strange == 0,

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_topology::{Cause, Health, ObservationKind, Role, ServerId, ServerView, Unfit};
+use millrace_topology::{
+    Cause, Health, Kin, ObservationKind, ProbeReport, Role, ServerId, ServerView, Unfit,
+};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
@@ -16,8 +18,8 @@ use crate::connect::{Address, SharedNetwork};
 use crate::error::BackendError;
 use crate::fresh::Look;
 use crate::names::{self, Name};
-use crate::probe::accounts;
 use crate::probe::{self, Followed, Probed};
+use crate::probe::{accounts, replication};
 use crate::topology_log;
 
 /// What is said of a server that answers clients and not the monitor.
@@ -87,7 +89,8 @@ struct Track {
 struct Moved {
     at: IpAddr,
     followed: Followed,
-    probed: Probed,
+    /// It has to do with the servers that are known.
+    is_kin: bool,
 }
 
 /// Statements answered that did more than read, and when that number last changed.
@@ -294,7 +297,7 @@ impl ServerWatcher {
             Ok(probed)
         };
         let probed = self.within(Limit::Answers, asking).await?;
-        self.refuse_stranger(track, &probed)?;
+        self.refuse_stranger(track, &probed).await?;
         Ok(probed)
     }
 
@@ -346,11 +349,12 @@ impl ServerWatcher {
             };
             let limit = options.connect_timeout + options.timeout;
             match tokio::time::timeout(limit, asking).await {
-                Ok(Ok((followed, probed))) => {
+                Ok(Ok((mut followed, probed))) => {
+                    let is_kin = self.is_kin(&mut followed, &probed.report).await;
                     return Ok(Moved {
                         at,
                         followed,
-                        probed,
+                        is_kin,
                     });
                 }
                 Ok(Err(error)) => failed = error,
@@ -367,7 +371,7 @@ impl ServerWatcher {
             return;
         }
         let stays = track.conn.is_some() && self.primary().is_some();
-        if stays && !self.monitor.is_kin(self.id, &moved.probed.report) {
+        if stays && !moved.is_kin {
             self.is_strange(track, moved.at);
             return;
         }
@@ -376,12 +380,17 @@ impl ServerWatcher {
 
     /// An answer of another machine than before, which came when that one did not answer: it is not taken where it is
     /// of another cluster, and another server is the primary.
-    fn refuse_stranger(&self, track: &mut Track, probed: &Probed) -> Result<(), BackendError> {
-        let (Some(before), Some(at)) = (track.judged, track.at) else {
+    async fn refuse_stranger(
+        &self,
+        track: &mut Track,
+        probed: &Probed,
+    ) -> Result<(), BackendError> {
+        let (Some(before), Some(at), Some(followed)) = (track.judged, track.at, &mut track.conn)
+        else {
             return Ok(());
         };
         let other = self.primary().is_some_and(|primary| primary != self.id);
-        if before == at || !other || self.monitor.is_kin(self.id, &probed.report) {
+        if before == at || !other || self.is_kin(followed, &probed.report).await {
             return Ok(());
         }
         self.is_strange(track, at);
@@ -389,6 +398,59 @@ impl ServerWatcher {
         Err(BackendError::Protocol(
             "its name means a machine of another cluster",
         ))
+    }
+
+    /// Whether a machine that has reported this has to do with the servers that are known. Where only a server_id says
+    /// so, binary logs are asked, and the source where the replica says that it is; where logs do not answer, it has not.
+    async fn is_kin(&self, followed: &mut Followed, report: &ProbeReport) -> bool {
+        let (known, it_follows) = match self.monitor.kin(self.id, report) {
+            Kin::Yes => return true,
+            Kin::No => return false,
+            Kin::IfItFollows(source) => (source, true),
+            Kin::IfFollowedBy(replica) => (replica, false),
+        };
+        let (address, of_known) = {
+            let world = self.monitor.world.borrow();
+            let view = world.snapshot.server(known);
+            let report = view.and_then(|view| view.report.clone());
+            (world.facts[known.index()].address.clone(), report)
+        };
+        let Some(of_known) = of_known else {
+            return false;
+        };
+        let (replica, source) = match it_follows {
+            true => (report, &*of_known),
+            false => (&*of_known, report),
+        };
+        let options = &self.options;
+        let reading = async {
+            let mut known = probe::follow(known, &address, options, &self.network).await?;
+            match it_follows {
+                true => replication::reads_from(followed, &mut known).await,
+                false => replication::reads_from(&mut known, followed).await,
+            }
+        };
+        let limit = options.connect_timeout + options.timeout;
+        matches!(tokio::time::timeout(limit, reading).await, Ok(Ok(true)))
+            && !self.follows_another(replica, source).await
+    }
+
+    /// Whether another server than this one is found where the replica says that its source is.
+    async fn follows_another(&self, replica: &ProbeReport, source: &ProbeReport) -> bool {
+        let Some(status) = &replica.replication else {
+            return false;
+        };
+        let address = Address::new(status.source_host.to_string(), status.source_port);
+        let options = &self.options;
+        let asking = async {
+            let mut there = probe::follow(self.id, &address, options, &self.network).await?;
+            probe::probe(&mut there, options).await
+        };
+        let limit = options.connect_timeout + options.timeout;
+        match tokio::time::timeout(limit, asking).await {
+            Ok(Ok(there)) => there.report.identity != source.identity,
+            _ => false,
+        }
     }
 
     fn is_strange(&self, track: &mut Track, at: IpAddr) {

@@ -12,7 +12,7 @@ use crate::fresh::Look;
 use crate::probe::followed::Followed;
 use crate::probe::followed::is_on;
 use crate::probe::followed::text;
-use crate::user_rows::{self, Name, UserRows};
+use crate::user_rows::{self, Name, Proxies, UserRows};
 
 /// How often accounts were changed: the server counts statements when they begin, also a replica's
 /// applier (observed). On MariaDB it counts SET DEFAULT ROLE and SET PASSWORD among all SETs.
@@ -96,17 +96,30 @@ pub(crate) async fn user_rows(
                 Some(text(rows.first().and_then(|row| row.first())))
             }
         };
-        let question = user_rows::question(server.family, name.user, charset.as_deref());
-        conn.query(&question).await
+        let charset = charset.as_deref();
+        let question = user_rows::question(server.family, name.user, charset);
+        let Some(rows) = readable(conn.query(&question).await)? else {
+            return Ok(None);
+        };
+        let question = user_rows::proxies_question(server.family, name.user, charset);
+        let proxies = readable(conn.query(&question).await)?.map(Proxies::read);
+        Ok(Some(UserRows::read(rows).with_proxies(proxies)))
     };
     match tokio::time::timeout(timeout, asking).await {
-        Ok(Ok(rows)) => Ok(Some(UserRows::read(rows))),
+        Ok(asked) => asked,
+        Err(_) => Err(BackendError::Timeout("monitor.timeout")),
+    }
+}
+
+/// None where the monitor's account may not read a table, or there is none.
+fn readable(asked: Result<Vec<Row>, BackendError>) -> Result<Option<Vec<Row>>, BackendError> {
+    match asked {
+        Ok(rows) => Ok(Some(rows)),
         // 1142, 1143: SELECT was not granted; 1044: nothing in that database was; 1146: MariaDB before 10.4.
-        Ok(Err(BackendError::Server(error))) if matches!(error.code, 1044 | 1142 | 1143 | 1146) => {
+        Err(BackendError::Server(error)) if matches!(error.code, 1044 | 1142 | 1143 | 1146) => {
             Ok(None)
         }
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(BackendError::Timeout("monitor.timeout")),
+        Err(error) => Err(error),
     }
 }
 

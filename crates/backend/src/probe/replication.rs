@@ -14,25 +14,66 @@ use crate::probe::followed::is_on;
 use crate::probe::followed::text;
 use crate::probe::followed::unless_refused;
 
-/// The node's name where the server is one of a Galera cluster. From then on it answers the monitor
+/// The node's name, where the server is one of a Galera cluster. From then on it answers the monitor
 /// also while it has no majority, and at once.
-pub(super) async fn galera_name(conn: &mut Conn) -> Result<Option<Box<str>>, BackendError> {
+///
+/// The second is the machine's and port's own, `server_uid`, where the server has it (MariaDB 10.5.26, 10.6.19, 10.11.9):
+/// those of two clusters in containers may have all else in common.
+pub(super) async fn names(conn: &mut Conn) -> Result<(Option<Box<str>>, Box<str>), BackendError> {
     if conn.family == Family::MySql {
-        return Ok(None);
+        return Ok((None, Box::default()));
     }
     let rows = conn
-        .query("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_node_name')")
+        .query(
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_node_name', 'server_uid')",
+        )
         .await?;
     let value = |name: &str| {
         let row = rows.iter().find(|row| text(row.first()) == name);
         text(row.and_then(|row| row.get(1)))
     };
+    let uid = value("server_uid").into();
     if !is_on(&value("wsrep_on")) {
-        return Ok(None);
+        return Ok((None, uid));
     }
     conn.query("SET SESSION wsrep_dirty_reads = ON, SESSION wsrep_sync_wait = 0")
         .await?;
-    Ok(Some(value("wsrep_node_name").into()))
+    Ok((Some(value("wsrep_node_name").into()), uid))
+}
+
+/// Whether a MariaDB server replicates from this one: whether that one's binary log has an event that ends where the
+/// replica stands, and the transactions up to there are those that the replica has. Two logs have that in common only
+/// if their clusters have run statements of the same lengths all along.
+pub(crate) async fn reads_from(
+    replica: &mut Followed,
+    source: &mut Followed,
+) -> Result<bool, BackendError> {
+    let Some(channels) = replica.conn.query_named("SHOW ALL SLAVES STATUS").await? else {
+        return Ok(false);
+    };
+    let columns = Columns(&channels);
+    for row in &channels.rows {
+        let at = |name: &str| text(columns.find([name, name]).and_then(|at| row.get(at)));
+        let (file, place) = (at("Relay_Master_Log_File"), at("Exec_Master_Log_Pos"));
+        let (Ok(place), false) = (place.parse::<u64>(), file.is_empty()) else {
+            continue;
+        };
+        let hex = file
+            .bytes()
+            .fold(String::new(), |hex, byte| hex + &format!("{byte:02X}"));
+        // NULL where there is no such file, or no event that ends there.
+        let question = format!("SELECT BINLOG_GTID_POS(CONVERT(x'{hex}' USING utf8mb4),{place})");
+        let rows = source.conn.query(&question).await?;
+        let Some(there) = rows.first().and_then(|row| row.first()?.as_deref()) else {
+            continue;
+        };
+        let has = GtidSet::parse_mariadb(at("Gtid_Slave_Pos").as_bytes());
+        let ran = GtidSet::parse_mariadb(there);
+        if matches!((has, ran), (Ok(has), Ok(ran)) if has.contains(&ran)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What the server sees of its group, where it is in one.

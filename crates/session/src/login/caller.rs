@@ -157,6 +157,12 @@ impl Caller {
             );
             return Err(self.denied(family, user, password, &text));
         }
+        let is_proxy = let_in.required.is_some();
+        if !has_same_proxies(rows, row, is_proxy, address, &let_in.server, resolver).await {
+            let text = " (Millrace: which account's privileges it has as a proxy (GRANT PROXY), the servers decide by \
+                        Millrace's address, not by the client's; see [auth] hosts)";
+            return Err(self.denied(family, user, password, text));
+        }
         Ok(())
     }
 
@@ -314,13 +320,51 @@ async fn first_for<'a>(
 }
 
 async fn is_from(row: &UserRow, address: IpAddr, resolves: bool, resolver: &Resolver) -> bool {
-    match matches(&row.host, address) {
+    is_for(&row.host, address, resolves, resolver).await
+}
+
+/// Whether the rights to be a proxy that count for a client of that address are those by which the server chose for
+/// Millrace's. `is_proxy`: it is one there.
+async fn has_same_proxies(
+    rows: &UserRows,
+    row: &UserRow,
+    is_proxy: bool,
+    address: IpAddr,
+    server: &Address,
+    resolver: &Resolver,
+) -> bool {
+    let Some(proxies) = rows.proxies() else {
+        return !is_proxy;
+    };
+    if !is_proxy && !row.is_relayed && !proxies.by_password() {
+        return true;
+    }
+    let own = own_address(server);
+    for right in proxies.rights() {
+        let (mut here, mut there) = (true, true);
+        for pattern in [&right.host, &right.proxied_host] {
+            here &= match own {
+                Some(own) => is_for(pattern, own, rows.resolves(), resolver).await,
+                None => is_sockets(pattern),
+            };
+            there &= is_for(pattern, address, rows.resolves(), resolver).await;
+        }
+        if here != there {
+            return false;
+        }
+    }
+    true
+}
+
+/// Whether a host pattern of an account is for an address.
+async fn is_for(pattern: &str, address: IpAddr, resolves: bool, resolver: &Resolver) -> bool {
+    match matches(pattern, address) {
         Matches::Yes => true,
         Matches::No => false,
         Matches::IfNamed if !resolves => false,
         // Of names with wildcards no resolver knows; they are nobody's.
         Matches::IfNamed => {
-            let found = resolver.look_up(&row.host, RESOLVED_WITHIN).await;
+            let found = resolver.look_up(pattern, RESOLVED_WITHIN).await;
             let is_it = |found: &IpAddr| found.to_canonical() == address.to_canonical();
             found.iter().any(is_it)
         }
@@ -342,7 +386,11 @@ fn own_address(server: &Address) -> Option<IpAddr> {
 
 /// To a server, who comes over its socket is at `localhost`.
 fn is_for_sockets(row: &UserRow) -> bool {
-    row.host.is_empty() || like(row.host.as_bytes(), b"localhost")
+    is_sockets(&row.host)
+}
+
+fn is_sockets(pattern: &str) -> bool {
+    pattern.is_empty() || like(pattern.as_bytes(), b"localhost")
 }
 
 /// OpenSSL's short names of what certificates' names are made of.

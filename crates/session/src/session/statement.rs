@@ -14,7 +14,7 @@ pub(super) mod fold;
 pub(super) mod fold_variables;
 pub(super) mod gone_database;
 pub(super) mod measuring;
-mod next_transaction;
+pub(in crate::session) mod next_transaction;
 pub(super) mod prepared;
 pub(super) mod readback;
 pub(super) mod refused;

@@ -24,6 +24,7 @@ use crate::session::answers::session_functions::{
     asks_connection, asks_own_number, with_connection_id,
 };
 use crate::session::command::kill;
+use crate::session::statement::next_transaction::is_checked_when_prepared;
 use crate::session::statement::access::metric_kind;
 use crate::session::statement::directions::refusal;
 use crate::session::statement::route;
@@ -97,7 +98,8 @@ impl Session {
         // Their types decide the metadata.
         preparing.flags = class.flags & Flags::READS_USER_VARS;
         let mut access = self.access(&class, text);
-        if is_about_last(&class) {
+        let is_checked = !self.image.tx.next().is_empty() && is_checked_when_prepared(&class);
+        if is_about_last(&class) || is_checked {
             access = access.max(Access::PrimaryRead);
         }
         let request = Request::packet(task, packet, &preparing, access);

@@ -470,8 +470,9 @@ impl Session {
         at: usize,
     ) -> Result<Option<u32>, ReplayStop> {
         let (entry, mut bytes) = replay.packets(at);
-        // What was set before it has been set again by the statements before it.
-        lease.state = entry.state.clone();
+        // What was set before it has been set again by the statements before it; its database, where it is gone, not.
+        let moved = !self.is_gone(&entry.state) && !entry.state.database.is_empty();
+        self.note_reached(lease, &entry.state, moved);
         let mut closing = None;
         if let Some(executed) = &entry.executed {
             let (id, own) = self.number_of(lease, executed).await?;

@@ -68,6 +68,11 @@ impl Session {
         let mut began = self.image.tx.is_deferred();
         if request.prepares() {
             began = false;
+            if request.access >= Access::PrimaryRead && !self.image.tx.next().is_empty() {
+                // It was said to the server, and waits there.
+                self.image.tx.use_up_next();
+                self.image.tx.set_next_waits(true);
+            }
         } else {
             self.note_one_shot(&mut lease, class, failed);
             if outcome.has_status && outcome.status.contains(Status::IN_TRANS) {

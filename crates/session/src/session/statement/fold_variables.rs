@@ -1,6 +1,8 @@
 //! Session variables and the default database after a statement: what the server reported, and what the text lets
 //! expect of those that it does not report.
 
+use std::rc::Rc;
+
 use millrace_backend::pool::Lease;
 use millrace_engine::image::pinned::Cause;
 use millrace_engine::image::user_variables::{self};
@@ -163,12 +165,24 @@ impl Session {
         }
         self.fold_collation(lease, &mut state, outcome, class);
         let state = self.worker.states.share(state);
-        lease.state = state.clone();
+        self.note_reached(lease, &state, outcome.schema.is_some());
         self.set_state(state);
         if !self.speaks_utf8() && !self.image.vars.private.only_ascii() {
             // They could not be named as they were.
             self.pin(PinReason::UserVariable);
         }
+    }
+
+    /// The connection has the session's variables now. It is in the session's database only if it was before, or was
+    /// moved there: where that one is gone, or the session is in none, statements run wherever the connection is.
+    pub(in crate::session) fn note_reached(&self, lease: &mut Lease, state: &Rc<SessionState>, moved: bool) {
+        if moved || lease.state.database == state.database {
+            lease.state = state.clone();
+            return;
+        }
+        let mut reached = SessionState::clone(state);
+        reached.database = lease.state.database.clone();
+        lease.state = self.worker.states.share(reached);
     }
 
     /// Whether stored code, or a statement by another's name, may have set another switch than the one

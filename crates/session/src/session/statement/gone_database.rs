@@ -45,7 +45,7 @@ impl Session {
     }
 
     /// Whether the state's database was refused before. It may have been made anew since.
-    pub(super) fn is_gone(&self, state: &SessionState) -> bool {
+    pub(in crate::session) fn is_gone(&self, state: &SessionState) -> bool {
         self.image.vars.gone_databases.contains(&state.database)
     }
 
@@ -170,12 +170,21 @@ pub(super) fn depends_on_database(class: &Statement, text: &[u8]) -> bool {
         | Kind::UnlockTables
         | Kind::Deallocate => false,
         Kind::Show(Show::Metadata) => words != "show databases",
-        Kind::Ddl => {
-            let mut first = words.split(' ').skip(1);
-            class.tables.is_empty() && !matches!(first.next(), Some("database" | "schema"))
-        }
+        Kind::Ddl => class.tables.is_empty() && !names_database(&words),
         _ => true,
     }
+}
+
+/// Whether a statement is about a database that it names: ALTER DATABASE without a name is about the session's own.
+fn names_database(words: &str) -> bool {
+    const OPTIONS: [&str; 7] = [
+        "character", "charset", "collate", "comment", "default", "encryption", "read",
+    ];
+    let mut words = words.split(' ');
+    let (verb, what, next) = (words.next(), words.next(), words.next().unwrap_or_default());
+    let word = next.split('=').next().unwrap_or_default();
+    matches!(what, Some("database" | "schema"))
+        && (matches!(verb, Some("create" | "drop")) || !OPTIONS.contains(&word))
 }
 
 #[cfg(test)]
@@ -201,6 +210,10 @@ mod tests {
             ("COMMIT", false),
             ("CREATE DATABASE again", false),
             ("DROP SCHEMA IF EXISTS other", false),
+            ("ALTER DATABASE CHARSET=latin1", true),
+            ("ALTER DATABASE CHARACTER SET latin1", true),
+            ("ALTER SCHEMA COLLATE latin1_bin", true),
+            ("ALTER DATABASE other CHARACTER SET latin1", false),
             ("CREATE TABLE other.t (a INT)", false),
             ("CREATE TABLE t (a INT)", true),
             ("CREATE PROCEDURE other.p() SELECT 1", true),

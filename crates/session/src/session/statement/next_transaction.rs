@@ -1,7 +1,7 @@
 //! What SET TRANSACTION said for the next transaction: which statements it goes to a server with, and whether it may
 //! still wait there after them. Where that is not certain, the server has it and the connection is kept.
 
-use millrace_sql::{Flags, Kind, Show, Statement, Traits};
+use millrace_sql::{Access, Flags, Kind, Show, Statement, Traits};
 
 use crate::session::Session;
 
@@ -29,12 +29,17 @@ impl Session {
     }
 }
 
-/// Whether the statement, where it reads no table, neither uses nor changes what SET TRANSACTION said.
+/// Whether the statement, where it reads no table, neither uses nor changes what SET TRANSACTION said. Functions may
+/// read and write; PREPARE refuses what may not be run (1792).
 fn ignores_next(class: &Statement) -> bool {
+    if !class.functions.is_empty() || class.flags.contains(Flags::SEQUENCE) {
+        return false;
+    }
     match class.kind {
         Kind::SetTransaction => class.flags.contains(Flags::TX_ONE_SHOT),
         Kind::Set => !class.flags.contains(Flags::SETS_TX_MODES),
-        Kind::Show(show) => show != Show::Create,
+        // MySQL reads some of the others from tables (observed: SHOW FUNCTION STATUS).
+        Kind::Show(show) => matches!(show, Show::Variables | Show::Status | Show::Processlist),
         Kind::Select
         | Kind::Do
         | Kind::Use
@@ -46,7 +51,6 @@ fn ignores_next(class: &Statement) -> bool {
         | Kind::Savepoint
         | Kind::ReleaseSavepoint
         | Kind::RollbackTo
-        | Kind::Prepare
         | Kind::Deallocate
         | Kind::SetRole
         | Kind::Signal
@@ -57,13 +61,19 @@ fn ignores_next(class: &Statement) -> bool {
 }
 
 /// Whether the server may keep what SET TRANSACTION said for later: what opens no transaction does not use it up
-/// (observed: a CALL that reads no table, SHOW CREATE TABLE, COM_FIELD_LIST). Read and written rows do, and the end
-/// of a transaction, also where there was none.
+/// (observed: a CALL or a function that reads no table, SHOW CREATE TABLE, COM_FIELD_LIST). Read and written rows do,
+/// and the end of a transaction, also where there was none.
 pub(super) fn leaves_next(class: &Statement) -> bool {
     match class.kind {
         Kind::Begin | Kind::Commit | Kind::Rollback | Kind::LoadData { .. } => false,
+        Kind::Select if class.tables.is_empty() => true,
         _ => !class.is(Traits::ROWS) || class.flags.contains(Flags::SYSTEM_SCHEMA),
     }
+}
+
+/// Whether to prepare the statement is refused in a transaction that is read only.
+pub(in crate::session) fn is_checked_when_prepared(class: &Statement) -> bool {
+    class.access == Access::Write || !ignores_next(class)
 }
 
 #[cfg(test)]
@@ -74,7 +84,7 @@ mod tests {
 
     fn class(text: &str) -> Statement {
         let mut class = Statement::default();
-        let lex = LexMode::new(Family::MySql, 90_704);
+        let lex = LexMode::new(Family::MariaDb, 101_100);
         classify(text.as_bytes(), &lex, &mut class);
         class
     }
@@ -88,6 +98,7 @@ mod tests {
             "SET TRANSACTION READ ONLY",
             "SHOW STATUS",
             "DO SLEEP(0)",
+            "SELECT BENCHMARK(2, 1 + 1)",
             "SAVEPOINT s",
             "USE a",
         ] {
@@ -105,6 +116,15 @@ mod tests {
             "CREATE TABLE t (id INT)",
             "LOCK TABLES t READ",
             "CALL p()",
+            "SELECT f()",
+            "DO a.f(1)",
+            "SET @a = f()",
+            "EXPLAIN SELECT f()",
+            "SELECT NEXTVAL(s)",
+            "SELECT LASTVAL(s)",
+            "PREPARE q FROM 'SELECT f()'",
+            "SHOW FUNCTION STATUS",
+            "SHOW TABLES",
             "SELECT 1; SELECT 2",
             "not understood",
         ] {
@@ -126,6 +146,9 @@ mod tests {
         }
         for text in [
             "CALL p()",
+            "SELECT f()",
+            "DO f()",
+            "PREPARE q FROM 'SELECT f()'",
             "SELECT 1; SELECT 2",
             "SHOW CREATE TABLE t",
             "SET SESSION TRANSACTION READ WRITE",

@@ -444,7 +444,7 @@ impl Session {
         }
         self.worker.learnt.learn_collation_number(&state, number);
         let state = self.worker.states.share(state);
-        lease.state = state.clone();
+        self.note_reached(lease, &state, false);
         self.set_state(state);
     }
 

@@ -101,6 +101,9 @@ impl Session {
         }
         if !request.prepares() {
             self.open_transaction(lease, request.class, &mut setup);
+        } else if request.access >= Access::PrimaryRead {
+            // What may not be run is refused when it is prepared.
+            self.say_next(lease, &mut setup);
         }
         Ok(setup)
     }
@@ -308,14 +311,19 @@ impl Session {
     /// has been answered, for it may have to be tried elsewhere.
     fn open_transaction(&self, lease: &mut Lease, class: &Statement, setup: &mut Setup) {
         if self.takes_next(class) {
-            for text in self.image.tx.next() {
-                lease.one_shot = true;
-                setup.query(lease, text);
-            }
+            self.say_next(lease, setup);
         }
         if let Some(begin) = self.image.tx.deferred() {
             setup.begins = true;
             setup.query(lease, &begin.text);
+        }
+    }
+
+    /// What SET TRANSACTION said.
+    fn say_next(&self, lease: &mut Lease, setup: &mut Setup) {
+        for text in self.image.tx.next() {
+            lease.one_shot = true;
+            setup.query(lease, text);
         }
     }
 

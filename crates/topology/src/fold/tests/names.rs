@@ -1,7 +1,7 @@
 //! Names that come to mean other machines.
 
 use super::*;
-use crate::DiscoveryOptions;
+use crate::{DiscoveryOptions, Kin};
 
 fn of(family: Family, uuid: &str, server_id: u32, report: ProbeReport) -> ProbeReport {
     ProbeReport {
@@ -26,7 +26,7 @@ fn a_machine_of_another_cluster_is_told_on_mysql() {
     let mut world = world(2);
     world.report(A, executed("1-9", my("a", writable())));
     world.report(B, executed("1-9", my("b", follows("a", 1))));
-    let is_kin = |report| world.topology.is_kin(A, &report);
+    let is_kin = |report| world.topology.kin(A, &report) == Kin::Yes;
     assert!(
         is_kin(my("b", follows("a", 1))),
         "it is known by another name"
@@ -50,14 +50,19 @@ fn a_machine_of_another_cluster_is_told_on_mariadb() {
     let mut world = world(2);
     world.report(A, maria(1, 1, writable()));
     world.report(B, maria(2, 2, follows("", 1)));
-    let is_kin = |report| world.topology.is_kin(A, &report);
-    assert!(is_kin(maria(3, 3, follows("", 1))), "it follows one");
-    assert!(!is_kin(maria(9, 1, writable())), "another's first server");
+    let kin = |report| world.topology.kin(A, &report);
+    assert_eq!(kin(maria(2, 2, follows("", 1))), Kin::Yes, "it is known");
+    let followed = Kin::IfItFollows(A);
+    assert_eq!(kin(maria(3, 3, follows("", 1))), followed, "a number");
+    assert_eq!(kin(maria(3, 3, follows("", 7))), Kin::No);
+    assert_eq!(kin(maria(9, 1, writable())), Kin::No, "another's first");
     world.fail(A, Cause::Refused);
-    let is_kin = |report| world.topology.is_kin(A, &report);
-    assert!(
-        is_kin(maria(3, 1, writable())),
-        "the source came up elsewhere"
+    let kin = |report| world.topology.kin(A, &report);
+    let source = kin(maria(3, 1, writable()));
+    assert_eq!(
+        source,
+        Kin::IfFollowedBy(B),
+        "it may have come up elsewhere"
     );
 }
 
