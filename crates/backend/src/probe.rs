@@ -67,9 +67,9 @@ pub(crate) fn cause(error: &BackendError) -> Cause {
         BackendError::Timeout(_) => Cause::TimedOut,
         BackendError::Server(error) => match error.code {
             1040 | 1203 | 1226 => Cause::Busy,
-            // 1047: a Galera node that is not ready. 3032: MySQL's offline_mode, which ends and refuses
+            // 1047: a Galera node that is not ready. 3032, 6400: MySQL's offline_mode, which ends and refuses
             // the connections of all but administrators: to us it is gone.
-            1047 | 1053 | 3032 => Cause::ShuttingDown,
+            1047 | 1053 | 3032 | 6400 => Cause::ShuttingDown,
             _ => Cause::Denied,
         },
         BackendError::Protocol(_)
@@ -477,10 +477,11 @@ async fn report_mariadb(
     Ok(report)
 }
 
-/// Reads the stored routines, views and triggers.
+/// Reads the stored routines, views and triggers; in a cluster of Galera also which tables are not replicated.
 pub(crate) async fn read_catalogue(
     slot: &mut Option<Conn>,
     facts: &ServerFacts,
+    in_galera: bool,
     options: &MonitorOptions,
     network: &SharedNetwork,
 ) -> Result<CatalogueRows, BackendError> {
@@ -488,9 +489,11 @@ pub(crate) async fn read_catalogue(
         Some(conn) if conn.server == facts.id && conn.login.at == facts.address.at => conn,
         _ => connect(facts.id, &facts.address, options, network).await?.0,
     };
-    let mut rows = [const { Vec::new() }; 3];
+    let mut rows = [const { Vec::new() }; 4];
     let family = conn.family;
-    for (query, rows) in (options.catalogue_queries)(family).iter().zip(&mut rows) {
+    let asked = if in_galera { 4 } else { 3 };
+    let queries = (options.catalogue_queries)(family);
+    for (query, rows) in queries.iter().zip(&mut rows).take(asked) {
         *rows = conn.query(query).await?;
     }
     *slot = Some(conn);
@@ -510,7 +513,7 @@ mod tests {
     fn a_server_in_offline_mode_is_not_there() {
         use crate::error::ServerError;
         let said = |code| cause(&BackendError::Server(ServerError::new(code, b"HY000", "")));
-        assert_eq!(said(3032), Cause::ShuttingDown);
+        assert_eq!([3032, 6400].map(said), [Cause::ShuttingDown; 2]);
         assert!(!said(3032).is_alive());
         assert!(said(1045).is_alive());
     }

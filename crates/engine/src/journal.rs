@@ -306,6 +306,12 @@ impl Journal {
         }
     }
 
+    /// The server has said that it has rolled the transaction back, for the sake of another.
+    pub fn note_rolled_back(&mut self) {
+        self.uncertain = true;
+        self.spoil(Unreplayable::Statement);
+    }
+
     /// Whether more is to be written down.
     pub fn is_whole(&self) -> bool {
         self.spoilt.is_none()

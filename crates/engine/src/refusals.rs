@@ -23,7 +23,7 @@ pub enum Meaning {
 ///   and at COMMIT, which is then a rollback. Other options that 1290 names are the statement's own
 ///   matter. 1836, 1874: the engine, InnoDB is read only. (1036 says so of one table, which may be its own
 ///   matter, and 1792 of a session that may have said so itself: the probe tells.)
-/// - 3032: `@@offline_mode`, said to logins.
+/// - 3032, and 6400 where a reason is given: `@@offline_mode`, said to logins.
 /// - 1047 with `WSREP`: a Galera node without its cluster ("WSREP has not yet prepared node for
 ///   application use"), said before the statement; otherwise it is an unknown command.
 /// - 1053: to statements under way, too. MySQL says it when it shuts down, not to one that was killed;
@@ -34,7 +34,7 @@ pub enum Meaning {
 pub fn meaning(error: &ServerError) -> Meaning {
     match error.code {
         1290 if says(error, b"read-only") || says(error, b"read_only") => Meaning::NotRun,
-        1836 | 1874 | 3032 => Meaning::NotRun,
+        1836 | 1874 | 3032 | 6400 => Meaning::NotRun,
         1047 if says(error, b"WSREP") => Meaning::NotRun,
         1053 => Meaning::Ending,
         _ => Meaning::Own,

@@ -84,6 +84,8 @@ pub struct Catalogue {
     read_only_functions: HashSet<Name>,
     read_only_procedures: HashSet<Name>,
     unsafe_views: HashSet<Name>,
+    /// Tables whose rows the cluster does not replicate: Galera's that are not InnoDB's.
+    unreplicated: HashSet<Name>,
     /// Some unsafe view's name has other than ASCII letters, which a statement in another
     /// character set would spell with other bytes.
     unsafe_beyond_ascii: bool,
@@ -117,6 +119,14 @@ impl Catalogue {
     /// What the statement needs, its functions, views and procedure taken into account.
     /// `database` is the session's default database, empty where there is none.
     pub fn effective_access(&self, statement: &Statement, text: &[u8], database: &[u8]) -> Access {
+        let access = self.access(statement, text, database);
+        if access < Access::PrimaryRead && self.reads_unreplicated(statement, text, database) {
+            return Access::PrimaryRead;
+        }
+        access
+    }
+
+    fn access(&self, statement: &Statement, text: &[u8], database: &[u8]) -> Access {
         let base = statement.access_if_calls_read;
         if base == Access::Write {
             let reads = self.is_read_only_call(statement, text, database);
@@ -127,6 +137,14 @@ impl Catalogue {
         } else {
             Access::Write
         }
+    }
+
+    /// Whether a statement reads rows that are on one server alone, by itself or by what it names.
+    fn reads_unreplicated(&self, statement: &Statement, text: &[u8], database: &[u8]) -> bool {
+        !self.unreplicated.is_empty()
+            && self.names_any(statement, text, database, &|name| {
+                self.unreplicated.contains(name)
+            })
     }
 
     /// What the routines and triggers that the statement runs may leave on its connection.

@@ -69,8 +69,8 @@ async fn read(cluster: &Cluster, family: Family, user: &str, password: &str) -> 
         .user(Some(user))
         .pass(Some(password));
     let mut conn = Conn::new(options).await.unwrap();
-    let mut rows: [Vec<Row>; 3] = Default::default();
-    for (query, rows) in Catalogue::queries(family).iter().zip(&mut rows) {
+    let mut rows: [Vec<Row>; 4] = Default::default();
+    for (query, rows) in Catalogue::queries(family).iter().zip(&mut rows).take(3) {
         for row in conn.query::<mysql_async::Row, _>(*query).await.unwrap() {
             rows.push(row.unwrap().into_iter().map(cell).collect());
         }

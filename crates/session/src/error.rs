@@ -282,7 +282,9 @@ pub(crate) fn observed(error: &BackendError) -> Option<ObservationKind> {
         }
         BackendError::Io(_) => Some(ObservationKind::LiveError(Cause::Lost)),
         // offline_mode is a fence: it lets nobody in.
-        BackendError::Server(error) if error.code == 3032 => Some(ObservationKind::RefusedWrite),
+        BackendError::Server(error) if matches!(error.code, 3032 | 6400) => {
+            Some(ObservationKind::RefusedWrite)
+        }
         _ => None,
     }
 }

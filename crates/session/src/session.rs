@@ -89,6 +89,8 @@ struct Client {
     entry: ListenerContext,
     target: Target,
     identity: Identity,
+    /// COM_CHANGE_USERs that were refused.
+    refused_changes: u8,
 }
 
 /// One client's session: what it has ([`SessionImage`]), and what it runs on.
@@ -143,6 +145,7 @@ impl Session {
                 entry,
                 target: entry.target,
                 identity,
+                refused_changes: 0,
             },
             image: SessionImage::new(me, (family, version), &by_default, base, level),
             pools: SmallVec::new(),
@@ -462,7 +465,7 @@ mod tests {
             connect_timeout: second,
             position_interval: second,
             catalogue_interval: second,
-            catalogue_queries: |_| ["", "", ""],
+            catalogue_queries: |_| ["", "", "", ""],
             topology: millrace_topology::Options::default(),
             commit_stall: second,
             max_login_age: second,

@@ -84,7 +84,7 @@ pub(crate) fn choose_of_many(states: &[State], claimants: &[ServerId]) -> Option
     let lowest = claimants
         .iter()
         .zip(&views)
-        .min_by_key(|(_, (_, me))| &me.uuid);
+        .min_by_key(|(id, (_, me))| (states[id.index()].draining, &me.uuid));
     lowest.filter(|_| agreed).map(|(id, _)| *id)
 }
 

@@ -181,7 +181,7 @@ pub(crate) mod tests {
             connect_timeout: second,
             position_interval: second,
             catalogue_interval: second,
-            catalogue_queries: |_| ["", "", ""],
+            catalogue_queries: |_| ["", "", "", ""],
             topology: millrace_topology::Options::default(),
             commit_stall: second,
             max_login_age: second,

@@ -87,4 +87,4 @@ impl fmt::Debug for Traffic {
 }
 
 /// The statements that read a family's stored routines, views and triggers, in this order.
-pub type CatalogueQueries = fn(Family) -> [&'static str; 3];
+pub type CatalogueQueries = fn(Family) -> [&'static str; 4];

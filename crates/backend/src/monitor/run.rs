@@ -138,7 +138,11 @@ impl Monitor {
             if let Some(primary) = world.snapshot.primary.filter(|_| !options.user.is_empty()) {
                 let facts = world.facts[primary.index()].clone();
                 let mark = self.touched.mark();
-                let reading = probe::read_catalogue(&mut conn, &facts, &options, &network);
+                let view = world.snapshot.server(primary);
+                let report = view.and_then(|view| view.report.as_ref());
+                let in_galera = report.is_some_and(|report| report.galera.is_some());
+                let reading =
+                    probe::read_catalogue(&mut conn, &facts, in_galera, &options, &network);
                 match tokio::time::timeout(options.timeout.max(Duration::from_secs(5)), reading)
                     .await
                 {

@@ -100,7 +100,7 @@ fn watcher(step: u64) -> ServerWatcher {
         connect_timeout: limit,
         position_interval: SECOND,
         catalogue_interval: SECOND,
-        catalogue_queries: |_| ["", "", ""],
+        catalogue_queries: |_| ["", "", "", ""],
         topology: Options::default(),
         commit_stall: SECOND,
         max_login_age: SECOND,

@@ -8,13 +8,13 @@ use millrace_topology::{Family, ServerId, Snapshot};
 use crate::conn::Row;
 use crate::facts::ServerFacts;
 
-/// The rows of the three [`CatalogueQueries`](super::CatalogueQueries).
+/// The rows of the [`CatalogueQueries`](super::CatalogueQueries).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CatalogueRows {
     /// Whose they are; none before they were read.
     pub family: Option<Family>,
-    /// In the order of the queries.
-    pub rows: [Vec<Row>; 3],
+    /// In the order of the queries; of the last none but in a cluster of Galera.
+    pub rows: [Vec<Row>; 4],
 }
 
 /// Everything known of the servers at one moment.

@@ -162,6 +162,9 @@ pub(super) async fn galera(
          'wsrep_cluster_status', 'wsrep_ready', 'wsrep_local_state', 'wsrep_cluster_size', \
          'wsrep_incoming_addresses', 'wsrep_local_index')";
     let rows = conn.query(STATUS).await?;
+    // With it clients are refused (1047), and the monitor's questions are not.
+    let rejecting = conn.query("SELECT @@GLOBAL.wsrep_reject_queries").await?;
+    let rejecting = text(rejecting.first().and_then(|row| row.first()));
     let value = |name: &str| {
         let row = rows.iter().find(|row| text(row.first()) == name);
         text(row.and_then(|row| row.get(1)))
@@ -186,7 +189,7 @@ pub(super) async fn galera(
         cluster: value("wsrep_cluster_state_uuid").into(),
         name,
         primary_component: value("wsrep_cluster_status") == "Primary",
-        ready: is_on(&value("wsrep_ready")),
+        ready: is_on(&value("wsrep_ready")) && rejecting == "NONE",
         state,
         size: value("wsrep_cluster_size").parse().unwrap_or(0),
     });

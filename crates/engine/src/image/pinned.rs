@@ -33,6 +33,11 @@ impl KeptFor {
         *self.of(cause) = true;
     }
 
+    /// Whether the cause is in force.
+    pub fn holds(mut self, cause: Cause) -> bool {
+        *self.of(cause)
+    }
+
     /// The cause has ended. True where it was the only one in force.
     pub fn end(&mut self, cause: Cause) -> bool {
         let held = std::mem::take(self.of(cause));
@@ -158,6 +163,11 @@ impl Pinned {
     /// CURRENT_ROLE() of the login, before a SET ROLE.
     pub fn leave_role(&mut self, of_login: Option<Vec<u8>>) {
         self.login_role = Some(of_login);
+    }
+
+    /// CURRENT_ROLE() of the login, where there was a SET ROLE since. It outlives a reset of the connection.
+    pub fn take_role(&mut self) -> Option<Option<Vec<u8>>> {
+        self.login_role.take()
     }
 
     /// This is CURRENT_ROLE(). True where it is the login's again.

@@ -11,20 +11,21 @@ use super::names::{self, Name};
 use super::{Catalogue, Leaves, Row, TriggerEffects};
 
 impl Catalogue {
-    /// The statements that read a family's stored routines, views and triggers, in this order.
-    pub fn queries(family: Family) -> [&'static str; 3] {
+    /// The statements that read a family's stored routines, views and triggers, in this order; and, in a cluster of
+    /// Galera, the tables whose rows it does not replicate.
+    pub fn queries(family: Family) -> [&'static str; 4] {
         queries(family)
     }
 
-    /// Judges the rows of the three [`Catalogue::queries`]. `version` is the server's number
+    /// Judges the rows of the [`Catalogue::queries`]. `version` is the server's number
     /// (90704, 101119). Rows that are shorter than they should be are left out.
-    pub fn from_rows(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Self {
+    pub fn from_rows(family: Family, version: u32, rows: &[Vec<Row>; 4]) -> Self {
         build(family, version, rows)
     }
 }
 
 /// The columns are read by position below.
-fn queries(_family: Family) -> [&'static str; 3] {
+fn queries(_family: Family) -> [&'static str; 4] {
     // The same in both families; their own schemas hold nothing that an application calls
     // without naming the schema, which then counts as unknown.
     [
@@ -35,6 +36,9 @@ fn queries(_family: Family) -> [&'static str; 3] {
          TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', 'performance_schema')",
         "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, ACTION_STATEMENT, SQL_MODE FROM \
          information_schema.TRIGGERS WHERE TRIGGER_SCHEMA NOT IN ('mysql', 'sys')",
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' \
+         AND ENGINE <> 'InnoDB' AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'information_schema', \
+         'performance_schema')",
     ]
 }
 
@@ -73,8 +77,8 @@ struct Left {
     procedures: Vec<Name>,
 }
 
-fn build(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Catalogue {
-    let [routines, views, triggers] = rows;
+fn build(family: Family, version: u32, rows: &[Vec<Row>; 4]) -> Catalogue {
+    let [routines, views, triggers, unreplicated] = rows;
     let mut reader = Reader {
         mode: lex_mode(family, version),
         statement: Statement::default(),
@@ -92,7 +96,10 @@ fn build(family: Family, version: u32, rows: &[Vec<Row>; 3]) -> Catalogue {
         reader.trigger(row, &mut draft, all)
     });
     while draft.add_leaves() {}
-    draft.finish(effects)
+    let mut catalogue = draft.finish(effects);
+    let name = |row: &Row| names::name(column(row, 0), column(row, 1));
+    catalogue.unreplicated = unreplicated.iter().map(name).collect();
+    catalogue
 }
 
 fn lex_mode(family: Family, version: u32) -> LexMode {
@@ -378,6 +385,7 @@ impl Draft {
             read_only_functions: self.functions.into_keys().collect(),
             read_only_procedures: self.procedures.into_keys().collect(),
             unsafe_views: self.unsafe_views,
+            unreplicated: HashSet::new(),
             leans_on: self.leans_on,
             triggers,
         }

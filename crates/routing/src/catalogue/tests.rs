@@ -17,7 +17,7 @@ fn routine(kind: &str, name: &str, access: &str, body: &str) -> Row {
     row(&["shop", name, kind, access, "SQL", body, STRICT])
 }
 
-fn rows() -> [Vec<Row>; 3] {
+fn rows() -> [Vec<Row>; 4] {
     let function = |name, access, body| routine("FUNCTION", name, access, body);
     let procedure = |name, access, body| routine("PROCEDURE", name, access, body);
     let (reads, contains) = ("READS SQL DATA", "CONTAINS SQL");
@@ -72,7 +72,7 @@ fn rows() -> [Vec<Row>; 3] {
         view("v_lock", "select is_free_lock('a') AS `l`"),
         view("v_hidden", ""),
     ];
-    [routines, views, Vec::new()]
+    [routines, views, Vec::new(), Vec::new()]
 }
 
 fn access_in(catalogue: &Catalogue, text: &str, database: &str) -> Access {
@@ -160,10 +160,30 @@ fn without_a_catalogue_every_stored_routine_counts_as_writing() {
     }
 }
 
+/// Of what a table, a view over it and a function that reads it hold, one server alone has the rows.
+#[test]
+fn rows_that_are_not_replicated_are_read_where_they_are_written() {
+    let mut rows = rows();
+    rows[3] = vec![row(&["shop", "T"]), row(&["shop", "memory"])];
+    let catalogue = Catalogue::from_rows(Family::MariaDb, 101100, &rows);
+    let access = |text: &str| access_in(&catalogue, text, "shop");
+    for text in [
+        "SELECT * FROM memory",
+        "SELECT * FROM shop.t",
+        "SELECT 1 FROM other JOIN T",
+        "SELECT * FROM v_reads",
+    ] {
+        assert_eq!(access(text), Access::PrimaryRead, "{text}");
+    }
+    assert_eq!(access("SELECT * FROM other"), Access::Read);
+    assert_eq!(access("SELECT 1"), Access::Read);
+    assert_eq!(access("INSERT INTO memory VALUES (1)"), Access::Write);
+}
+
 #[test]
 fn an_unsafe_view_beyond_ascii_is_suspected_behind_any_such_name() {
     let views = vec![row(&["shop", "v\u{e9}", ""])];
-    let rows = [Vec::new(), views, Vec::new()];
+    let rows = [Vec::new(), views, Vec::new(), Vec::new()];
     let catalogue = Catalogue::from_rows(Family::MySql, 90700, &rows);
     let access = |text: &str| access_in(&catalogue, text, "shop");
     assert_eq!(access("SELECT * FROM v\u{e9}"), Access::Write);
@@ -175,7 +195,12 @@ fn an_unsafe_view_beyond_ascii_is_suspected_behind_any_such_name() {
 fn triggers_say_what_they_do_to_a_session() {
     let effects = |text: &str| {
         let triggers = vec![row(&["shop", "t", text, STRICT])];
-        Catalogue::from_rows(Family::MySql, 90700, &[Vec::new(), Vec::new(), triggers]).triggers()
+        Catalogue::from_rows(
+            Family::MySql,
+            90700,
+            &[Vec::new(), Vec::new(), triggers, Vec::new()],
+        )
+        .triggers()
     };
     let none = TriggerEffects::default();
     assert_eq!(effects("SET NEW.a = upper(NEW.a)"), none);
@@ -232,7 +257,11 @@ fn what_stored_code_leaves_is_known() {
         STRICT,
     ])];
     let views = vec![row(&["shop", "v_lock", "select get_lock('b',0) AS `l`"])];
-    let catalogue = Catalogue::from_rows(Family::MySql, 90_704, &[routines, views, triggers]);
+    let catalogue = Catalogue::from_rows(
+        Family::MySql,
+        90_704,
+        &[routines, views, triggers, Vec::new()],
+    );
     let mode = LexMode::new(millrace_sql::Family::MySql, 90_704);
     let leaves = |text: &str| {
         let mut statement = Statement::default();
@@ -306,7 +335,11 @@ fn what_leans_on_touched_names_is_touched() {
         row(&["shop", "v", "select `shop`.`g`() AS `x`"]),
         row(&["shop", "w", "select `shop`.`v`.`x` AS `x` from `shop`.`v`"]),
     ];
-    let catalogue = Catalogue::from_rows(Family::MySql, 90_704, &[routines, views, triggers]);
+    let catalogue = Catalogue::from_rows(
+        Family::MySql,
+        90_704,
+        &[routines, views, triggers, Vec::new()],
+    );
     let mode = LexMode::new(millrace_sql::Family::MySql, 90_704);
     let read = |text: &str| {
         let mut statement = Statement::default();

@@ -90,9 +90,10 @@ enum Question {
 }
 
 /// `SHA1(password)`, by which a client has proved itself to an account of mysql_native_password whose
-/// hash the servers keep: nobody has to show the password.
+/// hash the servers keep: nobody has to show the password. It may be the anonymous account's; the server says by which
+/// row it is let in.
 fn native_key(rows: Option<&UserRows>, response: &[u8], nonce: &[u8; 20]) -> Option<[u8; 20]> {
-    let mut hashes = rows?.own().flat_map(|row| &row.native_hashes);
+    let mut hashes = rows?.iter().flat_map(|row| &row.native_hashes);
     hashes.find_map(|hash| auth::verify_native(response, nonce, hash))
 }
 

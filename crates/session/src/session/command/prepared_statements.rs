@@ -2,8 +2,10 @@
 
 use std::rc::Rc;
 
+use millrace_backend::pool::Lease;
 use millrace_engine::image::found_rows::first_found_rows;
 use millrace_engine::image::last::is_about_last;
+use millrace_engine::image::pinned::Cause;
 use millrace_engine::image::prepared::{ClientStatement, TEMPORARY};
 use millrace_engine::request::{Request, Task, Types};
 use millrace_engine::state::SessionState;
@@ -24,10 +26,13 @@ use crate::session::answers::session_functions::{
     asks_connection, asks_own_number, with_connection_id,
 };
 use crate::session::command::kill;
-use crate::session::statement::next_transaction::is_checked_when_prepared;
 use crate::session::statement::access::metric_kind;
 use crate::session::statement::directions::refusal;
+use crate::session::statement::next_transaction::is_checked_when_prepared;
 use crate::session::statement::route;
+
+/// After so many COM_CHANGE_USERs that were refused, MariaDB knows the command no more (observed).
+const GUESSES: u8 = 3;
 
 /// Whether clients may share the statement on a server connection: it is nothing but its text, under
 /// what is set.
@@ -479,23 +484,57 @@ impl Session {
     }
 
     /// COM_RESET_CONNECTION: the session is as after the login, but for the character set, which
-    /// becomes the server's default (observed on both families), and the database, which stays.
+    /// becomes the server's default, the database, and the role, which stay (observed on both families).
     pub(super) async fn reset_connection(&mut self, packet: &[u8]) -> Result<(), Abort> {
         let _ = packet;
         Box::pin(self.end_if_kept_was_ended()).await?;
         self.read_found_rows().await;
+        let has_role = self.image.held.kept_for().holds(Cause::Role);
+        let of_login = self.image.held.take_role();
+        let kept = self.lease.take_if(|_| has_role);
         self.release_everything();
         let database = self.image.vars.state.database.clone();
-        self.begin_anew(database).await?;
+        let new = match kept {
+            Some(lease) => self.reset_kept(lease, of_login).await?,
+            None => self.state_of_new().await?,
+        };
+        self.begin_anew(new, database);
         self.ok(OkFields::default()).await
     }
 
-    /// All that the session has set is as it is on a connection that was just reset.
-    async fn begin_anew(&mut self, database: Box<[u8]>) -> Result<(), Abort> {
+    /// Resets the connection that the session keeps for the role that it has there. `of_login`: that of its login, where
+    /// it is known.
+    async fn reset_kept(
+        &mut self,
+        mut lease: Lease,
+        of_login: Option<Option<Vec<u8>>>,
+    ) -> Result<SessionState, Abort> {
+        let facts = lease.server_facts();
+        match lease.reset(&facts).await {
+            Ok(state) => {
+                lease.state = self.worker.states.share(state.clone());
+                lease.one_shot = false;
+                if let Some(role) = of_login {
+                    self.image.held.leave_role(role);
+                }
+                self.pin_for(Cause::Role);
+                self.keep(lease);
+                Ok(state)
+            }
+            Err(error) => {
+                lease.broken = true;
+                self.put_back(lease);
+                Err(Abort::Fatal(ClientError::backend(error)))
+            }
+        }
+    }
+
+    /// All that the session has set is as it is on a connection that was just reset, which has `new`.
+    fn begin_anew(&mut self, new: SessionState, database: Box<[u8]>) {
         let state = SessionState {
             database,
             multi_statements: self.image.vars.state.multi_statements,
-            ..self.state_of_new().await?
+            ..new
         };
         self.set_level(self.image.reads.level_given);
         self.leave_ignore_space();
@@ -503,7 +542,6 @@ impl Session {
         self.set_state(state);
         self.image.status = self.image.first_status();
         self.image.vars.was_reset = true;
-        Ok(())
     }
 
     /// What a connection has that was just reset.
@@ -594,6 +632,10 @@ impl Session {
             let answer = ClientError::client(1047, b"08S01", "Unknown command");
             return self.stays_who_it_is(&answer, 1, old_database).await;
         };
+        if self.image.family == Family::MariaDb && self.client.refused_changes >= GUESSES {
+            let answer = ClientError::client(1047, b"08S01", "Unknown command");
+            return self.stays_who_it_is(&answer, 1, old_database).await;
+        }
         self.leave_ignore_space();
         let collation = self.collation_of(change.collation);
         // MySQL cannot ask clients anew that know of no plugins: theirs is the greeting's nonce. MariaDB asks them for
@@ -686,6 +728,8 @@ impl Session {
                     let accounts = &worker.shared.accounts;
                     accounts.hold_back(address, &worker.options()).await;
                 }
+                let refused = &mut self.client.refused_changes;
+                *refused = refused.saturating_add(1);
                 self.stays_who_it_is(&answer, sequence, old_database).await
             }
             Proof::Relay | Proof::Own(_) => {
@@ -722,8 +766,9 @@ impl Session {
             self.send(&out).await?;
             return Err(Abort::Ended);
         }
-        if self.begin_anew(database.clone()).await.is_err() {
-            self.begin(&database);
+        match self.state_of_new().await {
+            Ok(new) => self.begin_anew(new, database),
+            Err(_) => self.begin(&database),
         }
         self.send(&out).await
     }

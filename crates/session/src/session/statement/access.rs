@@ -1,11 +1,13 @@
 //! What a statement needs and touches, with stored code looked at, and what it is counted as.
 
 use millrace_engine::request::{Main, Request};
+use millrace_engine::words;
 use millrace_metrics::StatementKind;
 use millrace_protocol::command::Command;
 use millrace_protocol::packet;
 use millrace_routing::Catalogue;
 use millrace_sql::{Access, Flags, HandlerOp, Kind, Statement, classify, parts};
+use millrace_topology::Waits;
 
 use crate::session::Session;
 
@@ -86,9 +88,29 @@ impl Session {
         if self.running.untracked.is_none() && self.may_be_untracked(request) {
             self.running.untracked = Some(self.worker.shared.written.begin_untracked());
         }
-        if self.running.touching.is_none() && defines_code(request) {
+        if self.running.touching.is_none()
+            && (defines_code(request) || self.may_unreplicate(request))
+        {
             self.touch(request);
         }
+    }
+
+    /// Whether the request makes a table of another engine in a cluster of Galera, which does not replicate its rows.
+    fn may_unreplicate(&self, request: &Request<'_>) -> bool {
+        let class = request.runs();
+        if !matches!(class.kind, Kind::Ddl)
+            || request.prepares()
+            || self.worker.cluster.waits_of_primary() != Waits::Cluster
+        {
+            return false;
+        }
+        let engine = self.image.vars.state.effective("default_storage_engine");
+        let text = match request.inner {
+            Some((_, text)) => Some(text.into()),
+            None => self.text_of(request),
+        };
+        engine.is_some_and(|engine| !engine.eq_ignore_ascii_case(b"InnoDB"))
+            || text.is_none_or(|text| words(&text).contains("engine"))
     }
 
     /// Notes which stored code the request is about to define: what it means is not known until it was read.

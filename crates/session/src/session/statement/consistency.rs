@@ -226,26 +226,31 @@ impl Session {
                 .map(|view| view.id)
         });
         let Some(primary) = cluster else { return false };
+        let unapplied = || moved != 0 && !self.has_reached(primary, &GtidSet::Cluster(moved));
+        if request.access == Access::Write && !request.prepares() {
+            // It finds its rows where they are, and may find none; nobody would notice.
+            return unapplied();
+        }
         let lags = || {
             self.image
                 .reads
                 .shown_by
                 .is_some_and(|node| node != primary)
-                || (moved != 0
-                    && !self.required().is_empty()
-                    && !self.has_reached(primary, &GtidSet::Cluster(moved)))
+                || (!self.required().is_empty() && unapplied())
         };
         self.looks(request) && lags()
     }
 
     /// Whether a statement that is about to run, on whatever connection, looks at what was written before
-    /// it. A plain write finds the rows as they are now: it waits for those that lock them.
+    /// it. A plain write finds the rows as they are now: it waits for those that lock them, on a primary that has
+    /// applied what was written before.
     fn looks(&self, request: &Request<'_>) -> bool {
         let class = request.runs();
         if request.prepares() || self.level_for(request) == Consistency::Eventual {
             return false;
         }
         match request.access {
+            Access::Session if !class.tables.is_empty() || !class.functions.is_empty() => true,
             Access::Session => false,
             // All that follows in the transaction sees what its first statement does.
             _ if self.image.tx.is_deferred() => true,

@@ -96,6 +96,8 @@ pub(super) const KEEPS_CONNECTION: &[&str] = &[
     "debug",
     "debug_sync",
     "profiling",
+    // What is written without is on that node alone, and no wait has an effect there.
+    "wsrep_on",
 ];
 
 impl Session {
@@ -175,7 +177,12 @@ impl Session {
 
     /// The connection has the session's variables now. It is in the session's database only if it was before, or was
     /// moved there: where that one is gone, or the session is in none, statements run wherever the connection is.
-    pub(in crate::session) fn note_reached(&self, lease: &mut Lease, state: &Rc<SessionState>, moved: bool) {
+    pub(in crate::session) fn note_reached(
+        &self,
+        lease: &mut Lease,
+        state: &Rc<SessionState>,
+        moved: bool,
+    ) {
         if moved || lease.state.database == state.database {
             lease.state = state.clone();
             return;

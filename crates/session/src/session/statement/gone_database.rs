@@ -178,7 +178,13 @@ pub(super) fn depends_on_database(class: &Statement, text: &[u8]) -> bool {
 /// Whether a statement is about a database that it names: ALTER DATABASE without a name is about the session's own.
 fn names_database(words: &str) -> bool {
     const OPTIONS: [&str; 7] = [
-        "character", "charset", "collate", "comment", "default", "encryption", "read",
+        "character",
+        "charset",
+        "collate",
+        "comment",
+        "default",
+        "encryption",
+        "read",
     ];
     let mut words = words.split(' ');
     let (verb, what, next) = (words.next(), words.next(), words.next().unwrap_or_default());

@@ -270,6 +270,15 @@ impl Session {
             lease.settle();
             return Ok(AttemptOutcome::Elsewhere(answer));
         }
+        if std::mem::take(&mut self.running.route.rolled_back) && !lease.broken {
+            // As the statement would have been told. What it did since was no part of the transaction: only what asks
+            // about statements has a plain command ahead of it there.
+            if let Some(journal) = &mut self.image.tx.journal {
+                journal.note_rolled_back();
+            }
+            lease.settle();
+            return Err(Abort::Error(answer));
+        }
         if self.lease_is_kept() {
             // The connection is not what its record says.
             return match answer.passing {

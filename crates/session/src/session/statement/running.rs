@@ -88,6 +88,8 @@ pub(in crate::session) struct Route {
     pub(super) database_refused: Option<Rc<SessionState>>,
     /// It has just refused to prepare what the statement executes.
     pub(super) prepare_refused: bool,
+    /// What went ahead of the statement was told that the transaction is rolled back.
+    pub(super) rolled_back: bool,
     /// What it refuses was found out.
     pub(super) forgone: bool,
     pub(in crate::session) directions: Option<Rc<Directions>>,
@@ -113,7 +115,7 @@ impl Route {
         (self.reason, self.waited) = (Some(Reason::Pinned), false);
         (self.refused, self.lost, self.crowded) = (0, 0, 0);
         (self.passed, self.patient, self.brief) = (false, false, false);
-        self.unsent = false;
+        (self.unsent, self.rolled_back) = (false, false);
         (self.state_refused, self.forgone, self.prepare_refused) = (false, false, false);
         if self.ended.is_some() {
             self.ended = None;

@@ -21,8 +21,9 @@ use crate::session::statement::steps::{CLEAR_DIAGNOSTICS, Setup, Step};
 
 /// A causal wait, of a cluster's node. Without WSREP_SYNC_WAIT_UPTO_GTID: with a binary log it answers
 /// before what it waits for is visible (observed on 10.11, in 11 of 11,116 reads), and it takes whole seconds
-/// only.
-const CAUSAL_WAIT: &str = "SET STATEMENT wsrep_sync_wait=1 FOR SELECT 0 LIMIT 1";
+/// only. With dirty reads, which the session before may have asked for, there would be no wait.
+const CAUSAL_WAIT: &str =
+    "SET STATEMENT wsrep_sync_wait=1,wsrep_dirty_reads=0 FOR SELECT 0 LIMIT 1";
 
 impl Session {
     /// Everything that must be said to the connection before the statement.

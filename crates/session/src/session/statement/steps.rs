@@ -9,7 +9,7 @@ use millrace_backend::error::BackendError;
 use millrace_backend::pool::Lease;
 use millrace_engine::books::BLANK_ID;
 use millrace_engine::state::{self, SessionState};
-use millrace_metrics::PositionWait;
+use millrace_metrics::{PinReason, PositionWait};
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::first_value;
 use millrace_topology::GtidSet;
@@ -177,13 +177,26 @@ impl Session {
         step: Step,
     ) -> Result<(), ClientError> {
         let leaves_state = matches!(step, Step::Wait(_) | Step::Executed(_));
+        let is_plain = matches!(step, Step::Plain(_));
         self.settle_step(lease, step).await.map_err(|error| {
-            if !leaves_state {
+            if is_plain && self.is_rolled_back(&error) {
+                self.running.route.rolled_back = true;
+                // What was set ahead is said again.
+                lease.books.doubt_variables();
+                lease.books.set_tracks_for(self.handle.uid());
+            } else if !leaves_state {
                 // The connection's state is not what its record says.
                 lease.broken = true;
             }
             ClientError::backend(error)
         })
+    }
+
+    /// Whether the server says that it has rolled back the open transaction, for another's sake: Galera tells the first
+    /// command after a node's write has won (observed), whatever that is.
+    fn is_rolled_back(&self, error: &BackendError) -> bool {
+        let is_deadlock = matches!(error, BackendError::Server(error) if error.code == 1213);
+        is_deadlock && self.lease_is_kept() && self.handle.pins().has(PinReason::Transaction)
     }
 
     pub(super) async fn settle_step(
