@@ -10,9 +10,9 @@ use millrace_tests::checks::Checks;
 use millrace_tests::wire::{Connection, Expect, Login};
 
 use crate::ground::{app, mark, port_of, proxy, replica_ports};
-use crate::{levels, pools};
+use crate::{galera, levels, pools};
 
-pub(crate) async fn galera() -> anyhow::Result<()> {
+pub(crate) async fn on_galera() -> anyhow::Result<()> {
     let mut spec = ClusterSpec::new(Family::MariaDb);
     spec.topology = Topology::Galera;
     let cluster = Cluster::up(spec).await?;
@@ -43,6 +43,7 @@ async fn run(name: &str, cluster: &Cluster) -> anyhow::Result<()> {
     if cluster.topology() == Topology::Galera {
         let late = writing_node_late(cluster);
         checks.run("the writing node is late", late).await;
+        galera::all(&mut checks, cluster).await;
     }
     if cluster.topology() == Topology::Async {
         checks
@@ -129,7 +130,7 @@ async fn write_and_read(login: &Login, level: &str, turns: u32) -> anyhow::Resul
     Ok(seen)
 }
 
-async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
+pub(crate) async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
     let mut control = cluster.control(&cluster.primary().name).await?;
     for sql in [
         "CREATE TABLE IF NOT EXISTS app.kinds (k INT PRIMARY KEY, v INT)",
@@ -252,7 +253,7 @@ async fn writing_node_late(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn value(connection: &mut Connection, sql: &str) -> anyhow::Result<String> {
+pub(crate) async fn value(connection: &mut Connection, sql: &str) -> anyhow::Result<String> {
     let reply = connection.expect(sql).await?;
     reply.scalar().with_context(|| format!("{sql}: no value"))
 }

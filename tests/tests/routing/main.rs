@@ -2,6 +2,7 @@
 
 mod about;
 mod examples;
+mod galera;
 #[path = "../serving/ground.rs"]
 #[allow(dead_code, reason = "the suite needs but some of it")]
 mod ground;
@@ -112,7 +113,7 @@ async fn galera() -> anyhow::Result<()> {
     if !skip_unless_topology(Family::MariaDb, Topology::Galera, "routing") {
         return Ok(());
     }
-    kinds::galera().await
+    kinds::on_galera().await
 }
 
 #[tokio::test]

@@ -68,6 +68,38 @@ pub(crate) const WAITING: &str =
     "CREATE TABLE IF NOT EXISTS waiting (id INT AUTO_INCREMENT PRIMARY KEY, n INT)";
 
 /// An exhausted pool: the error names the option, and the client goes on.
+/// A KILL does not wait behind what it is to end: where all places are taken, it has a connection beside them.
+pub(crate) async fn kill_while_full(cluster: &Cluster) -> anyhow::Result<()> {
+    let more = "[pool]\nmax_connections = 2\nwait_timeout = \"20s\"\n";
+    let proxy = proxy(cluster, more).await?;
+    let login = app(proxy.address());
+    let mut holder = Connection::open(&login).await?;
+    holder.expect(WAITING).await?;
+    holder.expect("INSERT INTO waiting (n) VALUES (1)").await?;
+    let mut victim = Connection::open(&login).await?;
+    let number = victim.expect("SELECT CONNECTION_ID()").await?.scalar();
+    let number = number.context("no number")?;
+    let mut killer = Connection::open(&login).await?;
+    for sql in ["BEGIN", "UPDATE waiting SET n = n + 1"] {
+        holder.expect(sql).await?;
+    }
+    let waiting = victim.query("UPDATE waiting SET n = n + 2");
+    let killing = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let begun = Instant::now();
+        killer.expect(&format!("KILL QUERY {number}")).await?;
+        anyhow::Ok(begun.elapsed())
+    };
+    let (waited, killed) = tokio::join!(waiting, killing);
+    let took = killed?;
+    ensure!(took < Duration::from_secs(5), "the KILL took {took:?}");
+    let code = waited.err().map(|error| error.code);
+    ensure!(code == Some(1317), "{waited:?}");
+    holder.expect("ROLLBACK").await?;
+    victim.expect("SELECT 1").await?;
+    Ok(())
+}
+
 pub(crate) async fn pool_exhausted(cluster: &Cluster) -> anyhow::Result<()> {
     let more = "[pool]\nmax_connections = 1\nwait_timeout = \"700ms\"\n";
     let proxy = proxy(cluster, more).await?;

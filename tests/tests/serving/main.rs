@@ -23,8 +23,8 @@ use crate::faults::{
 };
 use crate::ground::{QUICK, SLOW, mark};
 use crate::limits::{
-    between_workers, clients_per_address, each_in_his_time, late_while_full, most_clients,
-    pool_exhausted, queue_full, served_in_order,
+    between_workers, clients_per_address, each_in_his_time, kill_while_full, late_while_full,
+    most_clients, pool_exhausted, queue_full, served_in_order,
 };
 use crate::placing::{listener_tls, reads_on_all, targets, writes_nothing};
 use crate::resting::{rests, rests_throttled};
@@ -88,6 +88,9 @@ async fn serving(release: Release) -> anyhow::Result<()> {
         .run("clients_per_address", clients_per_address(cluster))
         .await;
     checks.run("pool exhausted", pool_exhausted(cluster)).await;
+    checks
+        .run("KILL while full", kill_while_full(cluster))
+        .await;
     checks
         .run("each in his time", each_in_his_time(cluster))
         .await;

@@ -159,9 +159,10 @@ impl Caller {
         }
         let is_proxy = let_in.required.is_some();
         if !has_same_proxies(rows, row, is_proxy, address, &let_in.server, resolver).await {
-            let text = " (Millrace: which account's privileges it has as a proxy (GRANT PROXY), the servers decide by \
-                        Millrace's address, not by the client's; see [auth] hosts)";
-            return Err(self.denied(family, user, password, text));
+            let why = "Millrace: which account's privileges it has as a proxy (GRANT PROXY), the servers decide by \
+                       Millrace's address, not by the client's; see [auth] hosts";
+            let text = format!(" ({why})");
+            return Err(self.denied(family, user, password, &text));
         }
         Ok(())
     }

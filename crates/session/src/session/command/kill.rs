@@ -1,13 +1,19 @@
 //! KILL: finds the session that a number means, wherever it runs, and has the server judge
 //! whether the killer may. Never touches another session than the one named.
 
-use millrace_backend::conn::number;
+use std::time::Duration;
+
+use millrace_backend::conn::{Conn, Row, number};
+use millrace_backend::connect::{Login, open};
 use millrace_backend::error::BackendError;
+use millrace_backend::tls::For;
 use millrace_engine::request::{Request, Task};
 use millrace_metrics::{ErrorClass, PinReason};
+use millrace_protocol::Capabilities;
 use millrace_protocol::command::ExecuteParams;
 use millrace_protocol::ok::OkFields;
 use millrace_sql::{Access, Family, KillTarget, Kind, Statement};
+use millrace_topology::ServerId;
 use tokio::sync::oneshot;
 
 use crate::error::{Abort, ClientError};
@@ -16,6 +22,9 @@ use crate::session::statement::refused::AttemptOutcome;
 use millrace_worker::Message;
 use millrace_worker::Running;
 use millrace_worker::{Client, FIRST_ID};
+
+/// How long a KILL waits for a place in the pool.
+const BRIEF: Duration = Duration::from_millis(100);
 
 /// The number in what CONNECTION_ID() was replaced by.
 fn own_number(expression: &[u8]) -> Option<u64> {
@@ -186,26 +195,54 @@ impl Session {
     /// KILL on the server that runs the session's statement, with the killer's own rights.
     async fn kill_on_server(
         &mut self,
-        server: millrace_topology::ServerId,
+        server: ServerId,
         thread: u32,
         query: bool,
     ) -> Result<(), Abort> {
-        let pool = self.pool(server);
-        let state = self.image.vars.state.clone();
-        let taken = pool.take_to_kill(self.handle.uid(), &state).await;
-        let mut lease = taken.map_err(ClientError::backend)?;
-        self.save_for_last_user(&mut lease).await;
         let what = if query { "QUERY" } else { "CONNECTION" };
-        let text = format!("KILL {what} {thread}");
-        let killed = lease.query(&text).await;
-        lease.books.forget_statement();
-        lease.give_back();
+        let killed = self.ask(server, &format!("KILL {what} {thread}")).await;
         match killed {
             Ok(_) => Ok(()),
             // The statement ended in between; its connection is not used again.
             Err(BackendError::Server(error)) if error.code == 1094 => Ok(()),
             Err(error) => Err(ClientError::backend(error).into()),
         }
+    }
+
+    /// Asks a server as the session's account. Where all places of the pool are taken, on a connection beside them: what
+    /// takes the places may be what is to be killed.
+    async fn ask(&mut self, server: ServerId, text: &str) -> Result<Vec<Row>, BackendError> {
+        let pool = self.pool(server);
+        let state = self.image.vars.state.clone();
+        let taking = pool.take_to_kill(self.handle.uid(), &state);
+        let Ok(taken) = tokio::time::timeout(BRIEF, taking).await else {
+            return Box::pin(self.ask_beside(server, text)).await;
+        };
+        let mut lease = taken?;
+        self.save_for_last_user(&mut lease).await;
+        let rows = lease.query(text).await;
+        lease.books.forget_statement();
+        lease.give_back();
+        rows
+    }
+
+    async fn ask_beside(&self, server: ServerId, text: &str) -> Result<Vec<Row>, BackendError> {
+        let facts = self.worker.cluster.servers.of(server).facts();
+        let identity = &self.client.identity;
+        let login = Login {
+            user: &identity.account.user,
+            password: &identity.account.password,
+            database: None,
+            collation: identity.collation,
+            capabilities: Capabilities::DEPRECATE_EOF,
+            tls: identity.tls,
+            whose: For::Client,
+        };
+        let limit = self.settings.pool.connect_timeout;
+        let opened = open(&facts.address, &login, &self.worker.shared.network, limit).await?;
+        let mut conn = Conn::new(opened, server, facts.family, None);
+        let asked = tokio::time::timeout(limit, conn.query(text)).await;
+        asked.unwrap_or(Err(BackendError::Timeout("pool.connect_timeout")))
     }
 
     /// An idle session has no connection for the server to judge by: the owner may end it, and
@@ -223,16 +260,7 @@ impl Session {
             let text = "Millrace: no server answers that could judge the right to kill";
             return Err(ClientError::proxy(ErrorClass::NoServer, 1105, b"HY000", text).into());
         };
-        let state = self.image.vars.state.clone();
-        let taken = self
-            .pool(judge)
-            .take_to_kill(self.handle.uid(), &state)
-            .await;
-        let mut lease = taken.map_err(ClientError::backend)?;
-        self.save_for_last_user(&mut lease).await;
-        let rows = lease.query("SHOW GRANTS").await;
-        lease.books.forget_statement();
-        lease.give_back();
+        let rows = self.ask(judge, "SHOW GRANTS").await;
         let rows = rows.map_err(ClientError::backend)?;
         let may = rows.into_iter().flatten().flatten().any(|grant| {
             let grant = String::from_utf8_lossy(&grant).to_ascii_uppercase();

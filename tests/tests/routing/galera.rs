@@ -1,0 +1,278 @@
+//! What is Galera's own: tables that it does not replicate, sessions that ask for no wait, a writer that has yet to
+//! apply what was acknowledged elsewhere, transactions that another node's write has ended.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::Cluster;
+use millrace_tests::checks::Checks;
+use millrace_tests::wire::Connection;
+
+use crate::ground::{app, proxy};
+use crate::kinds::{prepare, value};
+
+/// Where writes go. It reads no table, which would be a wait.
+const WRITER: &str = "SELECT /* millrace: primary */ @@port";
+
+pub(crate) async fn all(checks: &mut Checks, cluster: &Cluster) {
+    checks.run("other engines", other_engines(cluster)).await;
+    checks.run("dirty reads", dirty_reads(cluster)).await;
+    checks
+        .run("a transaction that lost", transaction_lost(cluster))
+        .await;
+    checks
+        .run("a node that rejects", node_rejects(cluster))
+        .await;
+    // The last: its writer is gone afterwards.
+    checks
+        .run("a new writer's backlog", new_writer(cluster))
+        .await;
+}
+
+/// Their rows are on the node that took the write alone; also behind a view.
+async fn other_engines(cluster: &Cluster) -> anyhow::Result<()> {
+    // A write that is not replicated has a GTID all the same, which the next DDL would have again.
+    for node in cluster.servers() {
+        let mut control = cluster.control(&node.name).await?;
+        control.run("SET GLOBAL gtid_strict_mode = OFF").await?;
+        control.close().await;
+    }
+    let proxy = proxy(cluster, "").await?;
+    let login = app(proxy.address());
+    for engine in ["MyISAM", "MEMORY", "Aria"] {
+        let mut client = Connection::open(&login).await?;
+        for sql in [
+            "DROP VIEW IF EXISTS app.apart_seen",
+            "DROP TABLE IF EXISTS app.apart",
+            &format!("CREATE TABLE app.apart (k INT PRIMARY KEY) ENGINE={engine}"),
+            "CREATE VIEW app.apart_seen AS SELECT k FROM app.apart",
+            "INSERT INTO app.apart VALUES (7)",
+        ] {
+            client.expect(sql).await?;
+        }
+        let mut other = Connection::open(&login).await?;
+        for turn in 0..20 {
+            for reader in [&mut client, &mut other] {
+                for sql in ["SELECT k FROM app.apart", "SELECT k FROM app.apart_seen"] {
+                    let rows = reader.expect(sql).await?.rows();
+                    ensure!(rows.len() == 1, "{engine}, turn {turn}, {sql}: {rows:?}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Holds what the other nodes have to apply, from the next write to `app.held` on.
+async fn hold(cluster: &Cluster) -> anyhow::Result<Vec<millrace_sandbox::Control>> {
+    let mut held = Vec::new();
+    for node in cluster.replicas() {
+        let mut control = cluster.control(&node.name).await?;
+        for sql in [
+            "SET SESSION wsrep_sync_wait = 1",
+            "SELECT COUNT(*) FROM app.held",
+            "SET SESSION wsrep_sync_wait = 0",
+            "LOCK TABLES app.held READ",
+        ] {
+            control.run(sql).await?;
+        }
+        held.push(control);
+    }
+    Ok(held)
+}
+
+async fn release(held: Vec<millrace_sandbox::Control>) -> anyhow::Result<()> {
+    for mut control in held {
+        control.run("UNLOCK TABLES").await?;
+        control.close().await;
+    }
+    Ok(())
+}
+
+async fn make_held(client: &mut Connection) -> anyhow::Result<()> {
+    for sql in [
+        "CREATE TABLE IF NOT EXISTS app.held (k INT PRIMARY KEY, v INT)",
+        "REPLACE INTO app.held VALUES (1, 0)",
+    ] {
+        client.expect(sql).await?;
+    }
+    Ok(())
+}
+
+/// Who reads dirty does so alone: the connections that such sessions leave wait for others.
+async fn dirty_reads(cluster: &Cluster) -> anyhow::Result<()> {
+    prepare(cluster).await?;
+    let proxy = proxy(cluster, "[pool]\nmax_connections = 4\n").await?;
+    let login = app(proxy.address());
+    let mut writer = Connection::open(&login).await?;
+    make_held(&mut writer).await?;
+    writer
+        .expect("REPLACE INTO app.kinds VALUES (1, 0)")
+        .await?;
+    let held = hold(cluster).await?;
+    let mut dirty = Vec::new();
+    for _ in 0..6 {
+        let mut client = Connection::open(&login).await?;
+        client.expect("SET SESSION wsrep_dirty_reads = 1").await?;
+        for _ in 0..10 {
+            client.expect("SELECT v FROM app.kinds WHERE k = 1").await?;
+        }
+        dirty.push(client);
+    }
+    let reading = async {
+        writer.expect("UPDATE app.held SET v = 1").await?;
+        writer.expect("UPDATE app.kinds SET v = 1").await?;
+        for client in &mut dirty {
+            for _ in 0..5 {
+                client.expect("SELECT v FROM app.kinds WHERE k = 1").await?;
+            }
+        }
+        let mut stale = 0;
+        for _ in 0..5 {
+            let mut client = Connection::open(&login).await?;
+            for reader in [&mut client, &mut writer] {
+                for _ in 0..5 {
+                    let seen = value(reader, "SELECT v FROM app.kinds WHERE k = 1").await?;
+                    stale += u32::from(seen != "1");
+                }
+            }
+        }
+        ensure!(stale == 0, "{stale} of 50 reads are stale");
+        anyhow::Ok(())
+    };
+    let read = reading.await;
+    release(held).await?;
+    read
+}
+
+/// The first command after another node's write has won gets the deadlock, whatever it is; the session goes on.
+async fn transaction_lost(cluster: &Cluster) -> anyhow::Result<()> {
+    prepare(cluster).await?;
+    let proxy = proxy(cluster, "").await?;
+    let mut client = Connection::open(&app(proxy.address())).await?;
+    client
+        .expect("REPLACE INTO app.kinds VALUES (1, 0)")
+        .await?;
+    let mut other = cluster.control(&cluster.replicas()[0].name).await?;
+    other.run("SET SESSION wsrep_sync_wait = 7").await?;
+    for first in [
+        "SHOW WARNINGS",
+        "SELECT FOUND_ROWS()",
+        "SELECT ROW_COUNT()",
+        "SELECT LAST_INSERT_ID()",
+        "SELECT 1",
+        "COMMIT",
+    ] {
+        client.expect("BEGIN").await?;
+        client.expect("UPDATE app.kinds SET v = v + 1").await?;
+        other.run("UPDATE app.kinds SET v = v + 1000").await?;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let reply = client.query(first).await;
+        let code = reply.err().map(|error| error.code);
+        ensure!(code == Some(1213), "{first}: {reply:?}");
+        client.expect("SELECT 2").await.context(first)?;
+        client.expect("ROLLBACK").await.context(first)?;
+    }
+    let seen = value(&mut client, "SELECT v FROM app.kinds").await?;
+    ensure!(seen == "6000", "{seen}");
+    other.close().await;
+    Ok(())
+}
+
+/// `wsrep_reject_queries` refuses clients, and not the monitor: the node takes nothing until it is over.
+async fn node_rejects(cluster: &Cluster) -> anyhow::Result<()> {
+    prepare(cluster).await?;
+    let proxy = proxy(cluster, "").await?;
+    let mut client = Connection::open(&app(proxy.address())).await?;
+    let before = value(&mut client, WRITER).await?;
+    let nodes = cluster.servers();
+    let node = (nodes.iter())
+        .find(|node| node.port.to_string() == before)
+        .context("no such node")?;
+    let mut control = cluster.control(&node.name).await?;
+    control.run("SET GLOBAL wsrep_reject_queries = ALL").await?;
+    let writing = async {
+        let mut writers = Vec::new();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(4) {
+            client
+                .expect("REPLACE INTO app.kinds VALUES (1, 5)")
+                .await?;
+            writers.push(value(&mut client, WRITER).await?);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        writers.dedup();
+        ensure!(
+            writers.len() <= 2 && writers.last() != Some(&before),
+            "the writers were {writers:?}, {before} before"
+        );
+        anyhow::Ok(())
+    };
+    let wrote = writing.await;
+    control
+        .run("SET GLOBAL wsrep_reject_queries = NONE")
+        .await?;
+    control.close().await;
+    wrote
+}
+
+/// The writer is another, which has yet to apply what the one before acknowledged: a write finds the rows all the same.
+async fn new_writer(cluster: &Cluster) -> anyhow::Result<()> {
+    prepare(cluster).await?;
+    let proxy = proxy(cluster, "").await?;
+    let login = app(proxy.address());
+    let mut client = Connection::open(&login).await?;
+    make_held(&mut client).await?;
+    let mut other = Connection::open(&login).await?;
+    let mut at = Connection::open(&login).await?;
+    let before = value(&mut at, WRITER).await?;
+    let nodes = cluster.servers();
+    let node = (nodes.iter())
+        .find(|node| node.port.to_string() == before)
+        .context("no such node")?;
+    ensure!(
+        node.name == cluster.primary().name,
+        "{before} is the writer"
+    );
+    client.expect("DELETE FROM app.kinds").await?;
+    let held = hold(cluster).await?;
+    client.expect("UPDATE app.held SET v = v + 1").await?;
+    client
+        .expect("INSERT INTO app.kinds VALUES (5, 1), (6, 1), (7, 1)")
+        .await?;
+    cluster.kill(&node.name).await?;
+    let moving = async {
+        while at
+            .query(WRITER)
+            .await
+            .scalar()
+            .is_none_or(|port| port == before)
+        {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let moved = tokio::time::timeout(Duration::from_secs(20), moving).await;
+    let writing = async {
+        let mut affected = Vec::new();
+        for (own, sql) in [
+            (true, "UPDATE app.kinds SET v = 2 WHERE k = 5"),
+            (false, "UPDATE app.kinds SET v = 2 WHERE k = 6"),
+            (true, "DELETE FROM app.kinds WHERE k = 7"),
+        ] {
+            let writer = if own { &mut client } else { &mut other };
+            let reply = writer.expect(sql).await?;
+            affected.push(reply.ok().map(|ok| ok.affected));
+        }
+        anyhow::Ok(affected)
+    };
+    let going = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        release(held).await
+    };
+    let (affected, released) = tokio::join!(writing, going);
+    released?;
+    moved.context("the writer stays")?;
+    let affected = affected?;
+    ensure!(affected == [Some(1); 3], "rows changed: {affected:?}");
+    Ok(())
+}
