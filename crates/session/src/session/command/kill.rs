@@ -215,10 +215,9 @@ impl Session {
         let pool = self.pool(server);
         let state = self.image.vars.state.clone();
         let taking = pool.take_to_kill(self.handle.uid(), &state);
-        let Ok(taken) = tokio::time::timeout(BRIEF, taking).await else {
+        let Ok(Ok(mut lease)) = tokio::time::timeout(BRIEF, taking).await else {
             return Box::pin(self.ask_beside(server, text)).await;
         };
-        let mut lease = taken?;
         self.save_for_last_user(&mut lease).await;
         let rows = lease.query(text).await;
         lease.books.forget_statement();

@@ -11,6 +11,7 @@ use millrace_engine::rerun::errors_to_hold;
 use millrace_metrics::RetryKind;
 use millrace_protocol::{Status, packet};
 use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits};
+use millrace_topology::Waits;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
@@ -198,7 +199,13 @@ impl Session {
         }
         let recorded = self.is_recorded(request);
         let writes = request.access >= Access::PrimaryRead;
-        if setup.doubtful
+        // In a cluster another node's write may have ended the transaction, which the next command is told, whatever it
+        // is; a write behind it would be none of that transaction.
+        let may_be_lost = request.access == Access::Write
+            && self.lease_is_kept()
+            && !setup.steps.is_empty()
+            && self.worker.cluster.waits_of(lease.server) == Waits::Cluster;
+        if (setup.doubtful || may_be_lost)
             && writes
             && let Err(answer) = Box::pin(self.confirmed(lease, request, &mut setup)).await?
         {

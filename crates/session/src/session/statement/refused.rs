@@ -271,8 +271,8 @@ impl Session {
             return Ok(AttemptOutcome::Elsewhere(answer));
         }
         if std::mem::take(&mut self.running.route.rolled_back) && !lease.broken {
-            // As the statement would have been told. What it did since was no part of the transaction: only what asks
-            // about statements has a plain command ahead of it there.
+            // As the statement would have been told. It has only asked something since: before a write, what goes ahead
+            // is waited for.
             if let Some(journal) = &mut self.image.tx.journal {
                 journal.note_rolled_back();
             }
