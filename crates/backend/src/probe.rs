@@ -23,7 +23,7 @@ use crate::facts::ServerFacts;
 use crate::monitor::{CatalogueRows, MonitorOptions};
 use crate::packet_io::{read_packet, write_packet};
 use crate::probe::followed::{connect, is_on, text, unless_refused};
-use crate::probe::replication::{galera, group, names, replicas, replication as status, sources};
+use crate::probe::replication::{galera, galera_name, group, replicas, replication, sources};
 use crate::stream::Stream;
 
 pub(crate) use crate::probe::followed::Followed;
@@ -85,7 +85,7 @@ pub(crate) async fn probe(
     options: &MonitorOptions,
 ) -> Result<Probed, BackendError> {
     if !followed.known {
-        (followed.galera, followed.uid) = names(&mut followed.conn).await?;
+        followed.galera = galera_name(&mut followed.conn).await?;
         followed.shares_storage = shares_storage(&mut followed.conn).await?;
         followed.track = trackable(&mut followed.conn).await?;
         followed.tracked_by_default = tracked_by_default(&mut followed.conn).await?;
@@ -127,7 +127,6 @@ pub(crate) async fn follow(
         tracked_by_default: "".into(),
         begins: Arc::new(Begins::unknown()),
         galera: None,
-        uid: Box::default(),
         shares_storage: false,
         known: false,
         looking: Vec::new(),
@@ -421,7 +420,7 @@ async fn report_mysql(
     };
     let channels = conn.query_named(statement).await?;
     report.peers = sources(channels.as_ref());
-    report.replication = status(channels);
+    report.replication = replication(channels);
     report.log |= !report.gtid && report.replication.is_some();
     group(conn, &mut report).await?;
     if options.discovers() {
@@ -460,12 +459,12 @@ async fn report_mariadb(
     report.executed = GtidSet::parse_mariadb(at(4).as_bytes())
         .map_err(|_| BackendError::Protocol("gtid_current_pos is not understood"))?;
     report.sql_mode = at(5).into();
-    report.identity = format!("{} {}", at(6), followed.uid).into();
+    report.identity = at(6).into();
     report.innodb_read_only = is_on(&at(7));
     report.begins_read_only = is_on(&at(8)) || sets_read_only(&at(9));
     let channels = conn.query_named("SHOW ALL SLAVES STATUS").await?;
     report.peers = sources(channels.as_ref());
-    report.replication = status(channels);
+    report.replication = replication(channels);
     // A replica takes positions from what it applied, with or without a binary log.
     report.gtid |= report.replication.is_some();
     if let Some(name) = followed.galera.clone() {

@@ -177,6 +177,17 @@ async fn pam() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
+async fn second_passwords() -> anyhow::Result<()> {
+    for release in [Release::MariaDb, Release::MariaDb11_8] {
+        let test = "second passwords";
+        if !millrace_tests::harness::direct_only() && skip_unless(release, test) {
+            pluggable::second_passwords(release).await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn gssapi() -> anyhow::Result<()> {
     let release = Release::MariaDb;
     if millrace_tests::harness::direct_only()

@@ -251,6 +251,54 @@ async fn packet(socket: &mut TcpStream) -> anyhow::Result<(u8, Vec<u8>)> {
     Ok((header[3], payload))
 }
 
+/// An account has as many passwords as plugins, in whatever order; and the anonymous account has one for all names.
+pub(crate) async fn second_passwords(release: Release) -> anyhow::Result<()> {
+    let ground = Ground::start_with(release, &["--plugin-load-add=auth_ed25519"]).await?;
+    let (one, two, wrong) = ("second-one-3c7", "second-two-8d1", "second-wrong-5a4");
+    for secret in [one, two, wrong] {
+        ground.secret(secret);
+    }
+    let ed25519 = |password: &str| format!("ed25519 USING PASSWORD('{password}')");
+    let native = |password: &str| format!("mysql_native_password USING PASSWORD('{password}')");
+    ground
+        .primary(&[
+            "CREATE TABLE app.seen (n INT)".to_owned(),
+            format!(
+                "CREATE USER late@'%' IDENTIFIED VIA {} OR {}",
+                ed25519(one),
+                native(two)
+            ),
+            format!(
+                "CREATE USER early@'%' IDENTIFIED VIA {} OR {}",
+                native(one),
+                ed25519(two)
+            ),
+            format!("CREATE USER ''@'%' IDENTIFIED VIA {}", native(one)),
+            "GRANT SELECT ON app.* TO late@'%', early@'%', ''@'%'".to_owned(),
+        ])
+        .await?;
+    ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+    let client = Client {
+        ground: &ground,
+        release,
+        more: &[],
+        env: Vec::new(),
+    };
+    for way in [Way::Plain, Way::Tls, Way::Socket] {
+        // Each first, and after the other was learnt.
+        for password in [two, one, two] {
+            client.gets_in("late", password, way).await?;
+            client.gets_in("early", password, way).await?;
+        }
+        client.gets_in("whoever", one, way).await?;
+        for user in ["late", "early", "whoever"] {
+            client.is_refused(user, wrong, way).await?;
+        }
+        client.is_refused("whoever", two, way).await?;
+    }
+    Ok(())
+}
+
 async fn by_plugin(release: Release, cleartext: &str) -> anyhow::Result<()> {
     let ground = Ground::start_with(release, &["--plugin-load-add=auth_pam", cleartext]).await?;
     for secret in ["pam-right-6b2", "pam-wrong-9e4"] {

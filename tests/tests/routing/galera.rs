@@ -53,12 +53,40 @@ async fn other_engines(cluster: &Cluster) -> anyhow::Result<()> {
             client.expect(sql).await?;
         }
         let mut other = Connection::open(&login).await?;
-        for turn in 0..20 {
-            for reader in [&mut client, &mut other] {
-                for sql in ["SELECT k FROM app.apart", "SELECT k FROM app.apart_seen"] {
-                    let rows = reader.expect(sql).await?.rows();
-                    ensure!(rows.len() == 1, "{engine}, turn {turn}, {sql}: {rows:?}");
-                }
+        let seen = ["SELECT k FROM app.apart", "SELECT k FROM app.apart_seen"];
+        all_see(&mut [&mut client, &mut other], engine, &seen).await?;
+        for sql in [
+            "DROP TABLE IF EXISTS app.apart_like, app.apart_named",
+            "CREATE TABLE app.apart_like LIKE app.apart",
+            "INSERT INTO app.apart_like VALUES (7)",
+        ] {
+            client.expect(sql).await?;
+        }
+        let seen = ["SELECT k FROM app.apart_like"];
+        all_see(&mut [&mut client, &mut other], engine, &seen).await?;
+        for sql in [
+            "RENAME TABLE app.apart_like TO app.apart_named",
+            "REPLACE INTO app.apart_named VALUES (7)",
+        ] {
+            client.expect(sql).await?;
+        }
+        let seen = ["SELECT k FROM app.apart_named"];
+        all_see(&mut [&mut client, &mut other], engine, &seen).await?;
+    }
+    Ok(())
+}
+
+/// Each of these has one row, whoever asks.
+async fn all_see(
+    readers: &mut [&mut Connection],
+    engine: &str,
+    statements: &[&str],
+) -> anyhow::Result<()> {
+    for turn in 0..20 {
+        for reader in &mut *readers {
+            for sql in statements {
+                let rows = reader.expect(sql).await?.rows();
+                ensure!(rows.len() == 1, "{engine}, turn {turn}, {sql}: {rows:?}");
             }
         }
     }
@@ -163,6 +191,7 @@ async fn transaction_lost(cluster: &Cluster) -> anyhow::Result<()> {
         "SELECT ROW_COUNT()",
         "SELECT LAST_INSERT_ID()",
         "SELECT 1",
+        "UPDATE app.kinds SET v = v + ROW_COUNT()",
         "COMMIT",
     ] {
         client.expect("BEGIN").await?;
@@ -176,7 +205,7 @@ async fn transaction_lost(cluster: &Cluster) -> anyhow::Result<()> {
         client.expect("ROLLBACK").await.context(first)?;
     }
     let seen = value(&mut client, "SELECT v FROM app.kinds").await?;
-    ensure!(seen == "6000", "{seen}");
+    ensure!(seen == "7000", "{seen}");
     other.close().await;
     Ok(())
 }

@@ -86,5 +86,6 @@ impl fmt::Debug for Traffic {
     }
 }
 
-/// The statements that read a family's stored routines, views and triggers, in this order.
+/// The statements that read a family's stored routines, views and triggers, in this order; and, in a cluster of Galera,
+/// the tables whose rows it does not replicate.
 pub type CatalogueQueries = fn(Family) -> [&'static str; 4];

@@ -25,8 +25,6 @@ pub(crate) struct Followed {
     pub(super) begins: Arc<Begins>,
     /// The node's name where it is one of a Galera cluster.
     pub(super) galera: Option<Box<str>>,
-    /// MariaDB's `server_uid`; empty where it has none.
-    pub(super) uid: Box<str>,
     /// It is one of Amazon Aurora's: a cluster's servers have their files in common.
     pub(super) shares_storage: bool,
     /// What is asked once was asked.

@@ -14,31 +14,25 @@ use crate::probe::followed::is_on;
 use crate::probe::followed::text;
 use crate::probe::followed::unless_refused;
 
-/// The node's name, where the server is one of a Galera cluster. From then on it answers the monitor
+/// The node's name where the server is one of a Galera cluster. From then on it answers the monitor
 /// also while it has no majority, and at once.
-///
-/// The second is the machine's and port's own, `server_uid`, where the server has it (MariaDB 10.5.26, 10.6.19, 10.11.9):
-/// those of two clusters in containers may have all else in common.
-pub(super) async fn names(conn: &mut Conn) -> Result<(Option<Box<str>>, Box<str>), BackendError> {
+pub(super) async fn galera_name(conn: &mut Conn) -> Result<Option<Box<str>>, BackendError> {
     if conn.family == Family::MySql {
-        return Ok((None, Box::default()));
+        return Ok(None);
     }
     let rows = conn
-        .query(
-            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_node_name', 'server_uid')",
-        )
+        .query("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'wsrep_node_name')")
         .await?;
     let value = |name: &str| {
         let row = rows.iter().find(|row| text(row.first()) == name);
         text(row.and_then(|row| row.get(1)))
     };
-    let uid = value("server_uid").into();
     if !is_on(&value("wsrep_on")) {
-        return Ok((None, uid));
+        return Ok(None);
     }
     conn.query("SET SESSION wsrep_dirty_reads = ON, SESSION wsrep_sync_wait = 0")
         .await?;
-    Ok((Some(value("wsrep_node_name").into()), uid))
+    Ok(Some(value("wsrep_node_name").into()))
 }
 
 /// Whether a MariaDB server replicates from this one: whether that one's binary log has an event that ends where the

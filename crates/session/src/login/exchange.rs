@@ -90,11 +90,16 @@ enum Question {
 }
 
 /// `SHA1(password)`, by which a client has proved itself to an account of mysql_native_password whose
-/// hash the servers keep: nobody has to show the password. It may be the anonymous account's; the server says by which
-/// row it is let in.
+/// hash the servers keep: nobody has to show the password. The anonymous account's is of use only to a name that has no
+/// account of its own, which may have another plugin beside.
 fn native_key(rows: Option<&UserRows>, response: &[u8], nonce: &[u8; 20]) -> Option<[u8; 20]> {
-    let mut hashes = rows?.iter().flat_map(|row| &row.native_hashes);
-    hashes.find_map(|hash| auth::verify_native(response, nonce, hash))
+    let rows = rows?;
+    let has_own = rows.own().next().is_some();
+    let mut taken = rows.iter().filter(|row| !has_own || !row.user.is_empty());
+    taken.find_map(|row| {
+        let mut hashes = row.native_hashes.iter();
+        hashes.find_map(|hash| auth::verify_native(response, nonce, hash))
+    })
 }
 
 /// Whether the account's row has got another password since the primary took this one.

@@ -110,7 +110,13 @@ impl Session {
             None => self.text_of(request),
         };
         engine.is_some_and(|engine| !engine.eq_ignore_ascii_case(b"InnoDB"))
-            || text.is_none_or(|text| words(&text).contains("engine"))
+            || text.is_none_or(|text| {
+                let words = words(&text);
+                // LIKE and RENAME take a table's engine over.
+                ["engine", " like ", "rename"]
+                    .iter()
+                    .any(|word| words.contains(word))
+            })
     }
 
     /// Notes which stored code the request is about to define: what it means is not known until it was read.

@@ -303,6 +303,30 @@ fn a_group_may_be_fed_from_outside() {
     assert_eq!(world.primary(), Some(B), "it follows no more");
 }
 
+/// What a member says of a group whose members all take writes.
+fn one_of_many(of: &str) -> ProbeReport {
+    let mut report = member(of, 3, &all(ONLINE), of);
+    if let Some(view) = &mut report.group {
+        view.members.iter_mut().for_each(|it| it.primary = true);
+    }
+    report
+}
+
+#[test]
+fn of_many_writing_members_another_takes_over_from_one_that_is_drained() {
+    let mut world = world(3);
+    for (id, uuid) in [(A, "a"), (B, "b"), (C, "c")] {
+        world.report(id, one_of_many(uuid));
+    }
+    assert_eq!(world.primary(), Some(A));
+    world.see(A, ObservationKind::Drain { by: "ops".into() });
+    assert_eq!(world.primary(), Some(B));
+    world.report(A, one_of_many("a"));
+    assert_eq!(world.primary(), Some(B), "it stays drained");
+    world.see(A, ObservationKind::Resume { by: "ops".into() });
+    assert!(world.primary().is_some());
+}
+
 fn sized(name: &str, size: u32) -> ProbeReport {
     node(name, |node| node.size = size)
 }
