@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use millrace_sandbox::{ADMIN, Cluster, ClusterSpec, Family, MONITOR, skip_unless};
 use millrace_tests::checks::Checks;
 use millrace_tests::harness::{self, Launch, Proxy};
-use millrace_tests::wire::{Connection, Login, Reply, Target, cap};
+use millrace_tests::wire::{Connection, Expect, Login, Reply, Target, cap, com};
 use tokio::task::JoinSet;
 
 const READY: Duration = Duration::from_secs(30);
@@ -399,6 +399,64 @@ async fn with_login_variables(ground: &Ground) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Where MySQL itself keeps foreign keys (`innodb_native_foreign_keys=OFF`, the default), a connection that was reset
+/// leaves them to InnoDB, and REPLACE of a parent's row takes its children with it. No session meets such a connection.
+async fn foreign_keys(ground: &Ground) -> anyhow::Result<()> {
+    let mut control = ground.cluster.control("s1").await?;
+    let asked = "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'";
+    let has = control.value(asked).await?.is_some();
+    control.close().await;
+    if !has {
+        return Ok(());
+    }
+    let proxy = start_with(
+        1,
+        &ground.cluster,
+        MONITOR.user,
+        "[pool]\nmax_connections = 1\n",
+    )
+    .await?;
+    let through = Login::new(tcp(proxy.port), ADMIN.user, ADMIN.password);
+    let mut first = Connection::open(&through).await?;
+    for sql in [
+        "CREATE TABLE fl.parent (id INT PRIMARY KEY)",
+        "CREATE TABLE fl.child (id INT PRIMARY KEY, parent INT, \
+         FOREIGN KEY (parent) REFERENCES fl.parent (id) ON DELETE CASCADE)",
+        "INSERT INTO fl.parent VALUES (1)",
+        "INSERT INTO fl.child VALUES (1, 1)",
+    ] {
+        first.expect(sql).await?;
+    }
+    let mut second = Connection::open(&through).await?;
+    for turn in 0..8 {
+        // What each leaves has to be taken back for the other.
+        first.expect("SET @fl_mine=1, sql_mode=''").await?;
+        second
+            .expect("SELECT @fl_mine, @@sql_mode FROM fl.t LIMIT 1")
+            .await?;
+        second.expect("SET @fl_other=2").await?;
+        match turn % 3 {
+            0 => drop(
+                second
+                    .command(com::RESET_CONNECTION, b"", Expect::Single)
+                    .await,
+            ),
+            1 => drop(second.change_user(ADMIN.user, ADMIN.password, "", 45).await),
+            _ => {}
+        }
+        for session in [&mut first, &mut second] {
+            session.expect("DO @fl_mine").await?;
+            session.expect("REPLACE INTO fl.parent VALUES (1)").await?;
+            let left = session.expect("SELECT COUNT(*) FROM fl.child").await?;
+            ensure!(
+                left.scalar().as_deref() == Some("1"),
+                "turn {turn}: REPLACE of the parent took its child along"
+            );
+        }
+    }
+    Ok(())
+}
+
 const AUTOCOMMIT: u16 = 2;
 
 /// Where the servers' global autocommit is off, a client is told so, and what it commits stays.
@@ -569,6 +627,7 @@ async fn fresh_logins(family: Family) -> anyhow::Result<()> {
         .run("next transaction", next_transaction(ground))
         .await;
     checks.run("login variables", login_variables(ground)).await;
+    checks.run("foreign keys", foreign_keys(ground)).await;
     checks.run("autocommit off", autocommit_off(ground)).await;
     checks.run("lost privilege", lost_privilege(ground)).await;
     checks.run("default roles", default_roles(ground)).await;

@@ -88,6 +88,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         own: false,
         prepared: None,
         unused: None,
+        changes: false,
     };
     repeat(count, |_| {
         if let Some(mut lease) = black_box(&pool).try_take(black_box(&wanted)) {

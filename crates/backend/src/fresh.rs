@@ -2,8 +2,10 @@
 //! never gets a connection that was opened before they changed. Asks nothing itself.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use millrace_engine::books::ByLogin;
 
 /// Counts the changes of a server's accounts and global variables. A connection has the version
 /// that was in force when its login began.
@@ -28,8 +30,8 @@ pub struct Fresh {
     unsettled_until_ms: AtomicU64,
     /// `init_connect` is set, which only a new connection runs.
     init_connect: AtomicBool,
-    /// It names user variables.
-    login_variables: AtomicBool,
+    /// A [`ByLogin`]: what a login gives that a reset takes away.
+    by_login: AtomicU8,
     /// The global `autocommit` is off.
     autocommit_off: AtomicBool,
     /// How many accounts were dropped or renamed, as far as anybody looked.
@@ -49,8 +51,8 @@ pub(crate) struct Look {
     /// All that matters could be read.
     pub(crate) complete: bool,
     pub(crate) init_connect: bool,
-    /// It names user variables.
-    pub(crate) login_variables: bool,
+    /// What a login gives that a reset takes away.
+    pub(crate) by_login: ByLogin,
     pub(crate) autocommit_off: bool,
     /// How many accounts were dropped or renamed since it was started, where it says so.
     pub(crate) drops: Option<u64>,
@@ -65,7 +67,8 @@ impl Fresh {
             proven_ms: AtomicU64::new(0),
             unsettled_until_ms: AtomicU64::new(0),
             init_connect: AtomicBool::new(false),
-            login_variables: AtomicBool::new(false),
+            // Until a look says otherwise.
+            by_login: AtomicU8::new(ByLogin::Variables as u8),
             autocommit_off: AtomicBool::new(false),
             drops: AtomicU64::new(0),
             drops_said: AtomicU64::new(NEVER),
@@ -126,9 +129,12 @@ impl Fresh {
         self.init_connect.load(Ordering::Relaxed)
     }
 
-    /// `init_connect` may set user variables, which a reset takes away.
-    pub fn sets_login_variables(&self) -> bool {
-        self.login_variables.load(Ordering::Relaxed)
+    /// What a login gives that a reset takes away.
+    pub fn by_login(&self) -> ByLogin {
+        let known = self.by_login.load(Ordering::Relaxed);
+        let all = [ByLogin::Nothing, ByLogin::ForeignKeys];
+        let found = all.into_iter().find(|what| *what as u8 == known);
+        found.unwrap_or(ByLogin::Variables)
     }
 
     /// A new connection's autocommit is off.
@@ -166,8 +172,7 @@ impl Fresh {
     pub(crate) fn looked(&self, look: &Look, last: Option<&Look>, began: Instant) {
         self.init_connect
             .store(look.init_connect, Ordering::Relaxed);
-        self.login_variables
-            .store(look.login_variables, Ordering::Relaxed);
+        self.by_login.store(look.by_login as u8, Ordering::Relaxed);
         self.autocommit_off
             .store(look.autocommit_off, Ordering::Relaxed);
         if let Some(said) = look.drops {

@@ -23,6 +23,8 @@ pub struct CheckoutRequest<'a> {
     pub prepared: Option<StatementUid>,
     /// Another identity under which a connection may have it.
     pub unused: Option<StatementUid>,
+    /// The statement may change rows.
+    pub changes: bool,
 }
 
 /// The rank of a session's own last connection, and of one that is as good as new to it.
@@ -30,6 +32,8 @@ const OWN: u8 = 0;
 const CLEAN: u8 = 1;
 /// Preparing a statement is the most that may have to go ahead: it takes a round trip of its own.
 const LACKS_STATEMENT: u8 = 8;
+/// It would have to be closed, and another opened.
+const LACKS_LOGIN: u8 = 32;
 /// Will not do.
 const TOO_OLD: u8 = u8::MAX;
 
@@ -43,6 +47,7 @@ impl<'a> CheckoutRequest<'a> {
             own: true,
             prepared: None,
             unused: None,
+            changes: true,
         }
     }
 
@@ -59,6 +64,7 @@ impl<'a> CheckoutRequest<'a> {
                 + 2 * u8::from(conn.books.has_variables_of_other(self.uid))
         };
         rank + LACKS_STATEMENT * u8::from(self.lacks(conn))
+            + LACKS_LOGIN * u8::from(conn.books.lacks_login(self.changes))
     }
 
     /// Nothing that is better is looked for.

@@ -148,6 +148,8 @@ pub type OnLimit = Box<dyn Fn(&[u8])>;
 pub struct Pool {
     key: PoolKey,
     idle: RefCell<Idle>,
+    /// What a reset gives, and in which version of the server's globals.
+    after_reset: RefCell<Option<(Version, Rc<SessionState>)>>,
     /// Connections of this kind that are being opened.
     opening: Cell<usize>,
     /// Opened so far.
@@ -189,6 +191,7 @@ struct Wanted {
     own: bool,
     prepared: Option<StatementUid>,
     unused: Option<StatementUid>,
+    changes: bool,
 }
 
 impl Wanted {
@@ -200,6 +203,7 @@ impl Wanted {
             own: wanted.own,
             prepared: wanted.prepared,
             unused: wanted.unused,
+            changes: wanted.changes,
         }
     }
 
@@ -211,6 +215,7 @@ impl Wanted {
             own: self.own,
             prepared: self.prepared,
             unused: self.unused,
+            changes: self.changes,
         }
     }
 }
@@ -404,6 +409,7 @@ impl ServerPool {
         let pool = Rc::new(Pool {
             key: key.clone(),
             idle: RefCell::default(),
+            after_reset: RefCell::default(),
             opening: Cell::new(0),
             opened: Cell::new(0),
             lent: Cell::new(0),

@@ -130,6 +130,7 @@ pub(crate) async fn follow(
         shares_storage: false,
         known: false,
         looking: Vec::new(),
+        keeps_foreign_keys: false,
         blind_to_replicas: None,
     })
 }

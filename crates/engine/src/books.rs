@@ -147,17 +147,23 @@ pub struct Books {
     tracks: Option<SessionUid>,
     /// The last session that may have drawn from sequences since the connection was new: LASTVAL() is its.
     drew: SessionUid,
-    login_variables: LoginVariables,
+    by_login: ByLogin,
+    /// A reset took that away.
+    lacks_login: bool,
 }
 
-/// User variables that the server's `init_connect` set, which only a login does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LoginVariables {
-    /// It set none.
-    None,
-    Set,
-    /// A reset took them away.
-    Lost,
+/// What only a login gives a connection, and a reset takes away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ByLogin {
+    /// There is no such thing.
+    #[default]
+    Nothing,
+    /// Foreign keys as MySQL itself keeps them: what changes rows needs them. With `innodb_native_foreign_keys=OFF`,
+    /// InnoDB keeps them on a connection that was reset, and `REPLACE` of a parent's row deletes its children there
+    /// (observed on 9.7).
+    ForeignKeys,
+    /// User variables that `init_connect` sets, at least.
+    Variables,
 }
 
 /// A version of user variables that no session has: they are set again before they are used.
@@ -177,7 +183,8 @@ impl Books {
             variables: (0, 0),
             tracks: None,
             drew: 0,
-            login_variables: LoginVariables::None,
+            by_login: ByLogin::Nothing,
+            lacks_login: false,
         }
     }
 
@@ -361,21 +368,28 @@ impl Books {
         self.variables.0 == 0
     }
 
-    /// It holds user variables that the session must not see: another's, or its own of before. Or it lacks those of
-    /// a login.
+    /// It holds user variables that the session must not see: another's, or its own of before.
     pub fn has_foreign_variables(&self, session: SessionUid, version: u64) -> bool {
-        self.login_variables == LoginVariables::Lost
-            || (!self.is_without_variables() && !self.holds_variables(session, version))
+        !self.is_without_variables() && !self.holds_variables(session, version)
     }
 
-    /// `init_connect` has set user variables on it.
-    pub fn login_set_variables(&mut self) {
-        self.login_variables = LoginVariables::Set;
+    /// Its login gave it what a reset takes away.
+    pub fn has_by_login(&mut self, what: ByLogin) {
+        self.by_login = what;
     }
 
-    /// A reset takes, or took, user variables away that a login's `init_connect` sets.
-    pub fn loses_by_reset(&self) -> bool {
-        self.login_variables != LoginVariables::None
+    /// A reset takes, or took, away what a statement needs of a login. `changes`: it may change rows.
+    pub fn loses_by_reset(&self, changes: bool) -> bool {
+        match self.by_login {
+            ByLogin::Nothing => false,
+            ByLogin::ForeignKeys => changes,
+            ByLogin::Variables => true,
+        }
+    }
+
+    /// A reset has taken that away.
+    pub fn lacks_login(&self, changes: bool) -> bool {
+        self.lacks_login && self.loses_by_reset(changes)
     }
 
     /// It holds another session's user variables.
@@ -430,21 +444,15 @@ impl Books {
         self.unread = Unread::default();
         self.drew = 0;
         self.insert_id = Some(0);
-        self.lose_login_variables();
-    }
-
-    fn lose_login_variables(&mut self) {
-        if self.login_variables == LoginVariables::Set {
-            self.login_variables = LoginVariables::Lost;
-        }
+        self.lacks_login = true;
     }
 
     /// As after a login (COM_CHANGE_USER).
     pub fn login(&mut self) {
-        self.lose_login_variables();
         *self = Books {
             saving: self.saving.take(),
-            login_variables: self.login_variables,
+            by_login: self.by_login,
+            lacks_login: true,
             ..Books::new(self.server)
         };
     }
@@ -500,11 +508,16 @@ mod tests {
     fn what_a_login_sets_only_a_login_brings_back() {
         let mut books = Books::new(ServerId(1));
         books.reset();
-        assert!(!books.loses_by_reset() && !books.has_foreign_variables(ME, 0));
-        books.login_set_variables();
-        assert!(books.loses_by_reset() && !books.has_foreign_variables(ME, 0));
-        books.login();
-        assert!(books.has_foreign_variables(ME, 0), "no `init_connect` ran");
+        assert!(!books.loses_by_reset(true) && !books.lacks_login(true));
+        for lose in [Books::reset, Books::login] {
+            let mut books = Books::new(ServerId(1));
+            books.has_by_login(ByLogin::Variables);
+            assert!(books.loses_by_reset(false) && !books.lacks_login(false));
+            lose(&mut books);
+            assert!(books.lacks_login(false));
+            books.has_by_login(ByLogin::ForeignKeys);
+            assert!(books.lacks_login(true) && !books.lacks_login(false));
+        }
     }
 
     #[test]

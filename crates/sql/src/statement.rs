@@ -599,6 +599,12 @@ impl Statement {
             || (self.flags.contains(Flags::READS_SYSVARS) && !only_counts)
     }
 
+    /// A SET that sets user variables and nothing else.
+    pub fn sets_user_variables_only(&self) -> bool {
+        let is_user = |set: &Assignment| matches!(set.target, Target::UserVar(_));
+        !self.assignments.is_empty() && self.assignments.iter().all(is_user)
+    }
+
     /// Forgets the statement and keeps the memory.
     pub fn clear(&mut self) {
         self.kind = Kind::Unknown;

@@ -5,10 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use millrace_engine::books::SessionUid;
+use millrace_engine::state::SessionState;
 
 use crate::concurrency::Running;
 use crate::conn::Conn;
 use crate::error::BackendError;
+use crate::fresh::Version;
 use crate::pool::{CheckoutRequest, Pool, PoolKey, ServerFacts, ServerPool};
 
 /// A connection on loan. Dropping it closes the connection; [`Lease::give_back`] keeps it.
@@ -53,6 +55,20 @@ impl Pool {
         let lease = conn.map(|conn| server.lease(conn, self, server.concurrency.begin()));
         server.closed(lost);
         lease
+    }
+
+    /// What a session has after COM_RESET_CONNECTION, where one did so since the server's globals are in this version.
+    pub fn state_after_reset(&self, version: Version) -> Option<Rc<SessionState>> {
+        let known = self.after_reset.borrow();
+        let (of, state) = known.as_ref()?;
+        (*of == version).then(|| state.clone())
+    }
+
+    /// A connection was reset, and this is what it has. `version`: that of [`Fresh::for_login`] before.
+    ///
+    /// [`Fresh::for_login`]: crate::fresh::Fresh::for_login
+    pub fn note_state_after_reset(&self, version: Version, state: Rc<SessionState>) {
+        *self.after_reset.borrow_mut() = Some((version, state));
     }
 
     /// Whether [`Pool::try_take_own`] would find one. Taking it and giving it back is no way to ask:
@@ -123,7 +139,7 @@ impl Lease {
         }
         if !conn.is_clean() || !server.is_there(&conn) {
             server.lost(conn);
-        } else if conn.one_shot {
+        } else if conn.one_shot || conn.books.lacks_login(false) {
             server.retire(conn);
         } else {
             conn.leave_room();

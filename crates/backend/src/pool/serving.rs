@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use millrace_engine::books::ByLogin;
 use tokio::time::Instant;
 use tracing::error;
 
@@ -384,9 +385,7 @@ impl ServerPool {
             None => {
                 let mut conn = self.opener.open(&facts, &pool.key, permit).await?;
                 conn.login.place = place;
-                if facts.fresh.sets_login_variables() {
-                    conn.books.login_set_variables();
-                }
+                conn.books.has_by_login(facts.fresh.by_login());
                 conn
             }
         };
@@ -408,8 +407,10 @@ impl ServerPool {
         pool: &Pool,
         version: Version,
     ) -> Option<Box<Conn>> {
+        let as_by_login =
+            facts.fresh.has_init_connect() || facts.fresh.by_login() != ByLogin::Nothing;
         // On a cluster's node it would be deaf.
-        if facts.fresh.has_init_connect() || facts.in_cluster {
+        if as_by_login || facts.in_cluster {
             return None;
         }
         let mut conn = pool.idle.borrow_mut().take_old(version)?;

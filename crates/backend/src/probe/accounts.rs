@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use millrace_engine::books::ByLogin;
 use millrace_topology::Family;
 
 use crate::conn::{Conn, Row};
@@ -133,6 +134,10 @@ pub(crate) async fn look(followed: &mut Followed) -> Result<Look, BackendError> 
             .filter(|name| begins_sessions(name))
             .map(|name| format!("@@GLOBAL.{name}"))
             .collect();
+        // No server changes it while it runs.
+        followed.keeps_foreign_keys = rows.iter().any(|row| {
+            text(row.first()) == "innodb_native_foreign_keys" && !is_on(&text(row.get(1)))
+        });
         followed.looking.push(ACCOUNT_CHANGES.to_owned());
         followed.looking.push(format!(
             "SELECT SHA2(CONCAT_WS('|',{}),256),@@GLOBAL.init_connect,@@GLOBAL.autocommit",
@@ -168,7 +173,13 @@ pub(crate) async fn look(followed: &mut Followed) -> Result<Look, BackendError> 
             let cell = |index: usize| text(row.and_then(|row| row.get(index)));
             look.complete &= !cell(0).is_empty();
             look.init_connect = !cell(1).is_empty();
-            look.login_variables = names_user_variables(&cell(1));
+            look.by_login = if names_user_variables(&cell(1)) {
+                ByLogin::Variables
+            } else if followed.keeps_foreign_keys {
+                ByLogin::ForeignKeys
+            } else {
+                ByLogin::Nothing
+            };
             look.autocommit_off = !is_on(&cell(2));
         }
         if at == 0 {

@@ -31,6 +31,8 @@ pub(crate) struct Followed {
     pub(super) known: bool,
     /// What asks for changes of accounts and global variables; empty before that is known.
     pub(super) looking: Vec<String>,
+    /// MySQL itself keeps foreign keys, not InnoDB.
+    pub(super) keeps_foreign_keys: bool,
     /// The account may not list the replicas, as the server said.
     pub(crate) blind_to_replicas: Option<String>,
 }

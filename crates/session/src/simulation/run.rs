@@ -651,6 +651,7 @@ impl Run {
             own: false,
             prepared: None,
             unused: None,
+            changes: true,
         };
         if let Some(lease) = pool.try_take(&wanted) {
             self.connections.lend(index, server, &lease, true);

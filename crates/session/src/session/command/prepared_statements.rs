@@ -546,17 +546,32 @@ impl Session {
 
     /// What a connection has that was just reset.
     async fn state_of_new(&mut self) -> Result<SessionState, Abort> {
+        let judge = self
+            .worker
+            .cluster
+            .with_world(|world| world.snapshot.judges().next());
+        if let Some(judge) = judge {
+            let facts = self.worker.cluster.servers.of(judge).facts();
+            let version = facts.fresh.for_login();
+            if let Some(state) = self.pool(judge).state_after_reset(version) {
+                return Ok(SessionState::clone(&state));
+            }
+        }
         let mut lost = 0;
         loop {
             let mut lease = self.any_lease().await?;
             self.save_for_last_user(&mut lease).await;
             let facts = lease.server_facts();
+            let version = facts.fresh.for_login();
             match lease.reset(&facts).await {
                 Ok(state) => {
                     self.worker
                         .learnt
                         .learn_collation_number(&state, lease.login.results_number);
                     lease.state = self.worker.states.share(state.clone());
+                    lease
+                        .pool()
+                        .note_state_after_reset(version, lease.state.clone());
                     lease.books.disown();
                     lease.give_back();
                     return Ok(state);

@@ -12,6 +12,7 @@ use millrace_engine::image::prepared::ClientStatement;
 use millrace_engine::request::{Main, Request};
 use millrace_engine::state::SessionState;
 use millrace_routing::NoServer;
+use millrace_sql::{Access, Kind};
 use millrace_topology::ServerId;
 
 use crate::error::{Abort, ClientError, observed};
@@ -47,7 +48,22 @@ impl Session {
             own: self.may_need_its_own(),
             prepared: executed.map(|statement| statement.uid),
             unused: executed.and_then(|statement| statement.unused),
+            changes: self.may_change_rows(request),
         }
+    }
+
+    /// Whether rows may change on the connection before the session gives it back.
+    pub(super) fn may_change_rows(&self, request: &Request<'_>) -> bool {
+        let in_transaction = self.image.autocommit_off() || self.image.tx.replay.is_some();
+        let may_begin = match (request.access, request.class.kind) {
+            (Access::Read, _) => false,
+            (Access::Write, _) => true,
+            // Others may keep the connection, a cursor among them, or begin a transaction.
+            (_, Kind::Select | Kind::Do) => matches!(request.main, Main::Execute { .. }),
+            (_, Kind::Set) => !request.class.sets_user_variables_only(),
+            _ => true,
+        };
+        may_begin || in_transaction
     }
 
     /// Whether something of the session may live on its last connection: user variables, messages,
