@@ -415,10 +415,13 @@ pub async fn finish(
                 plugin = Plugin::from_name(&switch.plugin);
                 nonce = switch.nonce;
                 // MariaDB's account may have another plugin beside, for which the hash is enough: that is asked for next.
-                in_vain = plugin == Plugin::Ed25519 && password.password().is_none();
-                match in_vain {
-                    true => vec![0; ED25519_PROOF],
-                    false => switch_response(&plugin, password, &nonce, stream.is_private())?,
+                // And it asks strangers for any plugin that some account has.
+                let is_parsec = matches!(&plugin, Plugin::Other(name) if name == "parsec");
+                in_vain = is_parsec || (plugin == Plugin::Ed25519 && password.password().is_none());
+                match (in_vain, is_parsec) {
+                    (_, true) => vec![0],
+                    (true, _) => vec![0; ED25519_PROOF],
+                    _ => switch_response(&plugin, password, &nonce, stream.is_private())?,
                 }
             }
             ServerAuthPacket::More(data) => {

@@ -444,7 +444,7 @@ async fn report_mariadb(
             "SELECT @@version, @@server_id, @@GLOBAL.read_only, @@GLOBAL.log_bin, \
              @@GLOBAL.gtid_current_pos, @@GLOBAL.sql_mode, \
              CONCAT_WS(' ', @@hostname, @@port, @@datadir), @@innodb_read_only, @@GLOBAL.tx_read_only, \
-             @@GLOBAL.init_connect",
+             @@GLOBAL.init_connect, @@GLOBAL.gtid_binlog_pos",
         )
         .await?;
     let row = rows
@@ -457,8 +457,11 @@ async fn report_mariadb(
     report.server_id = at(1).parse().unwrap_or(0);
     report.read_only = is_on(&at(2));
     report.gtid = is_on(&at(3));
-    report.executed = GtidSet::parse_mariadb(at(4).as_bytes())
-        .map_err(|_| BackendError::Protocol("gtid_current_pos is not understood"))?;
+    report.executed = positions::parsed(Family::MariaDb, &at(4))?;
+    // The current position leaves out what a session wrote under another `server_id` (observed on 10.11 and 11.8).
+    report
+        .executed
+        .union(&positions::parsed(Family::MariaDb, &at(10))?);
     report.sql_mode = at(5).into();
     report.identity = at(6).into();
     report.innodb_read_only = is_on(&at(7));

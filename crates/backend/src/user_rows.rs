@@ -193,10 +193,10 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
         // -1, 0: nothing, 1: SSL, 2: X509, 3: what is given.
         Family::MariaDb => format!(
             "SELECT @@skip_name_resolve,{name},User,Host,JSON_SEARCH(Priv,'one','unix_socket') IS NOT NULL,\
-             IFNULL(JSON_VALUE(Priv,'$.plugin'),'') NOT IN ('',{LEARNT}) AND \
-             IFNULL(JSON_VALUE(Priv,'$.auth_or[0].plugin'),'-') NOT IN ({LEARNT}) AND \
-             IFNULL(JSON_VALUE(Priv,'$.auth_or[1].plugin'),'-') NOT IN ({LEARNT}) AND \
-             IFNULL(JSON_VALUE(Priv,'$.auth_or[2].plugin'),'-') NOT IN ({LEARNT}),\
+             IFNULL(JSON_VALUE(Priv,'$.plugin'),'') NOT IN ('',{LEARNT}) OR \
+             IFNULL(JSON_VALUE(Priv,'$.auth_or[0].plugin'),'') NOT IN ('',{LEARNT}) OR \
+             IFNULL(JSON_VALUE(Priv,'$.auth_or[1].plugin'),'') NOT IN ('',{LEARNT}) OR \
+             IFNULL(JSON_VALUE(Priv,'$.auth_or[2].plugin'),'') NOT IN ('',{LEARNT}),\
              IFNULL(JSON_VALUE(Priv,'$.plugin'),'') IN ({NATIVE}) AND \
              IFNULL(JSON_VALUE(Priv,'$.auth_or[0].plugin'),'') IN ({NATIVE},'unix_socket') AND \
              IFNULL(JSON_VALUE(Priv,'$.auth_or[1].plugin'),'') IN ({NATIVE},'unix_socket') AND \

@@ -59,6 +59,21 @@ pub fn whole(buf: &[u8]) -> Option<usize> {
     }
 }
 
+/// Bytes of payload of the logical packet at the start of `buf`, as far as its frames have told their lengths yet.
+#[inline]
+pub fn announced(buf: &[u8]) -> usize {
+    let (mut at, mut payload) = (0, 0);
+    while let Some(header) = buf.get(at..).and_then(header) {
+        let len = header.len as usize;
+        payload += len;
+        at += HEADER + len;
+        if len < MAX_PAYLOAD {
+            break;
+        }
+    }
+    payload
+}
+
 /// Numbers the packets in a buffer from 0 on.
 pub fn count_anew(buf: &mut [u8]) {
     let (mut at, mut seq) = (0, 0_u8);
@@ -344,6 +359,24 @@ impl<'a> Reader<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_packet_announces_what_its_frames_have_told() {
+        let frame = |len: usize, seq: u8| {
+            let mut frame = u32::try_from(len).unwrap().to_le_bytes().to_vec();
+            frame[3] = seq;
+            frame.resize(HEADER + len, 0);
+            frame
+        };
+        assert_eq!(announced(b""), 0);
+        assert_eq!(announced(&frame(5, 0)[..3]), 0);
+        assert_eq!(announced(&frame(5, 0)[..6]), 5);
+        let two = [frame(5, 0), frame(7, 0)].concat();
+        assert_eq!(announced(&two), 5, "the next packet is another");
+        let long = [frame(MAX_PAYLOAD, 0), frame(9, 1)].concat();
+        assert_eq!(announced(&long[..100]), MAX_PAYLOAD);
+        assert_eq!(announced(&long), MAX_PAYLOAD + 9);
+    }
 
     #[test]
     fn a_full_frame_is_followed_by_another() {

@@ -138,7 +138,7 @@ pub struct ProbeReport {
     pub gtid: bool,
     /// Where that is not so: binary-log coordinates are, its own and its source's.
     pub log: bool,
-    /// `@@gtid_executed`; MariaDB's `@@gtid_current_pos` (see the probe for what is asked).
+    /// `@@gtid_executed`; MariaDB's `@@gtid_current_pos` and `@@gtid_binlog_pos` (see the probe for what is asked).
     pub executed: GtidSet,
     /// `@@GLOBAL.sql_mode`, what new sessions start with.
     pub sql_mode: Box<str>,

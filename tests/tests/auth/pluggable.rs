@@ -296,6 +296,41 @@ pub(crate) async fn second_passwords(release: Release) -> anyhow::Result<()> {
         }
         client.is_refused("whoever", two, way).await?;
     }
+    match release {
+        Release::MariaDb11_8 => beside_parsec(&ground).await,
+        _ => Ok(()),
+    }
+}
+
+/// An account of `parsec` and of a password's hash, either first: each of its passwords is one.
+async fn beside_parsec(ground: &Ground) -> anyhow::Result<()> {
+    let (one, two, wrong) = ("second-one-3c7", "second-two-8d1", "second-wrong-5a4");
+    ground.everywhere("INSTALL SONAME 'auth_parsec'").await?;
+    let parsec = format!("parsec USING PASSWORD('{one}')");
+    let native = format!("mysql_native_password USING PASSWORD('{two}')");
+    ground
+        .primary(&[
+            format!("CREATE USER parsec_first@'%' IDENTIFIED VIA {parsec} OR {native}"),
+            format!("CREATE USER parsec_last@'%' IDENTIFIED VIA {native} OR {parsec}"),
+            "GRANT SELECT ON app.* TO parsec_first@'%', parsec_last@'%'".to_owned(),
+        ])
+        .await?;
+    ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+    let client = Client {
+        ground,
+        release: Release::MariaDb11_8,
+        more: &[],
+        env: Vec::new(),
+    };
+    // Over TLS without a known CA, its client takes the server for the one that knows the first password.
+    for way in [Way::Plain, Way::Socket] {
+        for user in ["parsec_first", "parsec_last"] {
+            for password in [one, two] {
+                client.gets_in(user, password, way).await?;
+            }
+            client.is_refused(user, wrong, way).await?;
+        }
+    }
     Ok(())
 }
 

@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use millrace_sandbox::{APP, Cluster, Family};
+use millrace_sandbox::{ADMIN, APP, Cluster, Family};
 use millrace_tests::checks::Checks;
 use millrace_tests::cutter::{Cutter, Mode};
+use millrace_tests::harness::{Proxy, ProxyOptions};
 use millrace_tests::wire::{Connection, Login};
 use rustix::process::Signal;
 
@@ -26,6 +27,9 @@ pub(crate) async fn run(checks: &mut Checks, cluster: &Cluster) {
     checks.run("no flapping", no_flapping(cluster)).await;
     checks.run("switchover", switchover(cluster)).await;
     checks.run("two writable", two_writable(cluster)).await;
+    checks
+        .run("another server_id", another_server_id(cluster))
+        .await;
 }
 
 fn lost(view: &View) -> bool {
@@ -206,6 +210,49 @@ async fn two_writable(cluster: &Cluster) -> anyhow::Result<()> {
     control.close().await;
     cluster.demote(&other).await?;
     eye.whole(cluster, &old).await?;
+    Ok(())
+}
+
+/// What a session writes under another `server_id`, as a replayed log does, is the primary's all the same.
+async fn another_server_id(cluster: &Cluster) -> anyhow::Result<()> {
+    if cluster.family() == Family::MySql {
+        return Ok(());
+    }
+    // Nothing that is found out vouches for it.
+    let options = ProxyOptions {
+        log: "info",
+        extra: "[discovery]\nmode = \"off\"\n".to_owned(),
+        ..ProxyOptions::default()
+    };
+    let all: Vec<String> = ports(cluster).into_iter().map(address).collect();
+    let proxy = Proxy::start(&all, &options).await?;
+    let login = Login::new(proxy.address(), ADMIN.user, ADMIN.password);
+    let mut client = Connection::open(&login).await?;
+    client
+        .expect("CREATE TABLE app.replayed (id INT PRIMARY KEY)")
+        .await?;
+    // A probe has seen that.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for sql in [
+        // A domain that goes on as it was.
+        "SET SESSION gtid_domain_id = 5",
+        "INSERT INTO app.replayed VALUES (0)",
+        "SET SESSION gtid_domain_id = 0, server_id = 99",
+        "INSERT INTO app.replayed VALUES (1)",
+        "INSERT INTO app.replayed VALUES (2)",
+    ] {
+        client.expect(sql).await?;
+    }
+    client.quit().await;
+    // As long as nothing else is written, some probes see that.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut client = Connection::open(&login).await?;
+    let begun = Instant::now();
+    client.expect("INSERT INTO app.replayed VALUES (3)").await?;
+    ensure!(begun.elapsed() < Duration::from_secs(2), "writes go on");
+    let seen = client.expect("SELECT COUNT(*) FROM app.replayed").await?;
+    ensure!(seen.scalar().as_deref() == Some("4"), "{seen:?}");
+    client.expect("DROP TABLE app.replayed").await?;
     Ok(())
 }
 

@@ -4,12 +4,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::Cluster;
+use millrace_sandbox::{ADMIN, Cluster};
 use millrace_tests::checks::Checks;
-use millrace_tests::wire::Connection;
+use millrace_tests::harness::Launch;
+use millrace_tests::wire::{Connection, Login, cap};
 
-use crate::ground::{app, proxy};
+use crate::ground::{app, proxy, toml};
 use crate::kinds::{prepare, value};
+
+/// The monitor reads the functions every five seconds.
+const CATALOGUE_READ: Duration = Duration::from_secs(7);
 
 /// Of a table without a key.
 const ROWS: u32 = 4000;
@@ -20,6 +24,7 @@ const WRITER: &str = "SELECT /* millrace: primary */ @@port";
 pub(crate) async fn all(checks: &mut Checks, cluster: &Cluster) {
     checks.run("other engines", other_engines(cluster)).await;
     checks.run("dirty reads", dirty_reads(cluster)).await;
+    checks.run("stored code", stored_code(cluster)).await;
     checks
         .run("a transaction that lost", transaction_lost(cluster))
         .await;
@@ -173,6 +178,54 @@ async fn dirty_reads(cluster: &Cluster) -> anyhow::Result<()> {
     let read = reading.await;
     release(held).await?;
     read
+}
+
+/// What stored code sets of Galera's own variables stays with its session: no packet tells of it.
+async fn stored_code(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut control = cluster.control("s1").await?;
+    for sql in [
+        "CREATE OR REPLACE FUNCTION app.alone() RETURNS INT BEGIN SET @@wsrep_on = 0; RETURN 1; END",
+        "CREATE OR REPLACE FUNCTION app.dirty() RETURNS INT \
+         BEGIN SET SESSION wsrep_dirty_reads = 1; RETURN 1; END",
+        "CREATE OR REPLACE FUNCTION app.through() RETURNS INT RETURN app.dirty()",
+        "CREATE OR REPLACE VIEW app.behind AS SELECT app.alone() AS a",
+    ] {
+        control.run(sql).await?;
+    }
+    control.close().await;
+    let launch = Launch::new()?;
+    let text = toml(&launch, cluster, "[pool]\nmax_connections = 2\n");
+    let text = text.replace("workers = 2", "workers = 1");
+    let mut proxy = launch.config(&text).spawn()?;
+    proxy.wait_ready(Duration::from_secs(30)).await?;
+    // Until then any function keeps its connection.
+    tokio::time::sleep(CATALOGUE_READ).await;
+    let login = Login::new(proxy.address(), ADMIN.user, ADMIN.password);
+    let mut old = login.clone();
+    old.capabilities &= !cap::DEPRECATE_EOF;
+    for (asks, asked) in [
+        "SELECT app.alone()",
+        "DO app.dirty()",
+        "SELECT app.through()",
+        "SELECT a FROM app.behind",
+        "SET @a = app.alone()",
+    ]
+    .into_iter()
+    .flat_map(|asked| [(&login, asked), (&old, asked)])
+    {
+        let mut client = Connection::open(asks).await?;
+        client.expect(asked).await?;
+        for _ in 0..4 {
+            let mut other = Connection::open(&login).await?;
+            let asked_of_other =
+                "SELECT /* millrace: primary */ @@wsrep_on + 2 * @@wsrep_dirty_reads";
+            let seen = value(&mut other, asked_of_other).await?;
+            ensure!(seen == "1", "after {asked}, another session has {seen}");
+            other.quit().await;
+        }
+        client.quit().await;
+    }
+    Ok(())
 }
 
 /// The first command after another node's write has won gets the deadlock, whatever it is; the session goes on.

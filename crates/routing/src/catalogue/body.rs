@@ -327,7 +327,9 @@ impl<'t> Reader<'_, 't> {
             || is("SETVAL")
             || (is("NEXT") && is_word(next, "VALUE"))
             || (is("TRANSACTION") && is_word(self.before(index), "SET"))
-            || (is_one_of(word, NEXT_TRANSACTION) && is_sign(self.before(index), b'@'));
+            || (is_one_of(word, NEXT_TRANSACTION) && is_sign(self.before(index), b'@'))
+            // Galera's are told with an OK only, and not by its functions (observed on 10.11).
+            || word.get(..6).is_some_and(|start| start.eq_ignore_ascii_case(b"wsrep_"));
         self.body.dynamic |= is("PREPARE") || is("EXECUTE");
     }
 
@@ -690,6 +692,8 @@ mod tests {
             ("SET NEW.id = NEXT VALUE FOR s", true),
             ("DO SETVAL(s, 100)", true),
             ("SET @@transaction_read_only = 1", true),
+            ("BEGIN SET @@wsrep_on = 0; RETURN 1; END", true),
+            ("SET SESSION wsrep_dirty_reads = 1", true),
             ("SELECT a FROM t LOCK IN SHARE MODE", false),
             ("FETCH NEXT FROM c INTO a", false),
             ("RETURN LASTVAL(s)", false),

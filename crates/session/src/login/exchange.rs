@@ -339,18 +339,17 @@ impl LoginExchange<'_> {
                 Some(rows) => self.is_native(rows).await,
                 None => false,
             };
-            // A wrong proof is for a server to refuse.
-            if let Some(key) = key.or_else(|| is_native.then(random_nonce)) {
+            // A wrong proof is for a server to refuse. Where another plugin is asked for first, nothing is proved yet.
+            let key = key.or_else(|| is_native.then(random_nonce));
+            if let Some(key) = key
+                && !self.is_relayed(rows.as_ref()).await
+            {
                 return Ok(self
                     .try_password(credentials, Secret::native_key(key))
                     .await);
             }
         }
-        let is_relayed = match &rows {
-            Some(rows) => self.caller.is_relayed(rows, self.worker).await,
-            None => false,
-        };
-        if is_relayed || !self.can_show_password(credentials) {
+        if self.is_relayed(rows.as_ref()).await || !self.can_show_password(credentials) {
             return Ok(Proof::Relay);
         }
         self.is_native = false;
@@ -427,6 +426,14 @@ impl LoginExchange<'_> {
             .iter()
             .any(|account| account.proves_native(response, nonce))
             || native_key(self.rows(credentials).await.as_ref(), response, nonce).is_some()
+    }
+
+    /// Whether the client proves itself by what Millrace cannot learn, as far as that is known.
+    async fn is_relayed(&self, rows: Option<&UserRows>) -> bool {
+        match rows {
+            Some(rows) => self.caller.is_relayed(rows, self.worker).await,
+            None => false,
+        }
     }
 
     async fn is_native(&self, rows: &UserRows) -> bool {

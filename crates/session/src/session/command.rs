@@ -133,6 +133,16 @@ impl Session {
     /// Waits for a whole command; answers its length in the buffer. None where the client left.
     async fn next_command(&mut self) -> Result<Option<usize>, Abort> {
         loop {
+            let limit = self.settings.options.max_packet;
+            // As servers judge it: by its payload alone, however its bytes came.
+            if packet::announced(&self.client.inbuf) >= limit {
+                let text = format!(
+                    "Got a packet bigger than 'max_allowed_packet' bytes (Millrace: limits.max_packet is {limit})"
+                );
+                let answer = ClientError::client(1153, b"08S01", text);
+                Box::pin(self.refuse_long(&answer)).await;
+                return Ok(None);
+            }
             if let Some(length) = packet::whole(&self.client.inbuf) {
                 if self.client.inbuf.get(3) != Some(&0) {
                     if !self.client.stream.is_compressed() {
@@ -143,17 +153,6 @@ impl Session {
                     packet::count_anew(&mut self.client.inbuf[..length]);
                 }
                 return Ok(Some(length));
-            }
-            let limit = self.settings.options.max_packet;
-            let announced =
-                packet::header(&self.client.inbuf).map_or(0, |header| header.len as usize);
-            if self.client.inbuf.len().max(announced) > limit {
-                let text = format!(
-                    "Got a packet bigger than 'max_allowed_packet' bytes (Millrace: limits.max_packet is {limit})"
-                );
-                let answer = ClientError::client(1153, b"08S01", text);
-                Box::pin(self.refuse_long(&answer)).await;
-                return Ok(None);
             }
             match self.read_client().await {
                 Ok(0) | Err(Abort::Client(_) | Abort::Ended) => return Ok(None),
@@ -190,16 +189,13 @@ impl Session {
         let _ = self.send(&out).await;
     }
 
-    /// Answers a command that is too long. The client reads only when it has sent all of it, so
-    /// the rest is read as well, for a moment.
+    /// Answers a command that is too long. The client reads only when it has sent all of it, and expects the answer to
+    /// be counted after that: so the rest is read first.
     async fn refuse_long(&mut self, answer: &ClientError) {
         self.worker.metrics().error(answer.side, answer.class);
-        let mut sequence = 0;
-        let mut at = 0;
-        while let Some(header) = self.client.inbuf.get(at..).and_then(packet::header) {
-            sequence = header.seq;
-            at += packet::HEADER + header.len as usize;
-        }
+        let Some(sequence) = self.skip_command().await else {
+            return;
+        };
         let mut out = Vec::new();
         error_packet(answer).encode(&mut out, sequence.wrapping_add(1));
         let refusing = async {
@@ -212,6 +208,33 @@ impl Session {
             }
         };
         let _ = tokio::time::timeout(std::time::Duration::from_secs(1), refusing).await;
+    }
+
+    /// Reads the command that is under way to its end, and keeps nothing of it; the number of its last frame. None
+    /// where the client is gone, or has sent nothing for long.
+    async fn skip_command(&mut self) -> Option<u8> {
+        const SILENT_FOR: std::time::Duration = std::time::Duration::from_secs(10);
+        let mut left = 0;
+        let mut last = None;
+        loop {
+            let skipped = left.min(self.client.inbuf.len());
+            self.client.inbuf.drain(..skipped);
+            left -= skipped;
+            if left == 0 {
+                if last.is_some() {
+                    return last;
+                }
+                if let Some(header) = packet::header(&self.client.inbuf) {
+                    left = packet::HEADER + header.len as usize;
+                    last = (header.len as usize != packet::MAX_PAYLOAD).then_some(header.seq);
+                    continue;
+                }
+            }
+            let read = tokio::time::timeout(SILENT_FOR, self.read_client()).await;
+            if !matches!(read, Ok(Ok(1..))) {
+                return None;
+            }
+        }
     }
 
     /// One command.
