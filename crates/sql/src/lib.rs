@@ -43,9 +43,9 @@ pub use mode::{Charset, LexMode};
 pub use parts::{Parts, parts};
 pub use shapes::Shapes;
 pub use statement::{
-    Access, Assignment, ExprFlags, Flags, HandlerOp, Isolation, Kill, KillTarget, Kind, NameRef,
-    Scope, Show, Span, Statement, SysVarRef, TableRef, TableUse, Target, TextSource, ValueKind,
-    XaOp,
+    Access, Assignment, Explained, ExprFlags, Flags, HandlerOp, Isolation, Kill, KillTarget, Kind,
+    NameRef, Scope, Show, Span, Statement, SysVarRef, TableRef, TableUse, Target, TextSource,
+    ValueKind, XaOp,
 };
 pub use traits::Traits;
 

@@ -21,6 +21,17 @@ impl Span {
     }
 }
 
+/// What an EXPLAIN is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Explained {
+    /// A statement.
+    Statement,
+    /// A table: its columns, as SHOW COLUMNS lists them.
+    Table,
+    /// What another connection runs (FOR CONNECTION).
+    Connection,
+}
+
 /// Where a statement may run. Ordered: a multi-statement needs the highest of its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Access {
@@ -51,13 +62,13 @@ pub enum Kind {
     Select,
     /// SHOW, but for warnings and errors, which are [`Kind::Diagnostics`].
     Show(Show),
-    /// EXPLAIN, DESCRIBE, DESC of a statement, a table or (`connection`) FOR CONNECTION.
+    /// EXPLAIN, DESCRIBE, DESC of a statement, a table or FOR CONNECTION.
     /// `analyze`: the statement runs (EXPLAIN ANALYZE, MariaDB's ANALYZE statement).
     Explain {
         /// The explained statement is executed.
         analyze: bool,
-        /// FOR CONNECTION n.
-        connection: bool,
+        /// What is explained.
+        of: Explained,
     },
     /// INSERT.
     Insert,

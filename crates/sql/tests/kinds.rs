@@ -4,7 +4,7 @@ mod common;
 
 use common::{check, mariadb, mysql};
 use millrace_sql::Access::{PrimaryRead, Read, Session, Write};
-use millrace_sql::{Flags as F, HandlerOp, Kind as K, Show, XaOp};
+use millrace_sql::{Explained, Flags as F, HandlerOp, Kind as K, Show, XaOp};
 
 const NONE: F = F::empty();
 const COMMITS: F = F::IMPLICIT_COMMIT;
@@ -366,7 +366,7 @@ fn queries_of_mysql() {
                 "EXPLAIN ANALYZE SELECT 1",
                 K::Explain {
                     analyze: true,
-                    connection: false,
+                    of: Explained::Statement,
                 },
                 Read,
                 NONE,
@@ -375,7 +375,7 @@ fn queries_of_mysql() {
                 "EXPLAIN FORMAT=JSON INTO @x SELECT 1",
                 K::Explain {
                     analyze: false,
-                    connection: false,
+                    of: Explained::Statement,
                 },
                 PrimaryRead,
                 F::INTO_VARIABLE.union(F::ASSIGNS_USER_VARS),
@@ -384,7 +384,7 @@ fn queries_of_mysql() {
                 "EXPLAIN FOR CONNECTION 5",
                 K::Explain {
                     analyze: false,
-                    connection: true,
+                    of: Explained::Connection,
                 },
                 PrimaryRead,
                 F::SERVER_LOCAL,
@@ -466,7 +466,7 @@ fn queries_of_mariadb() {
                 "ANALYZE SELECT 1",
                 K::Explain {
                     analyze: true,
-                    connection: false,
+                    of: Explained::Statement,
                 },
                 Read,
                 NONE,
@@ -475,7 +475,7 @@ fn queries_of_mariadb() {
                 "ANALYZE FORMAT=JSON UPDATE t SET a = 1",
                 K::Explain {
                     analyze: true,
-                    connection: false,
+                    of: Explained::Statement,
                 },
                 Write,
                 NONE,
@@ -946,7 +946,11 @@ fn session_statements() {
 fn shows_and_explains() {
     let plain = K::Explain {
         analyze: false,
-        connection: false,
+        of: Explained::Statement,
+    };
+    let columns = K::Explain {
+        analyze: false,
+        of: Explained::Table,
     };
     let table = [
         ("SHOW TABLES", K::Show(Show::Metadata), Read, NONE),
@@ -1040,8 +1044,8 @@ fn shows_and_explains() {
         ("SHOW COUNT(*) WARNINGS", K::Diagnostics, PrimaryRead, NONE),
         ("EXPLAIN SELECT 1", plain, Read, NONE),
         ("EXPLAIN FORMAT=JSON SELECT 1", plain, Read, NONE),
-        ("DESC t", plain, Read, NONE),
-        ("DESCRIBE d.t a", plain, Read, NONE),
+        ("DESC t", columns, Read, NONE),
+        ("DESCRIBE d.t a", columns, Read, NONE),
         ("EXPLAIN UPDATE t SET a = 1", plain, PrimaryRead, NONE),
         (
             "EXPLAIN SELECT * FROM t FOR UPDATE",

@@ -1,7 +1,7 @@
 //! What a statement makes of FOUND_ROWS(), as the servers count (observed on MySQL 9.7 and MariaDB
 //! 10.11). Values only.
 
-use millrace_sql::{Family, Flags, Kind, Show, Statement, TableUse};
+use millrace_sql::{Explained, Family, Flags, Kind, Show, Statement, TableUse};
 
 use crate::outcome::Outcome;
 
@@ -56,8 +56,15 @@ pub(super) fn found_rows(family: Family, class: &Statement, outcome: &Outcome) -
         Kind::Show(Show::Variables | Show::Status | Show::Metadata | Show::Other) if has_result => {
             Found::Rows(outcome.rows)
         }
-        // DESCRIBE counts a table's columns, EXPLAIN nothing; MariaDB's ANALYZE counts what it runs.
-        Kind::Explain { .. } if has_result => Found::Unknown,
+        Kind::Explain {
+            of: Explained::Table,
+            ..
+        } if has_result => Found::Rows(outcome.rows),
+        // MariaDB counts what ANALYZE runs, and none where no table is explained.
+        Kind::Explain { analyze, .. } if has_result => match family {
+            Family::MariaDb if analyze || class.tables.is_empty() => Found::Unknown,
+            _ => Found::Kept,
+        },
         // Of several tables.
         Kind::Delete if several && !failed => Found::Unknown,
         Kind::Update if several && !failed && family == Family::MariaDb => Found::Unknown,
@@ -91,10 +98,10 @@ mod tests {
             ("SELECT 1 INTO @a", 0, Rows(5), Unknown),
             ("SHOW TABLES", 1, Rows(3), Rows(3)),
             ("SHOW CREATE TABLE t", 1, Kept, Kept),
-            ("EXPLAIN SELECT 1", 1, Unknown, Unknown),
-            ("EXPLAIN SELECT * FROM t", 1, Unknown, Unknown),
-            ("DESCRIBE t", 1, Unknown, Unknown),
-            ("ANALYZE SELECT * FROM t", 1, Unknown, Unknown),
+            ("EXPLAIN SELECT 1", 1, Kept, Unknown),
+            ("EXPLAIN SELECT * FROM t", 1, Kept, Kept),
+            ("DESCRIBE t", 1, Rows(3), Rows(3)),
+            ("ANALYZE SELECT * FROM t", 1, Kept, Unknown),
             ("CHECKSUM TABLE t", 1, Kept, Kept),
             ("HANDLER t READ FIRST", 1, Kept, Kept),
             ("UPDATE t SET a=1", 0, Rows(5), Kept),

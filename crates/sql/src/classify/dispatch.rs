@@ -5,7 +5,7 @@ use millrace_base::Family;
 use super::parser::{Parser, access_of};
 use super::scan::Place;
 use crate::lexer::Tok;
-use crate::statement::{Access, Flags, Kind, TableUse};
+use crate::statement::{Access, Explained, Flags, Kind, TableUse};
 use crate::words::Kw;
 
 impl Parser<'_, '_> {
@@ -159,7 +159,7 @@ impl Parser<'_, '_> {
             self.simple(
                 Kind::Explain {
                     analyze,
-                    connection: true,
+                    of: Explained::Connection,
                 },
                 Access::PrimaryRead,
             );
@@ -183,7 +183,7 @@ impl Parser<'_, '_> {
         self.statement();
         let kind = Kind::Explain {
             analyze,
-            connection: false,
+            of: Explained::Statement,
         };
         match self.out.kind {
             Kind::Select | Kind::Diagnostics => {}
@@ -210,7 +210,7 @@ impl Parser<'_, '_> {
         }
         self.out.kind = Kind::Explain {
             analyze: false,
-            connection: false,
+            of: Explained::Table,
         };
         self.access_from(Access::Read);
     }
