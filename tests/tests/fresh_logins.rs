@@ -428,7 +428,7 @@ async fn foreign_keys(ground: &Ground) -> anyhow::Result<()> {
         first.expect(sql).await?;
     }
     let mut second = Connection::open(&through).await?;
-    for turn in 0..8 {
+    for turn in 0..12 {
         // What each leaves has to be taken back for the other.
         first.expect("SET @fl_mine=1, sql_mode=''").await?;
         second
@@ -446,8 +446,13 @@ async fn foreign_keys(ground: &Ground) -> anyhow::Result<()> {
         }
         for session in [&mut first, &mut second] {
             session.expect("DO @fl_mine").await?;
+            // The first statement of a transaction opens it on whatever connection it gets.
+            for sql in OPENINGS[turn % OPENINGS.len()] {
+                session.query(sql).await;
+            }
             session.expect("REPLACE INTO fl.parent VALUES (1)").await?;
-            let left = session.expect("SELECT COUNT(*) FROM fl.child").await?;
+            session.expect("COMMIT").await?;
+            let left = session.expect(LEFT).await?;
             ensure!(
                 left.scalar().as_deref() == Some("1"),
                 "turn {turn}: REPLACE of the parent took its child along"
@@ -456,6 +461,74 @@ async fn foreign_keys(ground: &Ground) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// On the primary: what a replica makes of such a row is its own affair.
+const LEFT: &str = "SELECT /* millrace: primary */ COUNT(*) FROM fl.child";
+
+/// What may stand before a write, on the same connection.
+const OPENINGS: [&[&str]; 6] = [
+    &[],
+    &["BEGIN", "SELECT * FROM fl.parent"],
+    &["START TRANSACTION", "DO 1"],
+    &["BEGIN", "SELECT nothing FROM fl.parent"],
+    &["BEGIN", "SET @fl_new=1", "SELECT @fl_new"],
+    &["BEGIN", "SHOW TABLES FROM fl"],
+];
+
+/// Clients escape strings by what the status flags say of `sql_mode`: a login, a reset, another user and a ping tell
+/// it as directly.
+async fn escapes(ground: &Ground) -> anyhow::Result<()> {
+    let mut control = ground.cluster.control("s1").await?;
+    let before = control.value("SELECT @@GLOBAL.sql_mode").await?;
+    control.close().await;
+    let mut checked = Ok(());
+    for mode in [
+        "NO_BACKSLASH_ESCAPES",
+        "ANSI_QUOTES",
+        "ANSI,NO_BACKSLASH_ESCAPES",
+        "",
+    ] {
+        ground
+            .control_each(&format!("SET GLOBAL sql_mode='{mode}'"))
+            .await?;
+        tokio::time::sleep(NOTICED).await;
+        if let Err(error) = escapes_alike(ground).await {
+            checked = Err(error.context(format!("sql_mode={mode}")));
+        }
+    }
+    let before = before.unwrap_or_default();
+    ground
+        .control_each(&format!("SET GLOBAL sql_mode='{before}'"))
+        .await?;
+    tokio::time::sleep(NOTICED).await;
+    checked
+}
+
+async fn escapes_alike(ground: &Ground) -> anyhow::Result<()> {
+    let mut told = Vec::new();
+    for login in [ground.direct(), ground.through()] {
+        let mut client = Connection::open(&login).await?;
+        let mut all = vec![client.login_reply.status()];
+        for command in [com::PING, com::RESET_CONNECTION] {
+            all.push(client.command(command, b"", Expect::Single).await.status());
+        }
+        all.push(client.change_user(USER, PASSWORD, "", 45).await.status());
+        all.push(client.expect("SET @fl_any=1").await?.status());
+        client.quit().await;
+        // Whether there is news of the session beside them is not asked here.
+        let flags = |status: Option<u16>| status.map(|status| status & !SESSION_STATE_CHANGED);
+        told.push(all.into_iter().map(flags).collect::<Vec<_>>());
+    }
+    ensure!(
+        told[0] == told[1],
+        "direct {:x?}, through {:x?}",
+        told[0],
+        told[1]
+    );
+    Ok(())
+}
+
+const SESSION_STATE_CHANGED: u16 = 1 << 14;
 
 const AUTOCOMMIT: u16 = 2;
 
@@ -628,6 +701,7 @@ async fn fresh_logins(family: Family) -> anyhow::Result<()> {
         .await;
     checks.run("login variables", login_variables(ground)).await;
     checks.run("foreign keys", foreign_keys(ground)).await;
+    checks.run("escapes", escapes(ground)).await;
     checks.run("autocommit off", autocommit_off(ground)).await;
     checks.run("lost privilege", lost_privilege(ground)).await;
     checks.run("default roles", default_roles(ground)).await;

@@ -388,6 +388,7 @@ impl Books {
     }
 
     /// A reset has taken that away.
+    #[inline]
     pub fn lacks_login(&self, changes: bool) -> bool {
         self.lacks_login && self.loses_by_reset(changes)
     }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use millrace_protocol::Status;
 use millrace_routing::Consistency;
-use millrace_sql::Family;
+use millrace_sql::{Family, LexMode};
 
 use crate::books::{DiagnosticsStore, SessionUid};
 use crate::image::last::LastStatement;
@@ -85,7 +85,7 @@ impl SessionImage {
 
     /// The status flags before the first statement.
     pub fn first_status(&self) -> Status {
-        first_status(self.family, &self.vars.state)
+        switched_on(self.family, &self.vars.state) | escapes(self.family, &self.vars.lex)
     }
 
     /// A variable is in force with a value that makes every statement open a transaction.
@@ -95,10 +95,32 @@ impl SessionImage {
 }
 
 /// The status flags of a session that begins with this state. MySQL's are the same whatever the global
-/// `autocommit` is (observed on 9.7).
-pub fn first_status(family: Family, state: &SessionState) -> Status {
+/// `autocommit` is (observed on 9.7). Clients escape what they put into statements by what these say of `sql_mode`.
+/// `by_server`: the server's, where the state has none.
+pub fn first_status(
+    family: Family,
+    state: &SessionState,
+    by_server: impl FnOnce() -> Box<str>,
+) -> Status {
+    let mut lex = LexMode::new(family, 0);
+    match state.effective("sql_mode") {
+        Some(mode) => lex.set_sql_mode(mode),
+        None => lex.set_sql_mode(by_server().as_bytes()),
+    }
+    switched_on(family, state) | escapes(family, &lex)
+}
+
+fn switched_on(family: Family, state: &SessionState) -> Status {
     match family == Family::MariaDb && state.is_off("autocommit") {
         true => Status::empty(),
         false => Status::AUTOCOMMIT,
     }
+}
+
+fn escapes(family: Family, lex: &LexMode) -> Status {
+    let mut status = Status::empty();
+    status.set(Status::NO_BACKSLASH_ESCAPES, lex.no_backslash_escapes);
+    let tells_quotes = family == Family::MariaDb;
+    status.set(Status::ANSI_QUOTES, tells_quotes && lex.ansi_quotes);
+    status
 }

@@ -24,6 +24,8 @@ bitflags! {
         const IN_TRANS_READONLY = 1 << 13;
         /// Session tracking information follows in the OK packet.
         const SESSION_STATE_CHANGED = 1 << 14;
+        /// MariaDB: double quotes are an identifier's.
+        const ANSI_QUOTES = 1 << 15;
 
         const _ = !0;
     }

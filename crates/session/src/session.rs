@@ -246,15 +246,7 @@ impl Session {
         let moves = self.image.vars.state.database != state.database;
         self.handle.set_state(state.clone());
         let worker = &self.worker;
-        let sql_mode = || {
-            worker.cluster.with_world(|world| {
-                let primary = world.snapshot.primary_view();
-                let report = primary.and_then(|view| view.report.as_ref());
-                report
-                    .map(|report| report.sql_mode.clone())
-                    .unwrap_or_default()
-            })
-        };
+        let sql_mode = || worker.cluster.sql_mode();
         let ignore_space = self
             .client
             .capabilities

@@ -759,8 +759,9 @@ impl LoginExchange<'_> {
         let session = tracked_at_login(self.worker, &base, database);
         let info = self.vouch(&account);
         let base = base.state;
+        let cluster = &self.worker.cluster;
         let fields = OkFields {
-            status: first_status(self.worker.cluster.family(), &base),
+            status: first_status(cluster.family(), &base, || cluster.sql_mode()),
             session: &session,
             info: &info,
             ..OkFields::default()

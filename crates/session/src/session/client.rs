@@ -110,9 +110,8 @@ impl Session {
 
     /// The status flags that hold between statements.
     pub(super) fn idle_status(&self) -> Status {
-        // 0x8000 is MariaDB's ANSI_QUOTES.
         let kept = Status::AUTOCOMMIT
-            | Status::from_bits_retain(0x8000)
+            | Status::ANSI_QUOTES
             | Status::NO_BACKSLASH_ESCAPES
             | Status::IN_TRANS
             | Status::IN_TRANS_READONLY;

@@ -144,13 +144,13 @@ impl Session {
                 return Ok(None);
             }
             if let Some(length) = packet::whole(&self.client.inbuf) {
-                if self.client.inbuf.get(3) != Some(&0) {
-                    if !self.client.stream.is_compressed() {
-                        Box::pin(self.refuse_disorder()).await;
-                        return Ok(None);
-                    }
-                    // Within compressed packets servers do not mind how others are counted.
+                if self.client.stream.is_compressed() {
+                    // Within compressed packets servers do not mind how others are counted: some clients number a long
+                    // command's frames by the compressed packets that they are in.
                     packet::count_anew(&mut self.client.inbuf[..length]);
+                } else if self.client.inbuf.get(3) != Some(&0) {
+                    Box::pin(self.refuse_disorder()).await;
+                    return Ok(None);
                 }
                 return Ok(Some(length));
             }

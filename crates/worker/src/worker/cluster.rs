@@ -480,6 +480,17 @@ impl ClusterView {
         self.with_world(drops)
     }
 
+    /// The primary's global `sql_mode`, as a probe saw it last; empty where that is not known.
+    pub fn sql_mode(&self) -> Box<str> {
+        self.with_world(|world| {
+            let primary = world.snapshot.primary_view();
+            let report = primary.and_then(|view| view.report.as_ref());
+            report
+                .map(|report| report.sql_mode.clone())
+                .unwrap_or_default()
+        })
+    }
+
     /// The servers' family.
     pub fn family(&self) -> Family {
         self.with_world(|world| world.snapshot.family.unwrap_or(Family::MySql))

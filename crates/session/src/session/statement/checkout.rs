@@ -54,7 +54,10 @@ impl Session {
 
     /// Whether rows may change on the connection before the session gives it back.
     pub(super) fn may_change_rows(&self, request: &Request<'_>) -> bool {
-        let in_transaction = self.image.autocommit_off() || self.image.tx.replay.is_some();
+        // A BEGIN that was answered here goes ahead of whatever comes next.
+        let in_transaction = self.image.autocommit_off()
+            || self.image.tx.replay.is_some()
+            || self.image.tx.is_deferred();
         let may_begin = match (request.access, request.class.kind) {
             (Access::Read, _) => false,
             (Access::Write, _) => true,
