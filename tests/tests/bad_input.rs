@@ -9,7 +9,7 @@ use millrace_tests::cutter::{Cutter, Mode};
 use millrace_tests::differential::script::Family;
 use millrace_tests::differential::suite;
 use millrace_tests::harness::{self, Proxy, ProxyOptions, Stage};
-use millrace_tests::wire::{Connection, Expect, Item, Login, Reply, Target, com};
+use millrace_tests::wire::{Connection, Expect, Item, Login, Reply, Target, cap, com};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -239,8 +239,8 @@ async fn garbage_after_login() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `DO 1` with a comment, in so many bytes of payload, as frames.
-fn long_comment(payload: usize) -> Vec<u8> {
+/// `DO 1` with a comment, in so many bytes of payload, as frames whose numbers grow by `step`.
+fn long_comment(payload: usize, step: usize) -> Vec<u8> {
     let mut command = b"\x03DO 1 /*".to_vec();
     command.resize(payload - 2, b'x');
     command.extend_from_slice(b"*/");
@@ -248,10 +248,43 @@ fn long_comment(payload: usize) -> Vec<u8> {
     for (seq, frame) in command.chunks(0xff_ffff).enumerate() {
         let length = u32::try_from(frame.len()).unwrap_or_default();
         framed.extend_from_slice(&length.to_le_bytes()[..3]);
-        framed.push(u8::try_from(seq).unwrap_or_default());
+        framed.push(u8::try_from(seq * step).unwrap_or_default());
         framed.extend_from_slice(frame);
     }
     framed
+}
+
+/// MariaDB's library counts a long command's frames on by the compressed packets that they come in: servers take that.
+#[tokio::test]
+async fn long_commands_of_compressed_clients() -> anyhow::Result<()> {
+    if !skip_unless(FAMILY, "long compressed commands") {
+        return Ok(());
+    }
+    let stage = stage(&ProxyOptions::default()).await?;
+    let mut primary = stage.cluster.control("s1").await?;
+    primary
+        .run("SET GLOBAL max_allowed_packet = 64 * 1024 * 1024")
+        .await?;
+    primary.close().await;
+    let direct = Target::Tcp(format!("127.0.0.1:{}", stage.cluster.primary().port));
+    for address in [&direct, &stage.address] {
+        for step in [1, 9] {
+            let mut login = login(address);
+            login.capabilities |= cap::COMPRESS;
+            let mut client = Connection::open(&login).await?;
+            client
+                .frames
+                .write_framed(&long_comment(34 << 20, step))
+                .await?;
+            let told = client.frames.read().await?;
+            ensure!(
+                told.body.first() == Some(&0),
+                "{address:?}, frames that grow by {step}: {:?}",
+                String::from_utf8_lossy(&told.body)
+            );
+        }
+    }
+    Ok(())
 }
 
 #[tokio::test]
@@ -288,7 +321,7 @@ async fn absurd_lengths() -> anyhow::Result<()> {
     for (length, right) in [(48 << 20, 1153), (32 << 20, 1153), ((32 << 20) - 1, 0)] {
         for pieces in [1, 2] {
             let mut client = Connection::open(&login(&stage.address)).await?;
-            let packet = long_comment(length);
+            let packet = long_comment(length, 1);
             let at = packet.len() - 10 * (pieces - 1);
             client.frames.write_raw(&packet[..at]).await?;
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -359,7 +359,7 @@ async fn log_in(
     let (status, tells_variables) = finish(
         &mut stream,
         &mut buffer,
-        login.password,
+        (login.password, login.whose),
         plugin,
         nonce,
         capabilities,
@@ -379,7 +379,7 @@ async fn log_in(
 pub async fn finish(
     stream: &mut Stream,
     buffer: &mut Vec<u8>,
-    password: &Secret,
+    (password, whose): (&Secret, For),
     mut plugin: Plugin,
     mut nonce: Vec<u8>,
     capabilities: Capabilities,
@@ -415,8 +415,9 @@ pub async fn finish(
                 plugin = Plugin::from_name(&switch.plugin);
                 nonce = switch.nonce;
                 // MariaDB's account may have another plugin beside, for which the hash is enough: that is asked for next.
-                // And it asks strangers for any plugin that some account has.
-                let is_parsec = matches!(&plugin, Plugin::Other(name) if name == "parsec");
+                // And it asks strangers for any plugin that some account has: those are refused as it refuses them.
+                let is_parsec = whose == For::Client
+                    && matches!(&plugin, Plugin::Other(name) if name == "parsec");
                 in_vain = is_parsec || (plugin == Plugin::Ed25519 && password.password().is_none());
                 match (in_vain, is_parsec) {
                     (_, true) => vec![0],

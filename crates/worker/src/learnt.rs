@@ -16,6 +16,7 @@ use millrace_backend::user_rows::{Name, UserRows};
 use millrace_engine::image::vars::ReadLast;
 use millrace_engine::refusals::is_full;
 use millrace_engine::state::{self, SessionState, Value};
+use millrace_protocol::Status;
 use millrace_sql::Statement;
 use millrace_topology::ServerId;
 use tracing::warn;
@@ -61,6 +62,8 @@ pub struct Base {
     pub version: Version,
     /// The server tells clients the tracked variables at the login.
     pub tells_variables: bool,
+    /// The status flags that a login is told.
+    pub status: Status,
 }
 
 /// The variables that say which collation a character set has.

@@ -33,7 +33,17 @@ pub(crate) struct Client<'a> {
     pub(crate) env: Vec<(&'a str, String)>,
 }
 
-impl Client<'_> {
+impl<'a> Client<'a> {
+    /// One with nothing of its own.
+    fn of(ground: &'a Ground, release: Release) -> Self {
+        Client {
+            ground,
+            release,
+            more: &[],
+            env: Vec::new(),
+        }
+    }
+
     async fn log_in(
         &self,
         user: &str,
@@ -122,12 +132,7 @@ pub(crate) async fn parsec(ground: &Ground) -> anyhow::Result<()> {
         ])
         .await?;
     ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
-    let client = Client {
-        ground,
-        release: Release::MariaDb11_8,
-        more: &[],
-        env: Vec::new(),
-    };
+    let client = Client::of(ground, Release::MariaDb11_8);
     for way in [Way::Plain, Way::Tls, Way::Socket] {
         for _ in 0..2 {
             client.gets_in("by_parsec", "parsec-first-71c", way).await?;
@@ -278,12 +283,7 @@ pub(crate) async fn second_passwords(release: Release) -> anyhow::Result<()> {
         ])
         .await?;
     ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
-    let client = Client {
-        ground: &ground,
-        release,
-        more: &[],
-        env: Vec::new(),
-    };
+    let client = Client::of(&ground, release);
     for way in [Way::Plain, Way::Tls, Way::Socket] {
         // Each first, and after the other was learnt.
         for password in [two, one, two] {
@@ -316,12 +316,7 @@ async fn beside_parsec(ground: &Ground) -> anyhow::Result<()> {
         ])
         .await?;
     ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
-    let client = Client {
-        ground,
-        release: Release::MariaDb11_8,
-        more: &[],
-        env: Vec::new(),
-    };
+    let client = Client::of(ground, Release::MariaDb11_8);
     // Over TLS without a known CA, its client takes the server for the one that knows the first password.
     for way in [Way::Plain, Way::Socket] {
         for user in ["parsec_first", "parsec_last"] {
@@ -354,12 +349,7 @@ async fn by_plugin(release: Release, cleartext: &str) -> anyhow::Result<()> {
         ])
         .await?;
     ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
-    let client = Client {
-        ground: &ground,
-        release: Release::MariaDb,
-        more: &[],
-        env: Vec::new(),
-    };
+    let client = Client::of(&ground, Release::MariaDb);
     for way in [Way::Plain, Way::Tls, Way::Socket] {
         for _ in 0..2 {
             client.gets_in("by_pam", "pam-right-6b2", way).await?;

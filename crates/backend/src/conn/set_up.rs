@@ -16,6 +16,7 @@ use crate::connect::{attributes, finish, scramble_sha2};
 use crate::error::BackendError;
 use crate::pool::ServerFacts;
 use crate::secret::Secret;
+use crate::tls::For;
 
 /// The answers of what `frame_set_up` frames.
 const SET_UP: usize = 2;
@@ -155,7 +156,7 @@ impl Conn {
         let status = finish(
             &mut self.stream,
             &mut self.buffer,
-            password,
+            (password, For::Client),
             plugin,
             nonce,
             self.capabilities,

@@ -154,6 +154,8 @@ pub(crate) async fn look(followed: &mut Followed) -> Result<Look, BackendError> 
     conn.send(&out, followed.looking.len()).await?;
     let mut look = Look {
         complete: true,
+        // Unless it can be read.
+        by_login: ByLogin::Variables,
         ..Look::default()
     };
     let mut variables_read = true;

@@ -16,7 +16,6 @@ use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
 use millrace_backend::user_rows::{Name, UserRow, UserRows};
-use millrace_engine::image::first_status;
 use millrace_metrics::Side;
 use millrace_protocol::Capabilities;
 use millrace_protocol::auth::{self, Plugin};
@@ -758,10 +757,8 @@ impl LoginExchange<'_> {
         let database = self.hello.database.as_deref().unwrap_or_default();
         let session = tracked_at_login(self.worker, &base, database);
         let info = self.vouch(&account);
-        let base = base.state;
-        let cluster = &self.worker.cluster;
         let fields = OkFields {
-            status: first_status(cluster.family(), &base, || cluster.sql_mode()),
+            status: base.status,
             session: &session,
             info: &info,
             ..OkFields::default()
@@ -792,7 +789,7 @@ impl LoginExchange<'_> {
             capabilities,
             entry,
             identity,
-            base,
+            base.state,
             database,
         ))
     }

@@ -15,6 +15,7 @@ use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::tls::For;
 use millrace_backend::user_rows::{Name, UserRows, WHO, WHO_BUT_PROXIES, Who, user_of};
+use millrace_engine::image::first_status;
 use millrace_engine::refusals::is_of_account;
 use millrace_engine::state::SessionState;
 use millrace_protocol::Capabilities;
@@ -202,7 +203,9 @@ async fn ask_servers(
                 // What another has in its place may differ from it.
                 let known = worker.learnt.base(account, key.collation, key.ignore_space);
                 if is_primary || known.is_none() {
+                    let family = worker.cluster.family();
                     let base = Base {
+                        status: first_status(family, &state, || worker.cluster.sql_mode()),
                         state: worker.states.share(state),
                         server: conn.server,
                         version: conn.login.version,

@@ -230,9 +230,10 @@ impl Session {
                     continue;
                 }
             }
-            let read = tokio::time::timeout(SILENT_FOR, self.read_client()).await;
-            if !matches!(read, Ok(Ok(1..))) {
-                return None;
+            match tokio::time::timeout(SILENT_FOR, self.read_client()).await {
+                Ok(Ok(1..)) => {}
+                Ok(Err(Abort::Evicted)) => self.check_role_of_kept(),
+                _ => return None,
             }
         }
     }

@@ -112,16 +112,20 @@ impl Session {
     /// Whether another connection must be had for a request that would need a reset of this one: what the reset
     /// takes away, only a login brings back. `wait`: it waits for a position there first.
     pub(super) fn is_unfit(&self, lease: &Lease, request: &Request<'_>, wait: bool) -> bool {
+        (lease.books.loses_by_reset(true) && self.lacks_login(lease, request))
+            || (wait && self.cannot_wait_on(lease, request))
+    }
+
+    fn lacks_login(&self, lease: &Lease, request: &Request<'_>) -> bool {
         let uid = self.handle.uid();
         let version = self.image.vars.private.version;
         // A transaction that is run again takes the connection over with all that is on it.
         let takes_over =
             self.image.tx.replay.is_some() && lease.books.has_foreign_variables(uid, version);
         let changes = self.may_change_rows(request);
-        let loses = lease.books.lacks_login(changes)
+        lease.books.lacks_login(changes)
             || (lease.books.loses_by_reset(changes)
-                && (takes_over || self.sees_foreign(lease, request) || self.needs_reset(lease)));
-        loses || (wait && self.cannot_wait_on(lease, request))
+                && (takes_over || self.sees_foreign(lease, request) || self.needs_reset(lease)))
     }
 
     /// Closes such a connection, once what sessions may still ask about is saved.
