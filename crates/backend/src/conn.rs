@@ -569,6 +569,18 @@ impl Conn {
         self.status.contains(Status::IN_TRANS)
     }
 
+    /// Ends it, and keeps its place. Nothing is sent on it any more.
+    pub(crate) fn hang_up(&mut self) {
+        self.quit();
+        self.broken = true;
+        self.stream = Stream::Gone;
+    }
+
+    /// Stands in the place of another, which was ended.
+    pub(crate) fn succeed(&mut self, ended: &mut Conn) {
+        self.permit = ended.permit.take();
+    }
+
     /// Takes it out of its server's count early: for connections that leave the pools for good.
     pub fn release_permit(&mut self) {
         self.permit = None;

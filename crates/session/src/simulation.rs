@@ -165,6 +165,36 @@ fn an_opening_that_panics_has_failed() {
     });
 }
 
+/// A connection that logs in anew keeps its place. It is free again where that fails, or its session gives up meanwhile.
+#[test]
+fn who_logs_in_anew_keeps_the_place() {
+    in_simulated_time(async {
+        let servers = Rc::new(RefCell::new(Servers::new(1)));
+        let connections = Connections::new(servers, 1, CONNECTIONS, Limit::Auto);
+        let (pool, state) = (connections.pool(0, 0), connections.state());
+        let mut lease = pool.take(1, &state, 0).await.expect("a connection");
+        let before = lease.thread_id;
+        lease.open_anew().await.expect("another connection");
+        assert_ne!(lease.thread_id, before);
+        lease.give_back();
+        connections.check_rest();
+        let mut lease = pool.take(1, &state, 0).await.expect("a connection");
+        connections.panic_next();
+        assert!(lease.open_anew().await.is_err());
+        drop(lease);
+        connections.check_rest();
+        let mut lease = pool.take(1, &state, 0).await.expect("a connection");
+        let given_up = tokio::time::timeout(Duration::ZERO, lease.open_anew()).await;
+        assert!(given_up.is_err(), "an opening takes a moment");
+        drop(lease);
+        connections.check_rest();
+        let mut leases = Vec::new();
+        for session in 0..CONNECTIONS as u64 {
+            leases.push(pool.take(session + 1, &state, 0).await.expect("all places"));
+        }
+    });
+}
+
 /// A KILL is for what others wait for: it does not wait for the server to have fewer statements.
 #[test]
 fn a_kill_takes_what_is_idle_although_the_server_has_enough_to_do() {

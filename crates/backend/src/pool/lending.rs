@@ -11,6 +11,7 @@ use crate::concurrency::Running;
 use crate::conn::Conn;
 use crate::error::BackendError;
 use crate::fresh::Version;
+use crate::pool::serving::caught;
 use crate::pool::{CheckoutRequest, Pool, PoolKey, ServerFacts, ServerPool};
 
 /// A connection on loan. Dropping it closes the connection; [`Lease::give_back`] keeps it.
@@ -155,6 +156,29 @@ impl Lease {
                 server.take_back(conn, &server.pool(&key));
             }
         }
+    }
+
+    /// Closes the connection and logs in on another in its place, which nobody else gets meanwhile. What sessions may
+    /// still ask about must be saved before.
+    ///
+    /// # Errors
+    /// As for connecting; the connection is closed then, too.
+    pub async fn open_anew(&mut self) -> Result<(), BackendError> {
+        // The old one keeps the place until the new one is there: whoever gives up meanwhile gives the place back.
+        self.hang_up();
+        self.server.connects.set(self.server.connects.get() + 1);
+        let (metrics, server) = self.server.metrics();
+        let mut fresh = match caught(self.server.open_one(&self.pool, None)).await {
+            Ok(fresh) => fresh,
+            Err(error) => {
+                metrics.connection_failed(server);
+                return Err(error);
+            }
+        };
+        metrics.connection_opened(server);
+        fresh.succeed(self);
+        self.conn = Some(fresh);
+        Ok(())
     }
 
     /// The pool it came from.

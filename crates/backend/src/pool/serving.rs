@@ -29,7 +29,7 @@ const SPARE_AFTER: u64 = 60;
 
 /// Runs a connection's opening to its end. One that panics has failed like any other: nobody waits for it for
 /// ever, and its place is free.
-async fn caught<T>(
+pub(super) async fn caught<T>(
     opening: impl Future<Output = Result<T, BackendError>>,
 ) -> Result<T, BackendError> {
     let mut opening = pin!(opening);

@@ -253,9 +253,13 @@ impl Session {
             },
         };
         if self.is_unfit(&lease, request, candidate.wait) {
-            // Another of the same server's, or a new one.
-            self.close_unfit(lease).await;
-            return Ok(Tried::Next(attempts.again(self)));
+            lease = match Box::pin(self.open_anew(lease)).await {
+                Ok(lease) => lease,
+                Err(why) => {
+                    let late = self.may_be_late(server, &why);
+                    return Ok(Tried::Next(attempts.refused(why, late, self)));
+                }
+            };
         }
         if let Some(waiting) = waiting {
             waiting.place.connected();
@@ -334,24 +338,25 @@ impl Session {
         let state = self.image.vars.state.clone();
         // The replica may have shown the session more than the primary has.
         let wait = self.may_primary_lag(request);
-        let mut lease = loop {
-            let taken = match self.take_idle(primary, &pool, &state, request) {
-                Some(lease) => Ok(lease),
-                None => {
-                    let taking = self.take_lease(primary, &pool, &state, request, true);
-                    taking.await
-                }
-            };
-            match taken {
-                Ok(lease) if self.is_unfit(&lease, request, wait) => {
-                    self.close_unfit(lease).await;
-                }
-                Ok(lease) => break lease,
-                Err(Abort::Error(why)) if why.passing && !self.was_killed() => {
-                    return Ok(Tried::Next(attempts.refused(why, false, self)));
-                }
-                Err(failure) => return Err(failure),
+        let mut taken = match self.take_idle(primary, &pool, &state, request) {
+            Some(lease) => Ok(lease),
+            None => {
+                let taking = self.take_lease(primary, &pool, &state, request, true);
+                taking.await
             }
+        };
+        if let Ok(lease) = taken {
+            taken = match self.is_unfit(&lease, request, wait) {
+                true => Box::pin(self.open_anew(lease)).await.map_err(Abort::Error),
+                false => Ok(lease),
+            };
+        }
+        let mut lease = match taken {
+            Ok(lease) => lease,
+            Err(Abort::Error(why)) if why.passing && !self.was_killed() => {
+                return Ok(Tried::Next(attempts.refused(why, false, self)));
+            }
+            Err(failure) => return Err(failure),
         };
         self.runs_on(&lease, wait);
         self.running.route.reason = Some(Reason::ReplicaLacks);

@@ -11,6 +11,7 @@ use millrace_sql::Kind;
 use millrace_topology::{ServerId, Waits};
 use tracing::info;
 
+use crate::error::ClientError;
 use crate::session::Session;
 
 impl Session {
@@ -128,12 +129,21 @@ impl Session {
                 && (takes_over || self.sees_foreign(lease, request) || self.needs_reset(lease)))
     }
 
-    /// Closes such a connection, once what sessions may still ask about is saved.
-    pub(super) async fn close_unfit(&mut self, mut lease: Lease) {
+    /// Has such a connection log in anew in its place, once what sessions may still ask about is saved. The error says
+    /// that the server does not do, and the connection is closed.
+    pub(super) async fn open_anew(&mut self, mut lease: Lease) -> Result<Lease, ClientError> {
         // Where that fails it is closed all the same.
-        let _ = self.clear_foreign(&mut lease).await;
-        lease.broken = true;
-        self.put_back(lease);
+        let _ = self.save_all_unread(&mut lease).await;
+        lease.books.disown();
+        match lease.open_anew().await {
+            Ok(()) => Ok(lease),
+            Err(error) => {
+                let answer = self.unavailable(lease.server, error);
+                lease.broken = true;
+                self.put_back(lease);
+                Err(answer)
+            }
+        }
     }
 
     /// Resets a connection that holds what a statement must not see.
