@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use millrace_engine::refusals::is_of_statement;
 pub use millrace_protocol::ServerError;
 
 /// Why a server could not be used.
@@ -20,11 +21,24 @@ pub enum BackendError {
     Timeout(&'static str),
     /// A pool's limit. The text names the option.
     Limit(String),
+    /// The server refused a command of Millrace's own, ahead of a statement: that is no client's answer.
+    AheadRefused(ServerError),
     /// The server refuses the monitor's account, by which others are judged.
     MonitorRefused(ServerError),
 }
 
 impl BackendError {
+    /// The same, of a command of Millrace's own ahead of a statement.
+    #[must_use]
+    pub fn ahead(self) -> BackendError {
+        match self {
+            BackendError::Server(error) if !is_of_statement(&error) => {
+                BackendError::AheadRefused(error)
+            }
+            other => other,
+        }
+    }
+
     /// The same for another who waited for the same answer.
     pub fn shared(&self) -> BackendError {
         match self {
@@ -36,6 +50,7 @@ impl BackendError {
             BackendError::Tls(what) => BackendError::Tls(what.clone()),
             BackendError::Timeout(what) => BackendError::Timeout(what),
             BackendError::Limit(what) => BackendError::Limit(what.clone()),
+            BackendError::AheadRefused(error) => BackendError::AheadRefused(error.clone()),
             BackendError::MonitorRefused(error) => BackendError::MonitorRefused(error.clone()),
         }
     }
@@ -50,6 +65,9 @@ impl fmt::Display for BackendError {
             BackendError::Tls(what) => write!(f, "TLS: {what}"),
             BackendError::Timeout(what) => write!(f, "no answer within {what}"),
             BackendError::Limit(what) => f.write_str(what),
+            BackendError::AheadRefused(error) => {
+                write!(f, "what has to go ahead was refused with {error}")
+            }
             BackendError::MonitorRefused(error) => {
                 write!(f, "the server refuses the monitor's account: {error}")
             }

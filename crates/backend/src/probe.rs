@@ -75,6 +75,7 @@ pub(crate) fn cause(error: &BackendError) -> Cause {
         BackendError::Protocol(_)
         | BackendError::Tls(_)
         | BackendError::Limit(_)
+        | BackendError::AheadRefused(_)
         | BackendError::MonitorRefused(_) => Cause::Protocol,
     }
 }

@@ -91,6 +91,15 @@ const LACKING: &[u16] = &[
     4091, 4092, 4161, 4162,
 ];
 
+/// Whether what a server says to a command of Millrace's own, ahead of a statement, is said of the statement: it, its
+/// transaction or its connection was ended (1317: KILL QUERY; 1927, 4031: the connection; 1213: Galera tells the first
+/// command after another node's write has won), or the server takes nothing now. All else is said of something that no
+/// client has asked for: Galera's 1205 where a node that waits has lost its group or has waited for 30 seconds
+/// (observed on 10.11 and 11.8), limits of time of the session before.
+pub fn is_of_statement(error: &ServerError) -> bool {
+    meaning(error) != Meaning::Own || matches!(error.code, 1213 | 1317 | 1927 | 3100 | 4031)
+}
+
 /// ER_MAX_PREPARED_STMT_COUNT_REACHED: all connections together, whosever they are, have prepared
 /// `max_prepared_stmt_count` statements. Nothing was prepared.
 pub const CROWDED: u16 = 1461;
@@ -252,6 +261,38 @@ mod tests {
         let error = |code| ServerError::new(code, b"HY000", "");
         assert!(proves_nothing(&error(3100)) && proves_nothing(&error(1180)));
         assert!(!proves_nothing(&error(3101)) && !proves_nothing(&error(1213)));
+    }
+
+    #[test]
+    fn what_own_commands_are_told_is_seldom_of_the_statement() {
+        let error = |code, message: &str| ServerError::new(code, b"HY000", message);
+        for (own, expected) in [
+            (error(1205, "Lock wait timeout exceeded"), false),
+            (
+                error(1235, "This version of MariaDB doesn't yet support …"),
+                false,
+            ),
+            (error(1774, "Malformed GTID set specification"), false),
+            (error(1969, "max_statement_time exceeded"), false),
+            (
+                error(3024, "maximum statement execution time exceeded"),
+                false,
+            ),
+            (error(1105, "Unknown error"), false),
+            (error(1047, "Unknown command"), false),
+            (error(1047, "WSREP has not yet prepared node"), true),
+            (error(1053, "Server shutdown in progress"), true),
+            (error(1213, "Deadlock found"), true),
+            (error(1317, "Query execution was interrupted"), true),
+            (error(1927, "Connection was killed"), true),
+            (error(3100, "Error on observer …"), true),
+            (
+                error(4031, "The client was disconnected by the server"),
+                true,
+            ),
+        ] {
+            assert_eq!(is_of_statement(&own), expected, "{own}");
+        }
     }
 
     #[test]

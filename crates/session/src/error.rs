@@ -236,6 +236,16 @@ impl ClientError {
                 b"08004",
                 format!("Millrace: {what}"),
             ),
+            BackendError::AheadRefused(error) => Self::proxy(
+                ErrorClass::NoServer,
+                1105,
+                b"HY000",
+                format!(
+                    "Millrace: what has to go ahead of the statement was refused with {error}; look at the \
+                     servers"
+                ),
+            )
+            .passing(),
             BackendError::MonitorRefused(_) => Self::proxy(
                 ErrorClass::NoServer,
                 1105,
@@ -301,5 +311,33 @@ pub(crate) fn error_packet(answer: &ClientError) -> ErrPacket<'_> {
 impl From<std::io::Error> for Abort {
     fn from(error: std::io::Error) -> Self {
         Abort::Client(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_own_commands_are_told_is_no_clients_answer() {
+        let told = |code, message: &str| {
+            let error = ServerError::new(code, b"HY000", message);
+            ClientError::backend(BackendError::Server(error).ahead())
+        };
+        for code in [1205, 1235, 1774, 1969, 3024] {
+            let answer = told(code, "refused");
+            assert_eq!(
+                (answer.error.code, answer.side),
+                (1105, Side::Proxy),
+                "{code}"
+            );
+            assert!(answer.passing && !answer.is_lost(), "{code}");
+        }
+        // Somebody has ended the statement, or the server takes nothing.
+        for (code, passing) in [(1317, false), (1213, false), (1053, true), (3100, true)] {
+            let answer = told(code, "ended");
+            assert_eq!((answer.error.code, answer.side), (code, Side::Server));
+            assert_eq!(answer.passing, passing, "{code}");
+        }
     }
 }

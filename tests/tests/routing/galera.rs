@@ -1,9 +1,10 @@
 //! What is Galera's own: tables that it does not replicate, sessions that ask for no wait, a writer that has yet to
-//! apply what was acknowledged elsewhere, transactions that another node's write has ended.
+//! apply what was acknowledged elsewhere, transactions that another node's write has ended, waits on a node that has
+//! lost its group.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use millrace_sandbox::{ADMIN, Cluster};
 use millrace_tests::checks::Checks;
 use millrace_tests::harness::Launch;
@@ -33,6 +34,9 @@ pub(crate) async fn all(checks: &mut Checks, cluster: &Cluster) {
         .await;
     checks
         .run("a new writer's backlog", new_writer(cluster))
+        .await;
+    checks
+        .run("waits of a node that loses its group", group_lost(cluster))
         .await;
 }
 
@@ -363,5 +367,81 @@ async fn new_writer(cluster: &Cluster) -> anyhow::Result<()> {
     control.close().await;
     moved.context("the writer stays")?;
     ensure!(affected == [Some(1); 3], "rows changed: {affected:?}");
+    Ok(())
+}
+
+/// Cuts a node off: a write there does not end, nor does any wait meanwhile, until the node has lost its group after five
+/// seconds. One that joined a few seconds ago finds its way back (observed).
+async fn cut_off(cluster: &Cluster, node: &str) -> anyhow::Result<()> {
+    for _ in 0..10 {
+        cluster.isolate(node).await?;
+        let mut control = cluster.control(node).await?;
+        let writing = control.run("REPLACE INTO app.kinds VALUES (9, 9)");
+        let wrote = tokio::time::timeout(Duration::from_millis(1_200), writing).await;
+        if wrote.is_err() {
+            return Ok(());
+        }
+        control.close().await;
+        cluster.reconnect(node).await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    bail!("{node} takes writes all the same");
+}
+
+/// The writing node loses its group while clients wait there for what other nodes have shown them, and says 1205 to all
+/// that wait: to a client's own wait that is the answer, and to Millrace's nobody's.
+async fn group_lost(cluster: &Cluster) -> anyhow::Result<()> {
+    prepare(cluster).await?;
+    let mut control = cluster.control("s1").await?;
+    control
+        .run("CREATE OR REPLACE PROCEDURE app.seen() SELECT v FROM app.kinds WHERE k = 1")
+        .await?;
+    control.close().await;
+    let proxy = proxy(cluster, "").await?;
+    let login = app(proxy.address());
+    let mut client = Connection::open(&login).await?;
+    client
+        .expect("REPLACE INTO app.kinds VALUES (1, 7)")
+        .await?;
+    let before = value(&mut client, WRITER).await?;
+    let nodes = cluster.servers();
+    let node = (nodes.iter())
+        .find(|node| node.port.to_string() == before)
+        .context("no such node")?;
+    let elsewhere = "SELECT /* millrace: replica */ v FROM app.kinds WHERE k = 1";
+    let here = "SELECT /* millrace: primary */ v FROM app.kinds WHERE k = 1";
+    let open = async |first: &str| {
+        let mut client = Connection::open(&login).await?;
+        client.expect(first).await?;
+        anyhow::Ok(client)
+    };
+    let mut read = open(elsewhere).await?;
+    let mut transaction = open(elsewhere).await?;
+    transaction.expect("BEGIN").await?;
+    let mut call = open(elsewhere).await?;
+    let mut own = open("SET SESSION wsrep_sync_wait = 1").await?;
+    cut_off(cluster, &node.name).await?;
+    let replies = tokio::join!(
+        read.query(here),
+        transaction.query(here),
+        call.query("CALL app.seen()"),
+        own.query(here),
+    );
+    cluster.reconnect(&node.name).await?;
+    let (read, transaction, call, own) = replies;
+    let mut wrong = Vec::new();
+    for (what, reply) in [
+        ("a read", read),
+        ("a transaction", transaction),
+        ("a CALL", call),
+    ] {
+        if reply.scalar().as_deref() != Some("7") {
+            wrong.push(format!("{what}: {reply:?}"));
+        }
+    }
+    if own.err().map(|error| error.code) != Some(1205) {
+        wrong.push(format!("a client's own wait: {own:?}"));
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("\n  "));
     Ok(())
 }

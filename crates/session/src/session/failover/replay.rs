@@ -338,7 +338,7 @@ impl Session {
         // The connection may be one that this session has used before: with its LAST_INSERT_ID(), say.
         self.save_all_unread(lease).await?;
         lease.books.disown();
-        let found = lease.query(&question).await?;
+        let found = lease.query(&question).await.map_err(BackendError::ahead)?;
         Ok(!found.is_empty())
     }
 
@@ -484,7 +484,7 @@ impl Session {
         self.apply_state(lease, &state, &mut setup);
         if replay.is_numbered(at) {
             let text = format!("SET @@session.insert_id={}", entry.answer.insert_id);
-            setup.query(lease, text.as_bytes());
+            setup.own_query(lease, text.as_bytes());
         }
         self.give_insert_id(lease, replay, at, &mut setup).await?;
         if !setup.bytes.is_empty() {
@@ -520,7 +520,7 @@ impl Session {
             self.run_steps(lease, setup).await?;
         }
         let question = "SELECT CAST(LAST_INSERT_ID() AS UNSIGNED) LIMIT 1";
-        let rows = lease.query(question).await?;
+        let rows = lease.query(question).await.map_err(BackendError::ahead)?;
         if number(&rows, 0) != Some(UNKNOWN_ID) {
             return Ok(());
         }
@@ -636,7 +636,7 @@ impl Session {
 
 fn set_insert_id(lease: &mut Lease, id: u64, setup: &mut Setup) {
     let text = format!("SET @@session.last_insert_id={id}");
-    setup.query(lease, text.as_bytes());
+    setup.own_query(lease, text.as_bytes());
     lease.books.set_insert_id(id);
 }
 

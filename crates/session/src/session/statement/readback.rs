@@ -77,7 +77,7 @@ impl Session {
             true => self.save_own_diagnostics(lease).await,
             false => self.save_for_last_user(lease).await,
         }
-        let role = current_role(lease).await?;
+        let role = current_role(lease).await.map_err(BackendError::ahead)?;
         self.image.held.leave_role(role);
         Ok(())
     }

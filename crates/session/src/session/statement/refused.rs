@@ -295,7 +295,11 @@ impl Session {
         {
             // It ran, without what should have been there before it.
             if !may_repeat(request) {
-                return Err(Abort::Error(answer));
+                return Err(Abort::Error(match answer.passing {
+                    // That says that nothing was done.
+                    true => ClientError::unknown_after(&answer.error),
+                    false => answer,
+                }));
             }
             // What it changed of the session goes with the connection.
             lease.broken = true;

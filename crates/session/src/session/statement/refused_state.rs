@@ -153,7 +153,7 @@ impl Session {
     ) -> Result<(), BackendError> {
         self.save_all_unread(lease).await?;
         let facts = lease.server_facts();
-        let state = lease.reset(&facts).await?;
+        let state = lease.reset(&facts).await.map_err(BackendError::ahead)?;
         lease.state = self.worker.states.share(state);
         Ok(())
     }

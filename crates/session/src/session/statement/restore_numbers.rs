@@ -111,11 +111,11 @@ impl Session {
                     text.extend_from_slice(format!(" LIMIT {rows}").as_bytes());
                 }
             }
-            setup.query(lease, &text);
+            setup.own_query(lease, &text);
         }
         if self.image.last.row_count() == 0 {
             // On MySQL, DO would change FOUND_ROWS() (observed).
-            setup.query(lease, b"SET @@session.sql_notes=@@session.sql_notes");
+            setup.own_query(lease, b"SET @@session.sql_notes=@@session.sql_notes");
         }
     }
 
@@ -159,7 +159,7 @@ impl Session {
                 "SET @@session.last_insert_id={}",
                 self.image.last.insert_id.value
             );
-            setup.query(lease, text.as_bytes());
+            setup.own_query(lease, text.as_bytes());
             lease.books.set_insert_id(self.image.last.insert_id.value);
         }
         Ok(())

@@ -75,7 +75,7 @@ impl Session {
             // Who did not ask for several statements is protected from them, whatever the connection is
             // taken for.
             packet::frame(&mut setup.bytes, 0, &[COM_SET_OPTION, 1, 0]);
-            setup.steps.push(Step::Plain(Expect::SetOption));
+            setup.steps.push(Step::Own(Expect::SetOption));
         }
         let held_insert_id = self.image.last.insert_id.at.is_some();
         if self.needs_insert_id(request) && !self.keeps_insert_id(lease, request) {
@@ -92,7 +92,7 @@ impl Session {
                 // What clears them counts a row.
                 Box::pin(self.save_own_diagnostics(lease)).await;
             }
-            setup.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
+            setup.own_query(lease, CLEAR_DIAGNOSTICS.as_bytes());
         }
         // After what clears messages, which counts too.
         let counts = Flags::USES_FOUND_ROWS | Flags::USES_ROW_COUNT;
@@ -303,7 +303,7 @@ impl Session {
         if lease.books.tracks_for_a_session() {
             let facts = lease.server_facts();
             let text = millrace_backend::conn::Conn::tracking_statement(lease.family, &facts.track);
-            setup.query(lease, text.as_bytes());
+            setup.own_query(lease, text.as_bytes());
             lease.books.set_tracks_for_millrace();
         }
     }

@@ -20,8 +20,10 @@ use millrace_worker::Handle;
 
 /// A command of Millrace's own ahead of the statement, by how its answer is used.
 pub(in crate::session) enum Step {
-    /// An answer without interest.
+    /// What the session has asked for, such as its BEGIN. An answer without interest.
     Plain(Expect),
+    /// What nobody has asked for. An answer without interest.
+    Own(Expect),
     /// A part of the session's state is set.
     State(Expect),
     /// The database of a state is chosen.
@@ -56,6 +58,12 @@ impl Setup {
     pub(in crate::session) fn query(&mut self, lease: &Lease, text: &[u8]) {
         lease.frame_query(&mut self.bytes, text);
         self.steps.push(Step::Plain(Expect::Query));
+    }
+
+    /// The same for what no session has asked for.
+    pub(in crate::session) fn own_query(&mut self, lease: &Lease, text: &[u8]) {
+        lease.frame_query(&mut self.bytes, text);
+        self.steps.push(Step::Own(Expect::Query));
     }
 }
 
@@ -94,7 +102,7 @@ impl Session {
             setup.steps.push(match step {
                 state::Step::Set => Step::State(Expect::Query),
                 state::Step::Database => Step::Database(target.clone()),
-                state::Step::Option => Step::Plain(Expect::SetOption),
+                state::Step::Option => Step::Own(Expect::SetOption),
             });
         }
         let mut reached = SessionState::clone(target);
@@ -124,7 +132,7 @@ impl Session {
             setup.steps.push(Step::SaveNumbers(owner, seq));
         }
         if lease.books.unread().diagnostics {
-            setup.query(lease, CLEAR_DIAGNOSTICS.as_bytes());
+            setup.own_query(lease, CLEAR_DIAGNOSTICS.as_bytes());
         }
         if setup.steps.is_empty() {
             // Its last user is gone: nobody waits for this.
@@ -177,7 +185,7 @@ impl Session {
         step: Step,
     ) -> Result<(), ClientError> {
         let leaves_state = matches!(step, Step::Wait(_) | Step::Executed(_));
-        let is_plain = matches!(step, Step::Plain(_));
+        let is_plain = matches!(step, Step::Plain(_) | Step::Own(_));
         self.settle_step(lease, step).await.map_err(|error| {
             if is_plain && self.is_rolled_back(&error) {
                 self.running.route.rolled_back = true;
@@ -199,6 +207,7 @@ impl Session {
         is_deadlock && self.lease_is_kept() && self.handle.pins().has(PinReason::Transaction)
     }
 
+    /// Reads the answer of a step. What a server says to one that no session has asked for is nobody's answer.
     pub(super) async fn settle_step(
         &mut self,
         lease: &mut Lease,
@@ -207,6 +216,12 @@ impl Session {
         match step {
             Step::Plain(expect) => {
                 lease.read_answer(expect).await?;
+            }
+            Step::Own(expect) => {
+                lease
+                    .read_answer(expect)
+                    .await
+                    .map_err(BackendError::ahead)?;
             }
             Step::State(expect) => {
                 let answer = lease.read_answer(expect).await;
@@ -239,11 +254,13 @@ impl Session {
                 answer?;
             }
             Step::SaveWarnings(owner, seq) => {
-                let rows = Box::pin(lease.read_rows()).await?;
+                let rows = Box::pin(lease.read_rows()).await;
+                let rows = rows.map_err(BackendError::ahead)?;
                 owner.saved().keep(seq).warnings = Some(warnings(rows));
             }
             Step::SaveNumbers(owner, seq) => {
-                let rows = Box::pin(lease.read_rows()).await?;
+                let rows = Box::pin(lease.read_rows()).await;
+                let rows = rows.map_err(BackendError::ahead)?;
                 let mut saved = owner.saved().keep(seq);
                 saved.last_insert_id = number(&rows, 0);
                 saved.found_rows = number(&rows, 1);
@@ -254,7 +271,8 @@ impl Session {
         Ok(())
     }
 
-    /// The answer to a wait. A cluster's node has a limit of its own, of 30 seconds.
+    /// The answer to a wait. A cluster's node has a limit of its own, of 30 seconds; it says 1205 then, and so it does
+    /// to all that wait when it loses its group, and from then on at once (observed on 10.11 and 11.8).
     async fn settle_wait(
         &mut self,
         lease: &mut Lease,
@@ -300,7 +318,10 @@ impl Session {
             Err(BackendError::Timeout(_)) => false,
             Err(error) => {
                 metrics.position_wait(server.index(), PositionWait::Failed);
-                return Err(error);
+                if self.worker.cluster.primary() != Some(server) {
+                    self.worker.cluster.set_behind(server);
+                }
+                return Err(error.ahead());
             }
         };
         if !reached {
