@@ -60,13 +60,23 @@ impl Checks {
 
     /// Runs one check. A failure is kept for [`Checks::finish`]; the others still run.
     pub async fn run(&mut self, name: &str, check: impl Future<Output = anyhow::Result<()>>) {
+        self.run_within(LIMIT, name, check).await;
+    }
+
+    /// The same for one that may take longer, or less.
+    pub async fn run_within(
+        &mut self,
+        limit: Duration,
+        name: &str,
+        check: impl Future<Output = anyhow::Result<()>>,
+    ) {
         if !self.wants(name) {
             return;
         }
         let started = Instant::now();
-        let outcome = match tokio::time::timeout(LIMIT, check).await {
+        let outcome = match tokio::time::timeout(limit, check).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(anyhow::anyhow!("no end after {LIMIT:?}")),
+            Err(_) => Err(anyhow::anyhow!("no end after {limit:?}")),
         };
         let took = started.elapsed();
         match outcome {

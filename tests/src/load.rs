@@ -43,6 +43,8 @@ pub const CLIENTS: [(Kind, u32); 3] = [
 
 /// Between two statements of a client.
 const THINK: Duration = Duration::from_millis(30);
+/// The same while they spare the servers ([`Board::spare`]).
+const THINK_SPARING: Duration = Duration::from_millis(250);
 /// Rows that never change, for reads.
 const FIXED: u32 = 100;
 /// Gaps that are too short to be anybody's pause are not kept.
@@ -110,6 +112,7 @@ pub struct Transaction {
 #[derive(Debug, Default)]
 pub struct Board {
     stop: Cell<bool>,
+    spares: Cell<bool>,
     pub ledger: RefCell<Ledger>,
     pub errors: RefCell<Vec<Seen>>,
     /// Wrong answers: none is ever right.
@@ -123,6 +126,18 @@ pub struct Board {
 }
 
 impl Board {
+    /// Whether clients take their time from now on. They go on, and check all as before.
+    pub fn spare(&self, spares: bool) {
+        self.spares.set(spares);
+    }
+
+    fn think(&self) -> Duration {
+        match self.spares.get() {
+            true => THINK_SPARING,
+            false => THINK,
+        }
+    }
+
     fn answer(&self, client: u32, kind: Kind) {
         let now = Instant::now();
         self.statements.set(self.statements.get() + 1);
@@ -295,7 +310,7 @@ impl Client {
                     let packet = error.get_ref().and_then(|e| e.downcast_ref::<ErrPacket>());
                     self.board
                         .saw(self.kind, packet.cloned(), format!("login: {error}"));
-                    tokio::time::sleep(THINK).await;
+                    tokio::time::sleep(self.board.think()).await;
                     continue;
                 }
             };
@@ -359,7 +374,7 @@ impl Client {
                 Told::Broken => return Err(Gone),
                 Told::Refused | Told::Error => {}
             }
-            tokio::time::sleep(THINK).await;
+            tokio::time::sleep(self.board.think()).await;
         }
         Ok(())
     }
@@ -401,7 +416,7 @@ impl Client {
             if told == Told::Broken {
                 return Err(Gone);
             }
-            tokio::time::sleep(THINK).await;
+            tokio::time::sleep(self.board.think()).await;
         }
         Ok(())
     }
@@ -431,7 +446,7 @@ impl Client {
                 }
                 Told::Answer | Told::Refused => {}
             }
-            tokio::time::sleep(THINK).await;
+            tokio::time::sleep(self.board.think()).await;
         }
         Ok(())
     }
@@ -465,7 +480,7 @@ impl Client {
                     ));
                 }
             }
-            tokio::time::sleep(THINK).await;
+            tokio::time::sleep(self.board.think()).await;
         }
         let commit_sent = Instant::now();
         let reply = connection.query("COMMIT").await;

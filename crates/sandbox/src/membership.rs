@@ -19,6 +19,8 @@ use crate::spec::{Role, Topology};
 
 /// A member that has much to fetch takes its time.
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
+/// One that goes on applying has more.
+const JOIN_MAX: Duration = Duration::from_secs(240);
 /// A group suspects a silent member after 5 seconds and expels it at its next look.
 const EXPEL_LIMIT: Duration = Duration::from_secs(40);
 /// What the scripts that copy a member's data read options with.
@@ -224,7 +226,7 @@ impl Cluster {
     /// Brings a member that has left or was expelled back into its group.
     ///
     /// # Errors
-    /// When it is not online within a minute.
+    /// When it is not online within a minute, and does not go on applying either.
     pub async fn rejoin_group(&self, name: &str) -> Result<()> {
         self.only_in(Topology::Group)?;
         let server = self.server(name)?;
@@ -280,19 +282,36 @@ fn allow_bootstrap(server: &Server) {
     }
 }
 
-/// A node that copies another's data may close connections that it has taken before.
+/// A node that copies another's data may close connections that it has taken before. A member of Group Replication has
+/// to apply what is written meanwhile as well, and has more time as long as that goes on.
 async fn wait_online(topology: Topology, server: &Server, members: &[Server]) -> Result<()> {
-    let deadline = Instant::now() + JOIN_LIMIT;
+    let begun = Instant::now();
+    let mut deadline = begun + JOIN_LIMIT;
+    let mut before = None;
     loop {
         let status = ask_status(topology, server, members).await;
         if status.as_ref().is_ok_and(GroupStatus::is_online) {
             return Ok(());
+        }
+        if topology == Topology::Group {
+            let executed = ask_executed(server).await.ok();
+            if executed.is_some() && executed != before {
+                deadline = (Instant::now() + JOIN_LIMIT).min(begun + JOIN_MAX);
+                before = executed;
+            }
         }
         if server.pid().is_none() || Instant::now() > deadline {
             bail!("{} is not online in its group: {status:?}", server.name);
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+async fn ask_executed(server: &Server) -> Result<Option<String>> {
+    let mut control = server.control().await?;
+    let executed = control.value("SELECT @@GLOBAL.gtid_executed").await;
+    control.close().await;
+    executed
 }
 
 async fn ask_status(

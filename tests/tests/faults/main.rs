@@ -21,7 +21,7 @@ mod timeline;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use millrace_sandbox::{Release, Topology, skip_unless_topology};
 use millrace_tests::checks::Checks;
 use millrace_tests::harness;
@@ -38,6 +38,8 @@ use crate::report::Figures;
 const WARM_LIMIT: Duration = Duration::from_secs(30);
 /// Every client must have an answer so soon after servers are ready.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(30);
+/// To say why a fault does not end.
+const PICTURE_LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn mysql() {
@@ -151,8 +153,15 @@ async fn run_series(
         };
         let mut healed = false;
         checks
-            .run(&check, async {
-                let figures = one(&mut whole, *fault).await;
+            .run_within(fault.limit() + PICTURE_LIMIT, &check, async {
+                let ended = tokio::time::timeout(fault.limit(), one(&mut whole, *fault)).await;
+                let figures = match ended {
+                    Ok(figures) => figures,
+                    Err(_) => {
+                        eprintln!("{}", whole.picture().await);
+                        Err(anyhow!("no end after {:?}", fault.limit()))
+                    }
+                };
                 if figures
                     .as_ref()
                     .map_or(true, |figures| !figures.wrong.is_empty())
@@ -239,7 +248,7 @@ async fn one(ground: &mut Ground, fault: Fault) -> anyhow::Result<Figures> {
                 _ => None,
             };
             warm(&load).await?;
-            let story = cases::strike(ground, fault).await;
+            let story = cases::strike(ground, fault, &load.board).await;
             let over = Instant::now();
             let silent = recovered(&load.board, over).await;
             if !silent.is_empty() {
