@@ -49,6 +49,7 @@ steps_build=(
 )
 steps_beside=(
     "clients|1800|beside|deps build tests|applications in several languages, through Millrace"
+    "follower|900|beside|deps tests|the follower of the binary log, on real servers: what it tells the cache of each kind of change"
     "readme|60|beside|build|the documents' configurations are valid and their links lead somewhere"
     "deny|900|beside||licences, bans, sources and advisories of the dependencies"
     "fuzz|2400|spare|tests build|every fuzz target, briefly"
@@ -90,6 +91,9 @@ run_tests() {
 run_instructions() { scripts/check-instructions.sh; }
 run_demo() { "$MILLRACE_LAB_BIN" demo --for 15 --json; }
 run_demo-failover() { "$MILLRACE_LAB_BIN" demo --failover --json; }
+run_follower() {
+    cargo test --workspace --locked --test follower -- --test-threads "${MILLRACE_TEST_THREADS:-2}"
+}
 run_readme() { scripts/check-readme.sh; }
 # Two at once: other suites wait beside them, and must not wait for the CPU.
 run_clients() { tests/clients/run.sh --jobs 2; }
@@ -125,13 +129,17 @@ length_of() {
         differential) echo 600 ;;
         failover | names) echo 250 ;;
         bad_input | discovery | auth | vanishing | routing) echo 200 ;;
-        consistency | fresh_logins | faults | identity | liveness | admin) echo 150 ;;
+        cache | consistency | fresh_logins | faults | identity | liveness | admin) echo 150 ;;
         *) echo 60 ;;
     esac
 }
 
 run_suite() {
     local threads=1
+    # What each level promises holds with results in memory as well.
+    if [ "$1" = consistency ]; then
+        MILLRACE_TESTS_CACHE=1 cargo test --workspace --test consistency --locked -- --test-threads 1
+    fi
     # They mostly wait: several families or topologies at once.
     case $1 in
         differential) threads=3 ;;

@@ -1,12 +1,14 @@
 //! Statements that are anything: the classifier must not panic, must name no byte that is not
-//! there, and must say the same each time; an answer that is not understood must be a write.
+//! there, and must say the same each time; an answer that is not understood must be a write. What the
+//! result cache may take must be a read.
 #![no_main]
 
 use std::cell::RefCell;
 
 use libfuzzer_sys::fuzz_target;
 use millrace_sql::{
-    Access, Charset, Family, Kind, LexMode, Shapes, Span, Statement, classify, digest, parts,
+    Access, Charset, Family, Kind, LexMode, Reads, Shapes, Span, Statement, classify, digest,
+    parts, reads,
 };
 
 const CHARSETS: [Charset; 7] = [
@@ -80,6 +82,21 @@ fuzz_target!(|data: &[u8]| {
     within(text, out.hint);
     assert!(out.access_if_calls_read <= out.access);
     assert!(out.kind != Kind::Unknown || out.access == Access::Write);
+
+    let mut read = Reads::default();
+    reads(text, &mode, &out, &mut read);
+    within(text, read.unstable.map(|unstable| unstable.at));
+    assert!(read.unstable.is_some() || (out.access == Access::Read && out.functions.is_empty()));
+    for condition in &read.conditions {
+        assert!(read.unstable.is_none() && usize::from(condition.table) < out.tables.len());
+        let constants = read.constants(condition).iter();
+        within(
+            text,
+            constants
+                .filter_map(|constant| constant.literal())
+                .map(|literal| literal.span),
+        );
+    }
 
     let mut end = 0;
     for part in parts(text, &mode) {

@@ -93,7 +93,16 @@ fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[Str
         ms(options.wait_limit),
         options.log,
         options.extra,
-    )
+    ) + &cached(&options.extra)
+}
+
+/// With `MILLRACE_TESTS_CACHE=1` every proxy has its cache on, at first sight.
+fn cached(extra: &str) -> String {
+    let wanted = std::env::var_os("MILLRACE_TESTS_CACHE").is_some();
+    match wanted && !extra.contains("[cache]") {
+        true => "\n[cache]\nmode = \"auto\"\nsecond_use = false\n".to_owned(),
+        false => String::new(),
+    }
 }
 
 /// A command line for the proxy, for suites that write it themselves.

@@ -59,6 +59,7 @@ fn empty_stage() -> anyhow::Result<(Stage, UnboundedSender<Message>)> {
         metrics: Arc::new(Metrics::new(1, names)),
         monitor,
         written: Arc::new(Written::new(1)),
+        cache: None,
         held: Arc::new(Held::new(&FailoverOptions::default())),
         mailboxes: Arc::new(vec![mailbox.clone()]),
     };

@@ -3,6 +3,7 @@
 
 pub mod account;
 pub mod buffers;
+pub mod cache;
 mod clock;
 pub mod compressed;
 pub mod concurrency;
@@ -12,6 +13,7 @@ pub mod error;
 mod exchange;
 mod facts;
 pub mod failovers;
+pub mod follower;
 pub mod fresh;
 mod idle;
 pub mod monitor;

@@ -1,7 +1,7 @@
 //! What servers are asked, and how their answers are read. Decides nothing, and writes nothing to them.
 
 pub(crate) mod accounts;
-mod followed;
+pub(crate) mod followed;
 pub(crate) mod positions;
 pub(crate) mod replication;
 

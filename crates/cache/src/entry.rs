@@ -50,6 +50,7 @@ pub(crate) struct Filling {
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) bytes: Arc<[u8]>,
+    pub(crate) rows: u64,
     pub(crate) since: Instant,
     /// Of P, what F did not have when it was stored (rule 3).
     pub(crate) ahead: Option<Box<GtidSet>>,

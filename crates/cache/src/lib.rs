@@ -25,6 +25,7 @@
 //! Each is said where it is done, by its number.
 
 mod admission;
+mod definitions;
 mod entry;
 mod intervals;
 mod key;
@@ -42,6 +43,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+pub use definitions::{Definitions, KeyColumn, KeyKind, PRIMARY, Table};
 pub use entry::Token;
 pub use key::KeyBuilder;
 pub use options::Options;

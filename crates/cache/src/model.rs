@@ -2,6 +2,7 @@
 //! its rows at F, and no session may ever go back. Rules that are broken on purpose must be found.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_topology::{Family, GtidSet, MariaDbSet, MySqlSet};
@@ -260,6 +261,7 @@ impl World {
         let mut store = Store::new(options);
         store.broken = wrong.store;
         store.follow(GtidSet::new(family), b"first", now);
+        store.define(Arc::default());
         let server = Server {
             in_use: true,
             ..Server::default()
@@ -601,9 +603,7 @@ impl World {
             .map_or(server, |(server, _)| *server);
         if may
             && state.transaction.is_none()
-            && let Ok(hit) = self
-                .store
-                .look(query.digest(), &query.key(), &must, self.now)
+            && let Ok(hit) = self.store.look(&query.key(), &must, self.now)
         {
             return self.hit(session, query, &hit.bytes, &hit.seen);
         }
@@ -617,7 +617,7 @@ impl World {
         let lower = self.lower(server);
         let begun = may.then(|| {
             self.store
-                .begin_fill(query.digest(), &query.key(), &query.accesses(), self.now)
+                .begin_fill(query.digest(), &query.key(), &query.accesses(), 1, self.now)
         });
         let token = match begun {
             Some(Ok(Begun::Lead(token))) => Some(token),
@@ -690,6 +690,7 @@ impl World {
         let upper = self.upper(reading.server);
         if let Some(token) = reading.token {
             let result = Finished {
+                rows: 1,
                 lower: &reading.lower,
                 upper: &upper,
                 bytes: pack(&value).into(),
@@ -712,9 +713,9 @@ fn options() -> impl Strategy<Value = Options> {
         prop_oneof![Just(1usize << 20), Just(60_000)],
         1..4usize,
     )
-        .prop_map(|(second_sight, memory, changes_by_key_max)| Options {
+        .prop_map(|(second_use, memory, changes_by_key_max)| Options {
             memory,
-            second_sight,
+            second_use,
             changes_by_key_max,
             statements_max: 8,
             ..Options::default()
@@ -828,7 +829,7 @@ fn first_fault(histories: u64, wrong: Wrong) -> (Option<Fault>, u64, u64) {
         };
         let options = Options {
             memory: if random.one_in(3) { 60_000 } else { 1 << 20 },
-            second_sight: random.one_in(3),
+            second_use: random.one_in(3),
             changes_by_key_max: 1 + random.below(3),
             statements_max: 8,
             ..Options::default()

@@ -24,7 +24,7 @@ pub struct Options {
     /// Most prepared XA transactions whose changes are kept until they are committed.
     pub prepared_max: usize,
     /// A key is filled only when it was asked for before.
-    pub second_sight: bool,
+    pub second_use: bool,
 }
 
 impl Default for Options {
@@ -39,7 +39,7 @@ impl Default for Options {
             changes_by_key_max: 64,
             statements_max: 1000,
             prepared_max: 100,
-            second_sight: true,
+            second_use: true,
         }
     }
 }

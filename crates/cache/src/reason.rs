@@ -13,6 +13,13 @@ macro_rules! reasons {
         impl $name {
             /// All of them, in the order of their declaration.
             pub const ALL: &'static [Self] = &[$(Self::$case),*];
+
+            /// Its name in the code, for labels of metrics.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$case => stringify!($case),)*
+                }
+            }
         }
 
         impl fmt::Display for $name {
@@ -79,6 +86,7 @@ reasons! {
         Present = "it is in the cache, and cannot be served yet",
         Crowded = "too many wait for it",
         TooManyFills = "too many results are being read into the cache",
+        Undefined = "a table was changed, and the tables have not been read again",
         Resting = "what was cached of this statement changed before it was used",
     }
 }

@@ -17,13 +17,15 @@ use crate::entry::{Slot, State, Token};
 use crate::slab::Slab;
 use crate::statements::{Statement, Statements, Totals};
 use crate::subjects::Subjects;
-use crate::{Cause, Miss, Never, Options, Refused, Subject, Touch};
+use crate::{Cause, Definitions, Miss, Never, Options, Refused, Subject, Touch};
 
 /// A hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hit {
     /// The answer's packets, as they were stored.
     pub bytes: Arc<[u8]>,
+    /// How many rows they have.
+    pub rows: u64,
     /// What the session has seen with it: add it to what its reads must see (rule 4).
     pub seen: GtidSet,
 }
@@ -46,6 +48,8 @@ pub struct Finished<'a> {
     pub upper: &'a GtidSet,
     /// The answer's packets.
     pub bytes: Arc<[u8]>,
+    /// How many rows they have.
+    pub rows: u64,
     /// What the server has spent on it.
     pub cost: Duration,
 }
@@ -126,6 +130,12 @@ pub struct Store {
     /// Prepared transactions, with what they touched.
     prepared: HashMap<XaId, Vec<Touch>>,
     prepared_heap: usize,
+    /// What tables are.
+    definitions: Arc<Definitions>,
+    /// Counts up with each change of them.
+    definitions_version: u64,
+    /// The definitions are those of that version.
+    are_defined: bool,
     #[cfg(test)]
     pub(crate) broken: Broken,
 }
@@ -171,6 +181,9 @@ impl Store {
             statements: Statements::new(options.statements_max),
             prepared: HashMap::new(),
             prepared_heap: 0,
+            definitions: Arc::default(),
+            definitions_version: 0,
+            are_defined: false,
             options,
             #[cfg(test)]
             broken: Broken::default(),
@@ -222,7 +235,19 @@ impl Store {
         self.statements.never(digest, reason);
     }
 
+    /// For how long nothing was heard of the log; none where it is not followed.
+    pub fn silence(&self, now: Instant) -> Option<Duration> {
+        match self.log {
+            Log::Stopped => None,
+            Log::Followed { heard } => Some(now.saturating_duration_since(heard)),
+        }
+    }
+
     /// Why nothing is served now.
+    pub fn not_serving(&self, now: Instant) -> Option<Miss> {
+        self.stopped(now)
+    }
+
     fn stopped(&self, now: Instant) -> Option<Miss> {
         match self.log {
             Log::Stopped => Some(Miss::Stopped),

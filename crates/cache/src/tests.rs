@@ -24,7 +24,7 @@ fn table() -> Subject {
 
 fn options() -> Options {
     Options {
-        second_sight: false,
+        second_use: false,
         ..Options::default()
     }
 }
@@ -35,6 +35,7 @@ fn store_with(options: Options) -> (Store, Instant) {
     let mut store = Store::new(options);
     store.follow(set("1-10"), b"one", now);
     store.settle(&set("1-10"));
+    store.define(Arc::default());
     (store, now)
 }
 
@@ -66,7 +67,7 @@ fn row(key: i64) -> Touch {
 }
 
 fn lead(store: &mut Store, key: &[u8], access: Access, now: Instant) -> Token {
-    match store.begin_fill(1, key, &[access], now) {
+    match store.begin_fill(1, key, &[access], 1, now) {
         Ok(Begun::Lead(token)) => token,
         other => panic!("{other:?}"),
     }
@@ -74,6 +75,7 @@ fn lead(store: &mut Store, key: &[u8], access: Access, now: Instant) -> Token {
 
 fn result<'a>(lower: &'a GtidSet, upper: &'a GtidSet, bytes: &[u8]) -> Finished<'a> {
     Finished {
+        rows: 1,
         lower,
         upper,
         bytes: bytes.into(),
@@ -97,7 +99,7 @@ fn fill(
 
 fn look(store: &mut Store, key: &[u8], now: Instant) -> Result<Arc<[u8]>, Miss> {
     store
-        .look(1, key, &GtidSet::new(Family::MySql), now)
+        .look(key, &GtidSet::new(Family::MySql), now)
         .map(|hit| hit.bytes)
 }
 
@@ -183,24 +185,15 @@ fn rule_2_it_is_served_once_f_has_what_it_may_show() {
 fn rule_4_a_session_that_must_see_more_gets_no_hit() {
     let (mut store, now) = store();
     fill(&mut store, b"k", by_key(5, 5), "1-10", now).unwrap();
-    assert_eq!(store.look(1, b"k", &set("11"), now), Err(Miss::Behind));
+    assert_eq!(store.look(b"k", &set("11"), now), Err(Miss::Behind));
     store.apply(&set("11"), &[row(9)], now);
-    let hit = store.look(1, b"k", &set("11"), now).unwrap();
+    let hit = store.look(b"k", &set("11"), now).unwrap();
     assert!(hit.seen.is_empty(), "nothing of it is new to any server");
     store.apply(&set("12"), &[row(5)], now);
     fill(&mut store, b"k", by_key(5, 5), "1-12", now).unwrap();
-    assert_eq!(
-        store.look(1, b"k", &set("11"), now).unwrap().seen,
-        set("12")
-    );
+    assert_eq!(store.look(b"k", &set("11"), now).unwrap().seen, set("12"));
     store.settle(&set("1-12"));
-    assert!(
-        store
-            .look(1, b"k", &set("11"), now)
-            .unwrap()
-            .seen
-            .is_empty()
-    );
+    assert!(store.look(b"k", &set("11"), now).unwrap().seen.is_empty());
 }
 
 #[test]
@@ -215,7 +208,7 @@ fn rule_6_silence_and_gaps() {
     store.heard(later);
     assert_eq!(look(&mut store, b"k", later), Err(Miss::Stopped));
     assert_eq!(
-        store.begin_fill(1, b"new", &[], later),
+        store.begin_fill(1, b"new", &[], 1, later),
         Err(NoFill::Stopped)
     );
     assert_eq!(store.resume(&set("1-15"), b"one", later), Resumed::Kept);
@@ -243,12 +236,9 @@ fn what_f_began_with_may_be_missing_anywhere() {
         Err(Refused::Stale)
     );
     assert_eq!(fill(&mut store, b"k", by_key(5, 5), "1-20", now), Ok(()));
-    assert_eq!(
-        store.look(1, b"k", &set("1"), now).unwrap().seen,
-        set("1-20")
-    );
+    assert_eq!(store.look(b"k", &set("1"), now).unwrap().seen, set("1-20"));
     store.settle(&set("1-20"));
-    assert!(store.look(1, b"k", &set("1"), now).unwrap().seen.is_empty());
+    assert!(store.look(b"k", &set("1"), now).unwrap().seen.is_empty());
 }
 
 #[test]
@@ -263,7 +253,7 @@ fn an_errant_transaction_of_a_replica_is_never_served() {
         .kept
         .unwrap();
     assert_eq!(look(&mut store, b"k", now), Err(Miss::NotYet));
-    assert_eq!(store.begin_fill(1, b"k", &[], now), Err(NoFill::Present));
+    assert_eq!(store.begin_fill(1, b"k", &[], 1, now), Err(NoFill::Present));
     // But it keeps no other server's result away for ever.
     let later = now + Duration::from_secs(11);
     store.heard(later);
@@ -280,7 +270,7 @@ fn rights_are_subjects_as_tables_are() {
         Access::whole(account.clone()),
         Access::whole(Subject::rights()),
     ];
-    let Ok(Begun::Lead(token)) = store.begin_fill(1, b"k", &accesses, now) else {
+    let Ok(Begun::Lead(token)) = store.begin_fill(1, b"k", &accesses, 1, now) else {
         panic!("no fill");
     };
     let position = set("1-10");
@@ -327,7 +317,7 @@ fn one_fills_and_a_bounded_number_waits() {
         ..options()
     });
     let token = lead(&mut store, b"k", by_key(5, 5), now);
-    let begin = |store: &mut Store, now| store.begin_fill(1, b"k", &[by_key(5, 5)], now);
+    let begin = |store: &mut Store, now| store.begin_fill(1, b"k", &[by_key(5, 5)], 1, now);
     assert_eq!(begin(&mut store, now), Ok(Begun::Wait));
     assert_eq!(begin(&mut store, now), Err(NoFill::Crowded));
     assert_eq!(look(&mut store, b"k", now), Err(Miss::Filling));
@@ -344,11 +334,14 @@ fn one_fills_and_a_bounded_number_waits() {
 }
 
 #[test]
-fn a_key_is_filled_at_its_second_sight() {
+fn a_key_is_filled_at_its_second_use() {
     let (mut store, now) = store_with(Options::default());
-    let begin = |store: &mut Store| store.begin_fill(1, b"k", &[by_key(5, 5)], now);
+    let begin = |store: &mut Store| store.begin_fill(1, b"k", &[by_key(5, 5)], 1, now);
     assert_eq!(begin(&mut store), Err(NoFill::FirstSight));
     assert!(matches!(begin(&mut store), Ok(Begun::Lead(_))));
+    let mut wants = |key: &[u8]| store.wants(1, key, Miss::Absent, now);
+    assert_eq!(wants(b"other"), Err(NoFill::FirstSight));
+    assert_eq!(wants(b"other"), Ok(()));
 }
 
 #[test]
@@ -365,7 +358,7 @@ fn a_statement_whose_results_change_unused_rests() {
         .unwrap();
         store.apply(&set(&(11 + n).to_string()), &[row(5)], now);
     }
-    let begin = |store: &mut Store, now| store.begin_fill(1, b"k", &[by_key(5, 5)], now);
+    let begin = |store: &mut Store, now| store.begin_fill(1, b"k", &[by_key(5, 5)], 1, now);
     assert_eq!(begin(&mut store, now), Err(NoFill::Resting));
     assert_eq!(store.statement(1).unwrap().not_filled(NoFill::Resting), 1);
     let later = now + Duration::from_secs(1);
@@ -385,7 +378,7 @@ fn memory_is_bounded_and_what_saves_most_stays() {
     for n in 0..20_000_i64 {
         let key = format!("statement {n}");
         if let Ok(Begun::Lead(token)) =
-            store.begin_fill(n as u64, key.as_bytes(), &[by_key(n, n + n % 3)], now)
+            store.begin_fill(n as u64, key.as_bytes(), &[by_key(n, n + n % 3)], 1, now)
         {
             let _ = store.finish(token, result(&position, &position, &[0; 300]), now);
         }
@@ -422,7 +415,7 @@ fn changes_without_end_are_given_up_and_count_for_all() {
     );
     assert_eq!(fill(&mut store, b"k", by_key(5, 5), "1-20010", now), Ok(()));
     store.settle(&set("1-20010"));
-    assert!(store.look(1, b"k", &set("1"), now).unwrap().seen.is_empty());
+    assert!(store.look(b"k", &set("1"), now).unwrap().seen.is_empty());
 }
 
 #[test]
@@ -441,4 +434,33 @@ fn a_large_result_and_a_position_of_another_kind_are_refused() {
         store.statement(1).unwrap().refused(Refused::Incomparable),
         1
     );
+}
+
+/// A table that changes its definition loses what was read under the old one, whatever the server had when it read,
+/// and nothing is read into the cache until the tables are known again.
+#[test]
+fn definitions_hold_for_what_is_filled_under_them() {
+    let (mut store, now) = store();
+    let kept = fill(&mut store, b"kept", by_key(1, 1), "1-11", now);
+    assert_eq!(kept, Ok(()));
+    let token = lead(&mut store, b"under way", by_key(2, 2), now);
+    store.redefine(Some(&table()), now);
+    store.apply(&set("11"), &[Touch::whole(table())], now);
+    assert_eq!(
+        look(&mut store, b"kept", now),
+        Err(Miss::Absent),
+        "although its server had transaction 11"
+    );
+    let position = set("1-11");
+    let ended = store.finish(token, result(&position, &position, b"rows"), now);
+    assert_eq!(ended.kept, Err(Refused::Dropped));
+    let begin =
+        |store: &mut Store, version| store.begin_fill(1, b"k", &[by_key(5, 5)], version, now);
+    assert_eq!(begin(&mut store, 1), Err(NoFill::Undefined));
+    assert_eq!(begin(&mut store, 2), Err(NoFill::Undefined));
+    store.define(Arc::default());
+    assert_eq!(begin(&mut store, 1), Err(NoFill::Undefined), "read before");
+    let version = store.definitions().map(|(_, version)| version);
+    assert_eq!(version, Some(3));
+    assert!(matches!(begin(&mut store, 3), Ok(Begun::Lead(_))));
 }

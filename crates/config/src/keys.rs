@@ -16,11 +16,12 @@ use crate::model::{Account, Admin, Config, Listener, Server};
 use crate::section::Section;
 use crate::value::{Wrong, choice, duration, number as whole, text};
 use crate::words::{
-    ALL_LAG, BALANCE, CERTIFICATES, CONSISTENCY, DISCOVERY, FORMAT, HOSTS, LEVEL, LISTENER_TLS,
-    READS, ROLE, SERVER_TLS, TARGET,
+    ALL_LAG, BALANCE, CACHE_MODE, CERTIFICATES, CONSISTENCY, DISCOVERY, FORMAT, HOSTS, LEVEL,
+    LISTENER_TLS, READS, ROLE, SERVER_TLS, TARGET,
 };
 use crate::{Address, DiscoveryMode, Secret};
 
+const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -103,6 +104,11 @@ pub(crate) fn tables() -> Vec<Table> {
             "routing",
             "Which server runs what: docs/routing.md and docs/consistency.md.",
             routing(),
+        ),
+        Table::new(
+            "cache",
+            "Results in memory that are exactly what the servers would answer: docs/cache.md.",
+            cache(),
         ),
         Table::new(
             "failover",
@@ -496,6 +502,22 @@ fn routing() -> Vec<Key<'static, Config>> {
             "A replica further behind takes no reads. Whole seconds."),
         key!(Config: "max_running", monitor.topology.running_max, number(0, 1_000_000),
             "A replica that runs more statements at once takes no reads until it runs fewer; 0: no limit."),
+    ]
+}
+
+fn cache() -> Vec<Key<'static, Config>> {
+    vec![
+        key!(Config: "mode", cache.mode, Choice(CACHE_MODE),
+            "`off`: nothing is cached. `auto`: every result that can be. The monitor's account needs REPLICATION \
+             SLAVE for that."),
+        key!(Config: "memory", cache.store.memory, size(MIB, 1024 * GIB),
+            "The most memory that results and all that belongs to them take."),
+        key!(Config: "entry_max", cache.store.entry_max, size(1, GIB),
+            "The longest result that is kept."),
+        key!(Config: "second_use", cache.store.second_use, Flag,
+            "A result is kept when it is asked for the second time, so that what is asked for once takes no place."),
+        key!(Config: "max_silence", cache.store.max_silence, time(Duration::from_millis(100)),
+            "After so long without a word of the primary's binary log nothing is served from memory."),
     ]
 }
 

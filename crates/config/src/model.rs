@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use millrace_backend::cache::CacheOptions;
 use millrace_backend::monitor::MonitorOptions;
 use millrace_backend::pool::PoolOptions;
 use millrace_backend::tcp::TcpOptions;
@@ -38,6 +39,8 @@ pub struct Config {
     pub server_tcp: TcpOptions,
     /// `[pool]`: server connections.
     pub pool: PoolOptions,
+    /// `[cache]`: results in memory.
+    pub cache: CacheOptions,
     /// `[limits]`, `[failover]`, `[auth]`, and most of `[routing]`.
     pub sessions: SessionOptions,
     /// `[[account]]`: what is said of single accounts.
@@ -78,6 +81,7 @@ impl Default for Config {
             tcp: TcpOptions::CLIENTS,
             server_tcp: TcpOptions::SERVERS,
             pool: PoolOptions::default(),
+            cache: CacheOptions::default(),
             sessions: SessionOptions::default(),
             accounts: Vec::new(),
             sets: HashMap::new(),

@@ -1,5 +1,6 @@
 //! The words that values are chosen from. Knows no key.
 
+use millrace_backend::cache::Mode;
 use millrace_backend::tls::ServerTlsMode;
 use millrace_routing::{AllLag, Balance, Consistency, Reads, Target, Wanted};
 use millrace_topology::ConfiguredRole;
@@ -46,6 +47,8 @@ pub(crate) const SERVER_TLS: Words<ServerTlsMode> = &[
 ];
 
 pub(crate) const READS: Words<Reads> = &[("replicas", Reads::Replicas), ("all", Reads::All)];
+
+pub(crate) const CACHE_MODE: Words<Mode> = &[("off", Mode::Off), ("auto", Mode::Auto)];
 
 pub(crate) const BALANCE: Words<Balance> = &[
     ("least_outstanding", Balance::LeastOutstanding),

@@ -7,7 +7,7 @@ use crate::labels::{
     ErrorClass, LoginOutcome, PinReason, PoolWait, PositionWait, ReplayFailure, RetryKind, Side,
     StatementKind,
 };
-use crate::state::{PrimaryState, ServerState};
+use crate::state::{CacheState, PrimaryState, ServerState};
 use crate::table::{self, Definition};
 use crate::worker::{ServerMetrics, Sum};
 
@@ -52,6 +52,7 @@ pub(crate) struct World<'a> {
     pub(crate) rules: &'a [String],
     pub(crate) states: &'a [ServerState],
     pub(crate) primary: &'a PrimaryState,
+    pub(crate) cache: &'a CacheState,
     pub(crate) coalescing: Duration,
 }
 
@@ -66,14 +67,37 @@ fn count<'a>(labels: &[&'a str], value: u64) -> Sample<'a> {
     sample(labels, Value::Count(value))
 }
 
-impl World<'_> {
+impl<'a> World<'a> {
     pub(crate) fn visit<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
         self.clients(to)?;
         self.statements(to)?;
         self.sessions(to)?;
         self.pools(to)?;
         self.servers(to)?;
-        self.failovers(to)
+        self.failovers(to)?;
+        self.cached(to)
+    }
+
+    fn cached<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {
+        let state = self.cache;
+        let one = |value| [count(&[], value)];
+        let labelled = |counts: &'a [(String, u64)]| -> Vec<Sample<'a>> {
+            let counts = counts.iter();
+            counts
+                .map(|(label, value)| count(&[label.as_str()], *value))
+                .collect()
+        };
+        to.metric(table::CACHE_HITS, &one(state.hits))?;
+        to.metric(table::CACHE_MISSES, &labelled(&state.misses))?;
+        to.metric(table::CACHE_FILLS, &one(state.fills))?;
+        to.metric(table::CACHE_INVALIDATIONS, &labelled(&state.invalidations))?;
+        to.metric(table::CACHE_RESULTS, &one(state.results))?;
+        to.metric(table::CACHE_BYTES, &one(state.bytes))?;
+        let silence = state
+            .silence
+            .map(|seconds| sample(&[], Value::Number(seconds)));
+        let silence: Vec<_> = silence.into_iter().collect();
+        to.metric(table::CACHE_SILENCE, &silence)
     }
 
     fn clients<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {

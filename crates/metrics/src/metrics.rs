@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::HistogramSum;
 use crate::collect::{Visitor, World};
 use crate::labels::StatementKind;
-use crate::state::{PrimaryState, ServerState};
+use crate::state::{CacheState, PrimaryState, ServerState};
 use crate::worker::{Sum, WorkerMetrics};
 
 /// The process's metrics.
@@ -18,6 +18,7 @@ pub struct Metrics {
     rules: Vec<String>,
     states: Mutex<Vec<ServerState>>,
     primary: Mutex<PrimaryState>,
+    cache: Mutex<CacheState>,
     coalescing_ns: AtomicU64,
 }
 
@@ -38,6 +39,7 @@ impl Metrics {
             rules,
             states: Mutex::default(),
             primary: Mutex::default(),
+            cache: Mutex::default(),
             coalescing_ns: AtomicU64::new(0),
         }
     }
@@ -75,6 +77,11 @@ impl Metrics {
         self.coalescing_ns.store(nanos, Relaxed);
     }
 
+    /// Takes over what the cache has done.
+    pub fn set_cache(&self, state: CacheState) {
+        *self.cache.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
     /// Takes over what is known of the primary, and of how it has changed.
     pub fn set_primary(&self, state: PrimaryState) {
         *self.primary.lock().unwrap_or_else(PoisonError::into_inner) = state;
@@ -110,12 +117,15 @@ impl Metrics {
         let states = states.clone();
         let primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
         let primary = primary.clone();
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = cache.clone();
         let world = World {
             sum: Sum(&self.workers),
             names: self.names(&states),
             rules: &self.rules,
             states: &states,
             primary: &primary,
+            cache: &cache,
             coalescing: Duration::from_nanos(self.coalescing_ns.load(Relaxed)),
         };
         world.visit(visitor)

@@ -33,3 +33,22 @@ pub struct PrimaryState {
     /// How long no server took writes the last time, in milliseconds.
     pub last_pause_ms: Option<u64>,
 }
+
+/// What the cache has done since the start. All 0 where it is off.
+#[derive(Debug, Clone, Default)]
+pub struct CacheState {
+    /// Answers out of memory.
+    pub hits: u64,
+    /// Look-ups without one, by reason.
+    pub misses: Vec<(String, u64)>,
+    /// Results that were kept.
+    pub fills: u64,
+    /// Results that were removed, by cause.
+    pub invalidations: Vec<(String, u64)>,
+    /// Results there are.
+    pub results: u64,
+    /// Memory in use.
+    pub bytes: u64,
+    /// Seconds since the last word of the log; none where it is not followed.
+    pub silence: Option<f64>,
+}

@@ -119,6 +119,16 @@ table! {
         "Statements and open transactions that met a change of primary, by what became of them";
     LAST_PAUSE = Gauge "millrace_failover_last_pause_seconds" []
         "How long no server took writes the last time; missing before the first time";
+    CACHE_HITS = Counter "millrace_cache_hits" [] "Answers out of memory";
+    CACHE_MISSES = Counter "millrace_cache_misses" ["reason"]
+        "Look-ups of the cache without an answer";
+    CACHE_FILLS = Counter "millrace_cache_fills" [] "Results that were kept in memory";
+    CACHE_INVALIDATIONS = Counter "millrace_cache_invalidations" ["cause"]
+        "Results that were removed from memory";
+    CACHE_RESULTS = Gauge "millrace_cache_results" [] "Results in memory";
+    CACHE_BYTES = Gauge "millrace_cache_bytes" [] "Memory of the cache in use";
+    CACHE_SILENCE = Gauge "millrace_cache_follower_silence_seconds" []
+        "Since the last word of the primary's binary log; missing while it is not followed";
 }
 
 /// A table as docs/metrics.md shows it.

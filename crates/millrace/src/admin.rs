@@ -87,6 +87,7 @@ fn sources(settings: watch::Receiver<Arc<Settings>>, shared: &Shared) -> Sources
         mailboxes: shared.mailboxes.clone(),
         registry: shared.registry.clone(),
         held: Arc::clone(&shared.held),
+        cache: shared.cache.clone(),
         metrics: shared.metrics.clone(),
         settings,
         started: Instant::now(),

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use millrace_admin::Listener;
+use millrace_backend::cache::{Cache, Mode};
 use millrace_backend::connect::{Address, Network, SharedNetwork};
 use millrace_backend::monitor::{Monitor, MonitorOptions};
 use millrace_backend::names::Resolver;
@@ -21,7 +22,7 @@ use crate::admin::AdminThread;
 use crate::coalesce::Coalescer;
 use crate::drain::{Signals, drain};
 use crate::reload::{Drained, Reload, Source};
-use crate::threads::{MonitorThread, start_monitor, start_workers, tell_time};
+use crate::threads::{WatchThread, start_cache, start_monitor, start_workers, tell_time};
 use crate::{listen, report, tls};
 
 /// What all threads share, and the configuration that it is made from. No socket is bound yet, and no thread
@@ -74,6 +75,7 @@ impl App {
             metrics,
             monitor,
             written: Arc::new(Written::new(workers)),
+            cache: cache(&config),
             mailboxes: Arc::new(senders),
         };
         Ok(App {
@@ -138,6 +140,14 @@ fn known(configured: &[Account]) -> Accounts {
     accounts
 }
 
+/// The cache, where it is on.
+fn cache(config: &Config) -> Option<Arc<Cache>> {
+    match config.cache.mode {
+        Mode::Off => None,
+        Mode::Auto => Some(Arc::new(Cache::new(config.cache.store.clone()))),
+    }
+}
+
 /// What sessions start with.
 fn session_settings(config: &Config) -> anyhow::Result<SessionSettings> {
     Ok(SessionSettings {
@@ -179,7 +189,16 @@ impl Bound {
             operators.serve();
         }
         let (monitor, metrics) = (shared.monitor.clone(), shared.metrics.clone());
-        let watching = start_monitor(&monitor, monitoring, shared.network.clone())?;
+        let watching = start_monitor(&monitor, monitoring.clone(), shared.network.clone())?;
+        let following = match &shared.cache {
+            Some(cache) => Some(start_cache(
+                cache,
+                &monitor,
+                monitoring,
+                shared.network.clone(),
+            )?),
+            None => None,
+        };
         let (stop, stopping) = oneshot::channel();
         let (accepting, stopped) = oneshot::channel();
         let accept = {
@@ -206,6 +225,9 @@ impl Bound {
         };
         tokio::spawn(reload.follow(hangups));
         tokio::spawn(report::publish_servers(monitor.clone(), metrics.clone()));
+        if let Some(cache) = &shared.cache {
+            tokio::spawn(report::publish_cache(cache.clone(), metrics.clone()));
+        }
         if let Some((listener, address)) = self.http.zip(config.http.as_ref()) {
             info!(%address, "serving metrics and health");
             let world = monitor.watch();
@@ -221,6 +243,7 @@ impl Bound {
             stopped,
             workers,
             watching,
+            following,
         })
     }
 }
@@ -235,7 +258,9 @@ pub(crate) struct Running {
     /// Ends in an error when none comes any more.
     stopped: oneshot::Receiver<()>,
     workers: Vec<JoinHandle<()>>,
-    watching: MonitorThread,
+    watching: WatchThread,
+    /// The cache's, where it is on.
+    following: Option<WatchThread>,
 }
 
 impl Running {
@@ -247,6 +272,9 @@ impl Running {
         drain(self.mailboxes, self.registry, timeout, signals).await;
         for worker in self.workers {
             let _ = tokio::task::spawn_blocking(move || worker.join()).await;
+        }
+        if let Some(following) = self.following {
+            following.end().await;
         }
         self.watching.end().await;
         info!("stopped");

@@ -1,12 +1,18 @@
 //! What metrics and health say of the servers, from what the monitor knows. Decides nothing.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use millrace_admin::Readiness;
+use millrace_backend::cache::Cache;
 use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
 use millrace_backend::monitor::{Counts, Monitor, Traffic, World};
-use millrace_metrics::{Metrics, PrimaryState, ServerState, StatementKind};
+use millrace_cache::{Cause, Miss};
+use millrace_metrics::{CacheState, Metrics, PrimaryState, ServerState, StatementKind};
 use millrace_topology::{Health, NoPrimary, ServerId};
+
+/// How often the cache is looked at.
+const CACHE_EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps what the metrics say of the servers up to date.
 pub(crate) async fn publish_servers(monitor: Arc<Monitor>, metrics: Arc<Metrics>) {
@@ -34,6 +40,48 @@ pub(crate) async fn publish_servers(monitor: Arc<Monitor>, metrics: Arc<Metrics>
             return;
         }
     }
+}
+
+/// Keeps what the metrics say of the cache up to date.
+pub(crate) async fn publish_cache(cache: Arc<Cache>, metrics: Arc<Metrics>) {
+    loop {
+        metrics.set_cache(cache_state(&cache));
+        tokio::time::sleep(CACHE_EVERY).await;
+    }
+}
+
+fn cache_state(cache: &Cache) -> CacheState {
+    let store = cache.store();
+    let totals = store.totals();
+    let misses = Miss::ALL.iter();
+    let causes = Cause::ALL.iter();
+    CacheState {
+        hits: totals.hits,
+        misses: misses
+            .map(|reason| (label(reason.name()), totals.missed(*reason)))
+            .collect(),
+        fills: totals.fills,
+        invalidations: causes
+            .map(|cause| (label(cause.name()), totals.removed(*cause)))
+            .collect(),
+        results: store.len() as u64,
+        bytes: store.bytes() as u64,
+        silence: store
+            .silence(Instant::now())
+            .map(|silence| silence.as_secs_f64()),
+    }
+}
+
+/// `NotYet` as metrics spell it: `not_yet`.
+fn label(name: &str) -> String {
+    let mut label = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !label.is_empty() {
+            label.push('_');
+        }
+        label.push(letter.to_ascii_lowercase());
+    }
+    label
 }
 
 /// Whom a monitor asks what becomes of clients' statements on a server.

@@ -6,7 +6,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
+use millrace_backend::cache::Cache;
 use millrace_backend::connect::SharedNetwork;
+use millrace_backend::follower::follow;
 use millrace_backend::monitor::{Monitor, MonitorOptions};
 use millrace_session::Worker;
 use millrace_worker::{Message, Shared};
@@ -16,13 +18,13 @@ use tracing::warn;
 
 use crate::coalesce::{Coalescer, Rest};
 
-/// The monitor's thread.
-pub(crate) struct MonitorThread {
+/// A thread that watches servers: the monitor's, and the cache's.
+pub(crate) struct WatchThread {
     thread: JoinHandle<()>,
     stop: oneshot::Sender<()>,
 }
 
-impl MonitorThread {
+impl WatchThread {
     /// Has it end, so that its connections take their leave of the servers.
     pub(crate) async fn end(self) {
         drop(self.stop);
@@ -36,11 +38,31 @@ pub(crate) fn start_monitor(
     monitor: &Arc<Monitor>,
     options: Arc<MonitorOptions>,
     network: SharedNetwork,
-) -> anyhow::Result<MonitorThread> {
+) -> anyhow::Result<WatchThread> {
     let monitor = monitor.clone();
+    start("monitor", move || monitor.run(options, network))
+}
+
+/// Follows the log that keeps the cache true, and places what was read for it.
+pub(crate) fn start_cache(
+    cache: &Arc<Cache>,
+    monitor: &Arc<Monitor>,
+    options: Arc<MonitorOptions>,
+    network: SharedNetwork,
+) -> anyhow::Result<WatchThread> {
+    let (cache, monitor) = (cache.clone(), monitor.clone());
+    start("cache", async move || {
+        tokio::join!(
+            cache.clone().place(monitor.clone()),
+            follow(cache, monitor, options, network),
+        );
+    })
+}
+
+fn start(name: &str, watch: impl AsyncFnOnce() + Send + 'static) -> anyhow::Result<WatchThread> {
     let (stop, stopped) = oneshot::channel::<()>();
     let thread = std::thread::Builder::new()
-        .name("monitor".to_owned())
+        .name(name.to_owned())
         .spawn(move || {
             if let Ok(runtime) = Builder::new_current_thread()
                 .enable_all()
@@ -48,14 +70,14 @@ pub(crate) fn start_monitor(
             {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = monitor.run(options, network) => {}
+                        () = watch() => {}
                         _ = stopped => {}
                     }
                 });
             }
         })
-        .context("cannot start the monitor's thread")?;
-    Ok(MonitorThread { thread, stop })
+        .with_context(|| format!("cannot start the thread `{name}`"))?;
+    Ok(WatchThread { thread, stop })
 }
 
 pub(crate) fn start_workers(

@@ -359,6 +359,8 @@ pub enum Reason {
     WithoutPrimary,
     /// A read that a replica refused for the lack of something that the primary may have.
     ReplicaLacks,
+    /// Its answer was in memory.
+    Cached,
 }
 
 impl Reason {
@@ -394,6 +396,7 @@ impl Reason {
             Reason::Wanted => "wanted",
             Reason::WithoutPrimary => "without_primary",
             Reason::ReplicaLacks => "replica_lacks",
+            Reason::Cached => "cached",
         }
     }
 }

@@ -88,7 +88,7 @@ fn grants(family: Family) -> &'static [&'static str] {
             "GRANT ALL ON *.* TO 'admin'@'%' WITH GRANT OPTION",
             "GRANT SELECT, SHOW VIEW, TRIGGER, REPLICATION CLIENT ON *.* TO 'millrace_monitor'@'%'",
             "GRANT SHOW_ROUTINE ON *.* TO 'millrace_monitor'@'%'",
-            // To list a server's replicas.
+            // To list a server's replicas, and to follow the binary log, for the cache.
             "GRANT REPLICATION SLAVE ON *.* TO 'millrace_monitor'@'%'",
             "GRANT REPLICATION SLAVE ON *.* TO 'replicator'@'%'",
         ],
@@ -101,6 +101,8 @@ fn grants(family: Family) -> &'static [&'static str] {
             "GRANT SELECT, SHOW VIEW, TRIGGER, BINLOG MONITOR, REPLICA MONITOR \
              /*M!110301 , SHOW CREATE ROUTINE */ ON *.* TO 'millrace_monitor'@'%'",
             "GRANT REPLICATION MASTER ADMIN ON *.* TO 'millrace_monitor'@'%'",
+            // To follow the binary log, for the cache.
+            "GRANT REPLICATION SLAVE ON *.* TO 'millrace_monitor'@'%'",
             "GRANT REPLICATION SLAVE ON *.* TO 'replicator'@'%'",
         ],
     }

@@ -110,6 +110,8 @@ pub(crate) struct Session {
     /// The rules that can concern it.
     selection: Rc<Selection>,
     running: Running,
+    /// What its login gave is what every login gave that has the same number.
+    logged_in_at: u64,
 }
 
 impl Session {
@@ -152,6 +154,7 @@ impl Session {
             lease: None,
             selection: Rc::default(),
             running: Running::new(),
+            logged_in_at: 0,
             worker,
         };
         session.begin(&database);
@@ -165,6 +168,10 @@ impl Session {
             .capabilities
             .contains(Capabilities::MULTI_STATEMENTS);
         self.forget_pools();
+        self.logged_in_at = match self.worker.cached.get() {
+            Some(_) => self.worker.cluster.login_number(),
+            None => 0,
+        };
         self.image.vars.base = self.worker.learnt.begun(
             &self.worker.states,
             &self.image.vars.base,
@@ -485,6 +492,7 @@ mod tests {
             metrics: Arc::new(Metrics::new(1, Vec::new())),
             monitor,
             written: Arc::new(Written::new(1)),
+            cache: None,
             mailboxes: Arc::new(vec![mailbox]),
         }
     }

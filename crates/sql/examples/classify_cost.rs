@@ -1,4 +1,4 @@
-//! Prints what classifying one statement costs. Run with `--release`; further statements can be
+//! Prints what classifying one statement costs, and reading it for the result cache. Run with `--release`; further statements can be
 //! given as arguments.
 
 #![allow(
@@ -7,7 +7,7 @@
     reason = "an example measures and prints; the crate does neither"
 )]
 
-use millrace_sql::{Family, LexMode, Statement, classify};
+use millrace_sql::{Family, LexMode, Reads, Statement, classify, reads};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -37,8 +37,20 @@ fn main() {
             black_box(&statement);
         }
         let ns = start.elapsed().as_nanos() / u128::from(ROUNDS);
+        let mut out = Reads::default();
+        let start = Instant::now();
+        for _ in 0..ROUNDS {
+            reads(
+                black_box(text.as_bytes()),
+                black_box(&mode),
+                &statement,
+                &mut out,
+            );
+            black_box(&out);
+        }
+        let ns_reads = start.elapsed().as_nanos() / u128::from(ROUNDS);
         println!(
-            "{ns:>6} ns  {:?} {:?}  {text}",
+            "{ns:>6} ns {ns_reads:>6} ns  {:?} {:?}  {text}",
             statement.kind, statement.access
         );
     }

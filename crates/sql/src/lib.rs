@@ -4,7 +4,9 @@
 //! [`classify`] reads a statement's bytes once, as the server with the same [`LexMode`] would,
 //! and fills a [`Statement`] that the caller reuses; an ordinary statement allocates nothing.
 //! Whatever it is not sure of becomes [`Kind::Unknown`] with [`Access::Write`].
-
+//!
+//! [`reads`] says what the result cache asks of a SELECT: whether its answer is a function of rows, session and
+//! parameters, and on which rows of its tables it can depend.
 //!
 //! # What a text cannot tell
 //!
@@ -29,6 +31,7 @@ mod lexer;
 mod locks;
 mod mode;
 mod parts;
+mod reads;
 mod shapes;
 mod statement;
 mod traits;
@@ -41,6 +44,9 @@ pub use locks::lock_names;
 pub use millrace_base::Family;
 pub use mode::{Charset, LexMode};
 pub use parts::{Parts, parts};
+pub use reads::{
+    ColumnName, Comparison, Condition, Constant, Literal, Reads, Unstable, Why, reads,
+};
 pub use shapes::Shapes;
 pub use statement::{
     Access, Assignment, Explained, ExprFlags, Flags, HandlerOp, Isolation, Kill, KillTarget, Kind,

@@ -3,8 +3,8 @@
 mod common;
 
 use millrace_sql::{
-    Access, Charset, Family, Kind, LexMode, Span, Statement, Target, TextSource, classify, digest,
-    ident, parts,
+    Access, Charset, Family, Flags, Kind, LexMode, Reads, Span, Statement, Target, TextSource,
+    classify, digest, ident, parts, reads,
 };
 use proptest::prelude::*;
 
@@ -154,6 +154,67 @@ fn soup() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+/// Pieces of what stands behind WHERE.
+const TERMS: &[&str] = &[
+    "id",
+    "= 5",
+    "AND",
+    "AND",
+    "(",
+    ")",
+    "t",
+    ".",
+    "OR",
+    "BETWEEN",
+    "1",
+    "?",
+    "-",
+    "IN (1, 2)",
+    "'x'",
+    "JOIN u ON",
+    "LEFT JOIN v ON",
+    "WHERE",
+    ",",
+    "CASE",
+    "END",
+    "=",
+    "<",
+    ">",
+    "GROUP BY",
+    "UNION",
+    "SELECT",
+    "FROM t",
+    "NOW",
+    "count(",
+    "TIME",
+    "AS",
+    "x",
+    "&&",
+    "||",
+    "XOR",
+    "NOT",
+    "USING (id)",
+    "JSON_TABLE(",
+    "COLUMNS(",
+    "WITH",
+    "WINDOW",
+    "LIMIT 5",
+    "unix_timestamp(",
+    "\n",
+    "/* */",
+];
+
+fn query_soup() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(0..TERMS.len(), 0..20).prop_map(|pieces| {
+        let mut text = b"SELECT * FROM t WHERE id = 5 AND ".to_vec();
+        for piece in pieces {
+            text.extend_from_slice(TERMS[piece].as_bytes());
+            text.push(b' ');
+        }
+        text
+    })
+}
+
 fn spans(out: &Statement) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for table in &out.tables {
@@ -185,6 +246,38 @@ fn spans(out: &Statement) -> Vec<Span> {
     spans
 }
 
+/// What is told for the result cache: it fits the text and what the classifier says, and repeats.
+fn check_reads(text: &[u8], mode: &LexMode, statement: &Statement) {
+    let mut out = Reads::default();
+    reads(text, mode, statement, &mut out);
+    let mut again = out.clone();
+    reads(text, mode, statement, &mut again);
+    assert_eq!(again, out, "reusing the answer changes it");
+    if let Some(unstable) = out.unstable {
+        assert!(unstable.at.start <= unstable.at.end && unstable.at.end as usize <= text.len());
+        assert!(out.conditions.is_empty());
+        return;
+    }
+    assert_eq!(statement.kind, Kind::Select);
+    assert_eq!(statement.access, Access::Read, "{statement:?}");
+    assert!(statement.functions.is_empty());
+    assert_eq!(
+        out.parameters > 0,
+        statement.flags.contains(Flags::PARAMETERS)
+    );
+    for condition in &out.conditions {
+        assert!(usize::from(condition.table) < statement.tables.len());
+        assert!(!out.constants(condition).is_empty());
+        for literal in out
+            .constants(condition)
+            .iter()
+            .filter_map(|constant| constant.literal())
+        {
+            assert!(!literal.span.of(text).is_empty());
+        }
+    }
+}
+
 fn check(text: &[u8], mode: &LexMode) {
     let mut out = Statement::default();
     classify(text, mode, &mut out);
@@ -206,6 +299,8 @@ fn check(text: &[u8], mode: &LexMode) {
         again
     };
     assert_eq!(again, out, "reusing the answer changes it");
+
+    check_reads(text, mode, &out);
 
     let all: Vec<Span> = parts(text, mode).collect();
     assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start));
@@ -237,6 +332,12 @@ proptest! {
 
     #[test]
     fn token_soup(text in soup(), mode in modes()) {
+        check(&text, &mode);
+    }
+
+    /// Queries that the result cache may take, and nearly.
+    #[test]
+    fn soup_of_terms(text in query_soup(), mode in modes()) {
         check(&text, &mode);
     }
 }

@@ -6,6 +6,7 @@
 
 mod accounts;
 mod admission;
+mod cached;
 mod free_lists;
 mod handle;
 mod kill;
@@ -23,6 +24,7 @@ mod worker;
 
 pub use accounts::{Accounts, Asked};
 pub use admission::Admission;
+pub use cached::CacheView;
 pub use free_lists::FreeLists;
 pub use handle::pins::Pins;
 pub use handle::processlist::{Doing, PoolLine, ServerLine, SessionLine};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use millrace_backend::cache::Cache;
 use millrace_backend::connect::SharedNetwork;
 use millrace_backend::monitor::Monitor;
 use millrace_backend::pool::ServerCount;
@@ -45,6 +46,8 @@ pub struct Shared {
     pub monitor: Arc<Monitor>,
     /// What was written through this process.
     pub written: Arc<Written>,
+    /// Results in memory, where the cache is on.
+    pub cache: Option<Arc<Cache>>,
     /// Statements that wait for a server.
     pub held: Arc<Held>,
     /// Every worker's mailbox.
@@ -215,6 +218,7 @@ pub(crate) mod tests {
             metrics: Arc::new(Metrics::new(1, Vec::new())),
             monitor,
             written: Arc::new(Written::new(1)),
+            cache: None,
             mailboxes: Arc::new(vec![mailbox]),
         }
     }

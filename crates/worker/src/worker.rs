@@ -18,6 +18,7 @@ use millrace_backend::states::States;
 use millrace_backend::stream::Plain;
 use millrace_metrics::WorkerMetrics;
 
+use crate::cached::CacheView;
 use crate::free_lists::FreeLists;
 use crate::handle::Handle;
 use crate::learnt::Learnt;
@@ -88,6 +89,8 @@ pub struct Worker<S> {
     pub prepared: SharedStatements,
     /// Memory that sessions hand on.
     pub lists: FreeLists,
+    /// Results in memory.
+    pub cached: CacheView,
     sessions: RefCell<HashMap<u64, Rc<Handle>>>,
     tick: Cell<u64>,
     draining: Cell<bool>,
@@ -141,6 +144,7 @@ impl<S: ClientService> Worker<S> {
             index,
             cluster: ClusterView::new(index, shared.clone(), Pools::new(make)),
             settings: RefCell::new(Rc::new(shared.settings.clone())),
+            cached: CacheView::new(shared.cache.clone()),
             shared,
             states,
             service: S::default(),

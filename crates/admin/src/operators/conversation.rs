@@ -186,6 +186,10 @@ impl<'a> Conversation<'a> {
                 acts::kill(sources, &by, id, query).await?;
                 self.answer(sequence, binary).ok().await
             }
+            Statement::FlushCache(table) => {
+                tables::cache::flush(sources, table.as_ref())?;
+                self.answer(sequence, binary).ok().await
+            }
             Statement::Use(name) => {
                 self.entered.own.database = Some(name);
                 self.answer(sequence, binary).ok().await
@@ -260,7 +264,10 @@ fn columns_of(statement: &Statement) -> Vec<millrace_protocol::resultset::Column
             .map(|item| definition(&item.name, item.kind()))
             .collect(),
         Statement::Nothing(columns) => of(columns),
-        Statement::Kill { .. } | Statement::Use(_) | Statement::Accepted => Vec::new(),
+        Statement::Kill { .. }
+        | Statement::FlushCache(_)
+        | Statement::Use(_)
+        | Statement::Accepted => Vec::new(),
     }
 }
 

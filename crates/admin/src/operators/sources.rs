@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use millrace_backend::cache::Cache;
 use millrace_backend::monitor::{Monitor, World};
 use millrace_config::Settings;
 use millrace_metrics::Metrics;
@@ -31,6 +32,8 @@ pub struct Sources {
     pub registry: Arc<Registry>,
     /// Statements that wait for a server.
     pub held: Arc<Held>,
+    /// Results in memory, where the cache is on.
+    pub cache: Option<Arc<Cache>>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// The configuration in force.

@@ -20,6 +20,8 @@ pub(crate) enum Statement {
     Resume { server: String },
     /// KILL.
     Kill { id: u64, query: bool },
+    /// FLUSH CACHE: of one table, by its database and name, or of all.
+    FlushCache(Option<(String, String)>),
     /// USE.
     Use(String),
     /// SELECT of constants, variables and functions about the connection.
@@ -85,10 +87,34 @@ impl Parser {
             let id = self.number()?;
             return Ok(Statement::Kill { id, query });
         }
+        if self.take("FLUSH") {
+            return self.flush();
+        }
         if self.take("SELECT") {
             return chatter::select(self).map(Statement::Select);
         }
         self.chatter()
+    }
+
+    /// FLUSH CACHE [TABLE database.table].
+    fn flush(&mut self) -> Result<Statement, Refusal> {
+        if !self.take("CACHE") {
+            return Err(self.unexpected());
+        }
+        if !self.take("TABLE") {
+            return Ok(Statement::FlushCache(None));
+        }
+        let mut database = self.name()?;
+        let table = match database.split_once('.') {
+            Some((before, table)) => {
+                let table = table.to_owned();
+                database = before.to_owned();
+                table
+            }
+            None if self.take_symbol(".") => self.name()?,
+            None => return Err(self.unexpected()),
+        };
+        Ok(Statement::FlushCache(Some((database, table))))
     }
 
     fn chatter(&mut self) -> Result<Statement, Refusal> {

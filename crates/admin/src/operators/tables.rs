@@ -1,6 +1,7 @@
 //! What operators can look at: every listing with its columns, and which module makes its rows.
 //! The documentation is checked against what stands here.
 
+pub(crate) mod cache;
 pub(crate) mod config;
 pub(crate) mod failovers;
 pub(crate) mod held;
@@ -28,6 +29,9 @@ pub(crate) const LISTINGS: &[Listing] = &[
     held::LISTING,
     failovers::LISTING,
     rules::LISTING,
+    cache::TABLES,
+    cache::STATEMENTS,
+    cache::LISTING,
     metrics::LISTING,
     config::LISTING,
     config::VARIABLES,
@@ -57,6 +61,9 @@ pub(crate) async fn rows(
         Show::Held => held::rows(sources, answer).await,
         Show::Failovers => failovers::rows(sources, answer).await,
         Show::Rules => rules::rows(sources, answer).await,
+        Show::CacheTables => cache::tables(sources, answer).await,
+        Show::CacheStatements => cache::statements(sources, answer).await,
+        Show::Cache => cache::rows(sources, answer).await,
         Show::Metrics => metrics::rows(sources, answer).await,
         Show::Config => config::rows(sources, answer).await,
         Show::Variables => config::variables(sources, answer).await,

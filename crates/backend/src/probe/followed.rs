@@ -38,7 +38,7 @@ pub(crate) struct Followed {
 }
 
 /// Logs in as the monitor's account.
-pub(super) async fn connect(
+pub(crate) async fn connect(
     id: ServerId,
     address: &Address,
     options: &MonitorOptions,
@@ -77,7 +77,7 @@ pub(super) async fn unless_refused(
 }
 
 /// A cell's text; empty for NULL.
-pub(super) fn text(cell: Option<&Option<Vec<u8>>>) -> String {
+pub(crate) fn text(cell: Option<&Option<Vec<u8>>>) -> String {
     match cell {
         Some(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         _ => String::new(),
@@ -85,6 +85,6 @@ pub(super) fn text(cell: Option<&Option<Vec<u8>>>) -> String {
 }
 
 /// Whether a variable of two values is on.
-pub(super) fn is_on(value: &str) -> bool {
+pub(crate) fn is_on(value: &str) -> bool {
     !matches!(value, "" | "0" | "OFF" | "off")
 }

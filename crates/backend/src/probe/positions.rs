@@ -53,7 +53,7 @@ pub(crate) async fn ask_position(
     Ok(told)
 }
 
-pub(super) fn parsed(family: Family, answer: &str) -> Result<GtidSet, BackendError> {
+pub(crate) fn parsed(family: Family, answer: &str) -> Result<GtidSet, BackendError> {
     GtidSet::parse(family, answer.as_bytes())
         .map_err(|_| BackendError::Protocol("a server's position is not understood"))
 }
@@ -144,7 +144,7 @@ fn coordinates(server: &str, file: &str, offset: &str) -> Result<GtidSet, Backen
 }
 
 /// `gtid_owned` names the thread that owns each: `uuid:7#23:8#24`.
-pub(super) fn without_owners(owned: &str) -> String {
+pub(crate) fn without_owners(owned: &str) -> String {
     let mut owner = false;
     owned
         .chars()

@@ -11,15 +11,22 @@ use crate::{Access, Cause, NoFill, Refused};
 
 impl Store {
     /// Begins a fill after a miss, before the SELECT is sent. `accesses` names everything that the result depends on.
-    /// [`Situation::check`](crate::Situation::check) must have allowed it (rules 1 and 5).
+    /// [`Situation::check`](crate::Situation::check) must have allowed it (rules 1 and 5). `version`: of the
+    /// definitions by which the accesses were found ([`Store::definitions`]).
     pub fn begin_fill(
         &mut self,
         digest: u64,
         key: &[u8],
         accesses: &[Access],
+        version: u64,
         now: Instant,
     ) -> Result<Begun, NoFill> {
-        let begun = self.try_begin(digest, key, accesses, now);
+        let begun = match self.definitions() {
+            Some((_, now_in_force)) if now_in_force == version => {
+                self.try_begin(digest, key, accesses, now)
+            }
+            _ => Err(NoFill::Undefined),
+        };
         if let Err(reason) = &begun {
             self.statements.not_filled(digest, *reason);
         }
@@ -45,7 +52,7 @@ impl Store {
         if self.statements.rests(digest, now) {
             return Err(NoFill::Resting);
         }
-        if self.options.second_sight && !self.sights.see(key) {
+        if self.options.second_use && !self.sights.see(key) {
             return Err(NoFill::FirstSight);
         }
         if self.fills >= self.options.fills_max {
@@ -215,6 +222,7 @@ impl Store {
         };
         slot.state = State::Stored(Stored {
             bytes: result.bytes,
+            rows: result.rows,
             since: now,
             ahead: (!ahead.is_empty()).then(|| Box::new(ahead)),
             until,

@@ -7,7 +7,7 @@ use millrace_topology::GtidSet;
 
 use super::{Applied, Log, Resumed, Store, XaId};
 use crate::scope::sorted;
-use crate::{Cause, Touch};
+use crate::{Cause, Definitions, Subject, Touch};
 
 impl Store {
     /// A follower begins at `from`, in the history of the server `incarnation`: everything is dropped.
@@ -117,6 +117,34 @@ impl Store {
         if !self.base.contains(&known) {
             Arc::make_mut(&mut self.base).union(&known);
         }
+    }
+
+    /// A table is no longer what it was, or all of them: to be said before the transaction that did it is applied. What
+    /// was filled, or is being filled, under the old definition goes, whatever P it has, and nothing is filled until
+    /// [`Store::define`].
+    pub fn redefine(&mut self, subject: Option<&Subject>, now: Instant) -> usize {
+        self.definitions_version += 1;
+        self.are_defined = false;
+        match subject {
+            None => self.drop_all(Cause::Table, now),
+            Some(subject) => {
+                self.abandon_concerned(subject);
+                self.remove_concerned(subject, &None, None, Cause::Table, now)
+            }
+        }
+    }
+
+    /// What tables are now.
+    pub fn define(&mut self, definitions: Arc<Definitions>) {
+        self.definitions = definitions;
+        self.definitions_version += 1;
+        self.are_defined = true;
+    }
+
+    /// What tables are, with its version, which a fill names; none where some table has changed since they were read.
+    pub fn definitions(&self) -> Option<(&Arc<Definitions>, u64)> {
+        self.are_defined
+            .then_some((&self.definitions, self.definitions_version))
     }
 
     fn take_in(&mut self, transaction: &GtidSet, now: Instant) {

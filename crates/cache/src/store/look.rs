@@ -5,34 +5,16 @@ use std::time::Instant;
 use millrace_topology::GtidSet;
 
 use super::{Hit, Store};
-use crate::Miss;
 use crate::entry::State;
+use crate::{Miss, NoFill};
 
 impl Store {
     /// The result of a key, if a session may be served it that must see `required`: R, what it has seen
     /// included. A session of which that is not known must not ask. [`Situation::check`](crate::Situation::check) must
     /// have allowed it.
-    pub fn look(
-        &mut self,
-        digest: u64,
-        key: &[u8],
-        required: &GtidSet,
-        now: Instant,
-    ) -> Result<Hit, Miss> {
-        let found = self.find(key, required, now);
-        match &found {
-            Ok((_, cost)) => self.statements.hit(digest, *cost),
-            Err(reason) => self.statements.missed(digest, *reason),
-        }
-        found.map(|(hit, _)| hit)
-    }
-
-    fn find(
-        &mut self,
-        key: &[u8],
-        required: &GtidSet,
-        now: Instant,
-    ) -> Result<(Hit, std::time::Duration), Miss> {
+    ///
+    /// A miss is counted where [`Store::wants`] is asked, which needs the digest.
+    pub fn look(&mut self, key: &[u8], required: &GtidSet, now: Instant) -> Result<Hit, Miss> {
         let at = *self.by_key.get(key).ok_or(Miss::Absent)?;
         if let Some(reason) = self.stopped(now) {
             return Err(reason);
@@ -60,12 +42,43 @@ impl Store {
             return Err(Miss::Behind);
         }
         stored.hits += 1;
-        let (bytes, cost) = (stored.bytes.clone(), stored.cost);
+        let (bytes, rows, cost) = (stored.bytes.clone(), stored.rows, stored.cost);
+        self.statements.hit(slot.statement, cost);
         let hit = Hit {
             bytes,
+            rows,
             seen: self.seen(at),
         };
-        Ok((hit, cost))
+        Ok(hit)
+    }
+
+    /// Whether a key that was not served is worth a fill, as far as that is known without its tables. Counts the miss.
+    pub fn wants(
+        &mut self,
+        digest: u64,
+        key: &[u8],
+        missed: Miss,
+        now: Instant,
+    ) -> Result<(), NoFill> {
+        self.statements.missed(digest, missed);
+        let wanted = self.is_wanted(digest, key, now);
+        if let Err(reason) = &wanted {
+            self.statements.not_filled(digest, *reason);
+        }
+        wanted
+    }
+
+    fn is_wanted(&mut self, digest: u64, key: &[u8], now: Instant) -> Result<(), NoFill> {
+        if self.stopped(now).is_some() {
+            return Err(NoFill::Stopped);
+        }
+        if self.statements.rests(digest, now) {
+            return Err(NoFill::Resting);
+        }
+        if self.options.second_use && !self.sights.see(key) {
+            return Err(NoFill::FirstSight);
+        }
+        Ok(())
     }
 
     /// The Changes of all that a slot depends on: a session that was served it has seen them.

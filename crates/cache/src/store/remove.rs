@@ -28,6 +28,18 @@ impl Store {
         before
     }
 
+    /// Ends the fills that depend on a subject: their results are not kept.
+    pub(super) fn abandon_concerned(&mut self, subject: &Subject) {
+        let mut concerned = Vec::new();
+        self.subjects.concerned(subject, &None, &mut concerned);
+        for at in concerned {
+            let slot = self.slots.get(at);
+            if slot.is_some_and(|slot| matches!(slot.state, State::Filling(_))) {
+                self.remove_slot(at);
+            }
+        }
+    }
+
     /// Rule 3: removes the results that are concerned, but for those whose P has the transaction. Fills that are
     /// concerned must have it (rule 2).
     pub(super) fn remove_concerned(

@@ -3,6 +3,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use millrace_backend::cache::{CacheOptions, Mode};
 use millrace_backend::concurrency::Limit;
 use millrace_backend::monitor::MonitorOptions;
 use millrace_backend::pool::PoolOptions;
@@ -381,6 +382,12 @@ waits_max = 2
 max_lag = "12s"
 max_running = 40
 slow_start = "17s"
+[cache]
+mode = "auto"
+memory = "41MiB"
+entry_max = "42KiB"
+second_use = false
+max_silence = "43s"
 [failover]
 hold_time = "21s"
 max_held = 22
@@ -513,6 +520,16 @@ timeout = "17s"
             keepalive_interval: s(34),
             keepalive_count: 35,
             user_timeout: Duration::ZERO,
+        },
+        cache: CacheOptions {
+            mode: Mode::Auto,
+            store: millrace_cache::Options {
+                memory: 41 << 20,
+                entry_max: 42 << 10,
+                max_silence: s(43),
+                second_use: false,
+                ..millrace_cache::Options::default()
+            },
         },
         pool: PoolOptions {
             max_connections: 5,

@@ -250,6 +250,17 @@ impl LastStatement {
             .is_some_and(|saved| saved.warnings.is_some())
     }
 
+    /// A statement that Millrace has answered by itself counts as one: what could be asked about the one before is gone.
+    pub fn settle_locally(&mut self, family: Family) {
+        self.count_own();
+        self.messages.ok_count = None;
+        if family == Family::MySql {
+            self.messages.at = None;
+        }
+        self.answered_here(0);
+        // The connection that holds LAST_INSERT_ID() is still found by its own number.
+    }
+
     /// A command that Millrace has answered by itself: ROW_COUNT() is this, and no server is asked about it.
     pub fn answered_here(&mut self, row_count: i64) {
         (self.row_count, self.server) = (row_count, None);

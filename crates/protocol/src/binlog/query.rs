@@ -108,6 +108,14 @@ impl Settings {
                 9 | 17 | 129 => skip(&mut reader, 8)?,
                 // Microseconds of the time.
                 13 | 128 => skip(&mut reader, 3)?,
+                // binlog_alter_two_phase (observed on MariaDB 10.11): a part of an ALTER, and with the second parts
+                // the number of the first.
+                130 => {
+                    const SECOND: u8 = 4 | 8;
+                    if reader.u8()? & SECOND != 0 {
+                        skip(&mut reader, 8)?;
+                    }
+                }
                 // Switches: explicit_defaults_for_timestamp, sql_require_primary_key,
                 // default_table_encryption, cascades' triggers.
                 16 | 19 | 20 | 21 => skip(&mut reader, 1)?,
@@ -151,6 +159,7 @@ mod tests {
         ];
         bytes.extend_from_slice(&[4, 255, 0, 8, 0, 63, 0, 5, 1, b'x', 12, 2, b'a', 0, b'b', 0]);
         bytes.extend_from_slice(&[18, 255, 0, 128, 1, 2, 3, 129, 1, 2, 3, 4, 5, 6, 7, 8]);
+        bytes.extend_from_slice(&[130, 2, 130, 4, 6, 0, 0, 0, 0, 0, 0, 0]);
         let settings = Settings {
             options: Some(0x0400_0000),
             sql_mode: Some(0x0807_0605_0403_0201),

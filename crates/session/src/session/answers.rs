@@ -1,8 +1,10 @@
 //! What Millrace answers itself, or puts into a statement, because a server's connection would answer for another
 //! session.
 
+pub(super) mod cached;
 pub(super) mod charsets;
 pub(super) mod columns;
+mod dependence;
 pub(super) mod diagnostics;
 pub(super) mod internal;
 pub(super) mod local;

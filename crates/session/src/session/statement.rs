@@ -10,6 +10,8 @@ pub(super) mod consistency;
 pub(super) mod directions;
 pub(super) mod ended;
 pub(super) mod execution;
+pub(super) mod fill;
+pub(super) mod filling;
 pub(super) mod fold;
 pub(super) mod fold_variables;
 pub(super) mod gone_database;

@@ -2,6 +2,9 @@
 //! effect), or neither? One hash table over all lists, built by the compiler. Knows no syntax.
 
 mod lists;
+mod reads;
+
+pub(crate) use reads::{Part, Role};
 
 use crate::mode::LexMode;
 use crate::statement::Flags;

@@ -71,6 +71,15 @@ pub struct ClusterView {
 }
 
 impl ClusterView {
+    /// A number that grows with every change of what a login may give, on whatever server: accounts, rights and global
+    /// variables, as soon as they are known to have changed.
+    pub fn login_number(&self) -> u64 {
+        self.with_world(|world| {
+            let servers = world.facts.iter();
+            servers.map(|facts| facts.fresh.for_login()).sum()
+        })
+    }
+
     /// As the monitor sees it now; `servers` has a pool for each server.
     pub(super) fn new(index: usize, shared: Shared, servers: Pools) -> Rc<ClusterView> {
         let world = shared.monitor.watch().borrow().clone();

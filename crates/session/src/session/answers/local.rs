@@ -62,7 +62,7 @@ impl Session {
                     self.image.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
                     self.image.tx.use_up_next();
                 }
-                self.settle_locally();
+                self.image.last.settle_locally(self.image.family);
                 self.ok_in_transaction(state).await?;
             }
             Kind::SetTransaction
@@ -79,24 +79,13 @@ impl Session {
                 };
                 let read_only = class.assignments.iter().filter_map(said).next_back();
                 self.image.tx.add_next(text, read_only);
-                self.settle_locally();
+                self.image.last.settle_locally(self.image.family);
                 self.ok(OkFields::default()).await?;
             }
             Kind::Select => return self.answer_about_session(class.flags, text).await,
             _ => return Ok(false),
         }
         Ok(true)
-    }
-
-    /// The statement counts as one: what could be asked about the one before is gone.
-    fn settle_locally(&mut self) {
-        self.image.last.count_own();
-        self.image.last.messages.ok_count = None;
-        if self.image.family == Family::MySql {
-            self.image.last.messages.at = None;
-        }
-        self.image.last.answered_here(0);
-        // The connection that holds LAST_INSERT_ID() is still found by its own number.
     }
 
     fn may_defer(&self, flags: Flags) -> bool {
@@ -118,7 +107,7 @@ impl Session {
         self.handle.set_begun(true);
         self.image.status |= Status::IN_TRANS;
         self.image.status.set(Status::IN_TRANS_READONLY, read_only);
-        self.settle_locally();
+        self.image.last.settle_locally(self.image.family);
         self.ok_in_transaction(Some(if changed { b"T_______" } else { b"" }))
             .await
     }
@@ -284,7 +273,7 @@ impl Session {
         let deprecated = class.contains(Flags::USES_FOUND_ROWS)
             && self.image.family == Family::MySql
             && self.image.vars.lex.version >= 80_017;
-        self.settle_locally();
+        self.image.last.settle_locally(self.image.family);
         self.image.last.answered_here(-1);
         self.image.last.found_rows.set(1);
         if deprecated {

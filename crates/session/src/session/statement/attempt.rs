@@ -221,6 +221,8 @@ impl Session {
         }
         if request.access == Access::Write {
             self.begin_write(request);
+        } else if self.running.fill.is_some() {
+            self.read_for_cache(lease, wait);
         }
         let answers = setup.steps.len() + 1;
         let bytes = self.bytes_to_send(request, &mut setup, statement_id, types_told);

@@ -134,7 +134,7 @@ impl Session {
 
     /// The server that the session has read from last, as long as it is not known how far that one
     /// was then; once it is known, any server that is as far will do.
-    pub(super) fn settle_seen(&mut self) -> Option<ServerId> {
+    pub(in crate::session) fn settle_seen(&mut self) -> Option<ServerId> {
         let seen = self.image.reads.seen?;
         if self.worker.cluster.waits_of(seen.server) == Waits::Cluster {
             return self.settle_in_cluster(seen.server);
@@ -580,7 +580,7 @@ impl Session {
 
     /// What a statement is guaranteed to see: a hint or a rule counts more than the session's own
     /// level.
-    pub(super) fn level_for(&self, request: &Request<'_>) -> Consistency {
+    pub(in crate::session) fn level_for(&self, request: &Request<'_>) -> Consistency {
         let said = request.directions.as_ref();
         let said = said.and_then(|directions| directions.consistency);
         match self.image.tx.is_deferred() {

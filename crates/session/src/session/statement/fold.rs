@@ -50,6 +50,9 @@ impl Session {
         let outcome =
             std::mem::replace(&mut self.running.outcome, self.worker.lists.take_outcome());
         self.running.touching = None;
+        if self.running.fill.is_some() {
+            self.end_fill(&outcome);
+        }
         if self.worker.cluster.is_catalogue_stale() {
             let (class, text) = request.inner.unwrap_or((class, text));
             if self.names_touched(class, text) {
@@ -139,6 +142,9 @@ impl Session {
         self.note_untold_variables(&lease, &outcome, class);
         if changes_logins(class) {
             self.worker.shared.monitor.accounts_changed(lease.server);
+        }
+        if request.access == Access::Write {
+            self.note_unlogged(class);
         }
         self.note_position(&outcome, request);
         self.note_seen(&lease, request, class, &outcome);

@@ -208,6 +208,7 @@ impl Session {
                 Event::NeedMore => {
                     if !plan.discard && window.len() > 0 {
                         self.running.outcome.forwarded = true;
+                        self.running.add_to_fill(window.bytes(&lease.buffer));
                         if let Err(failure) = self.send(window.bytes(&lease.buffer)).await {
                             // The rest of the answer is of no use to anyone.
                             lease.broken = true;
@@ -230,6 +231,7 @@ impl Session {
         if !plan.discard && window.len() > 0 {
             self.running.outcome.forwarded = true;
             let last = window.bytes(&lease.buffer);
+            self.running.add_to_fill(last);
             if !self.send_now(last)? {
                 self.send(last).await?;
             }

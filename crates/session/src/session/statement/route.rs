@@ -3,6 +3,7 @@
 
 use millrace_engine::request::{Request, Task};
 use millrace_protocol::resultset::{Cell, ColumnDef, TextResult};
+use millrace_routing::Reason;
 use millrace_routing::explain::{Line, Question, explain};
 use millrace_routing::rules::idle_item;
 use millrace_sql::{Family, Hint};
@@ -92,6 +93,9 @@ impl Session {
             let text = String::from_utf8_lossy(text).into_owned();
             lines.insert(0, ("rewritten to".to_owned(), text));
         }
+        if let Some(cached) = self.explain_cached(&request, text) {
+            lines.push(("cache".to_owned(), cached));
+        }
         self.worker.lists.put_class(class.clone());
         self.show_lines(&lines).await
     }
@@ -101,6 +105,11 @@ impl Session {
         let route = self.running.route.clone();
         let mut lines: Vec<Line> = Vec::new();
         let mut say = |about: &str, what: String| lines.push((about.to_owned(), what));
+        if route.reason == Some(Reason::Cached) {
+            say("went to", "memory: docs/cache.md".to_owned());
+            say("level", route.level.name().to_owned());
+            return self.show_lines(&lines).await;
+        }
         let Some(server) = route.server else {
             let text = "Millrace: no server has run a statement of this session yet";
             return Err(ClientError::client(1105, b"HY000", text).into());

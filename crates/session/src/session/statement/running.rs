@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 
 use crate::error::ClientError;
+use crate::session::statement::fill::Fill;
 use millrace_worker::UntrackedWrite;
 
 /// The statement under way; between two, what is left of the last.
@@ -36,6 +37,8 @@ pub(in crate::session) struct Running {
     pub(in crate::session) answers_binary: bool,
     /// What its answer said besides rows.
     pub(in crate::session) outcome: Box<Outcome>,
+    /// Its answer is for the cache as well.
+    pub(in crate::session) fill: Option<Box<Fill>>,
 }
 
 impl Running {
@@ -51,6 +54,17 @@ impl Running {
             runs_since: Cell::new(Instant::now()),
             answers_binary: false,
             outcome: Box::default(),
+            fill: None,
+        }
+    }
+}
+
+impl Running {
+    /// Bytes that the client gets, for the cache where they are for it.
+    #[inline]
+    pub(in crate::session) fn add_to_fill(&mut self, bytes: &[u8]) {
+        if let Some(fill) = &mut self.fill {
+            fill.add(bytes);
         }
     }
 }

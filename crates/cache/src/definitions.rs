@@ -1,0 +1,111 @@
+//! What tables are, as far as results depend on it: which of them the log tells of, what their primary keys are made of,
+//! and what changes with them without a word of its own in the log. A pure value, made of rows of the information
+//! schema by whoever reads them.
+
+use std::collections::HashMap;
+
+use crate::{Key, Subject};
+
+/// A column of a primary key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyColumn {
+    /// Its name in lower case: servers compare names of columns so.
+    pub name: Box<[u8]>,
+    /// Its place among the table's columns, from 0.
+    pub position: u16,
+    /// What it holds.
+    pub kind: KeyKind,
+}
+
+/// Kinds of columns whose values are compared byte by byte, so that a literal names the row that it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyKind {
+    /// A signed integer, of so many bytes (1, 2, 3, 4 or 8).
+    Signed(u8),
+    /// An unsigned integer, of so many bytes.
+    Unsigned(u8),
+    /// BINARY of so many bytes.
+    Binary(u16),
+}
+
+/// A base table whose changes the log tells.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Table {
+    /// How many columns it has.
+    pub columns: u16,
+    /// Its primary key; none where it has none, or one of other kinds of columns.
+    pub primary_key: Option<Box<[KeyColumn]>>,
+    /// It has a column of type TIME, which servers complete with the current date where they need a date.
+    pub has_time: bool,
+    /// Tables whose rows may change with its own through foreign keys, theirs among them, where the log does not tell.
+    pub cascades: Box<[Subject]>,
+}
+
+/// All tables.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Definitions {
+    tables: HashMap<Subject, Table>,
+    /// Names are compared in lower case (lower_case_table_names is not 0).
+    lower: bool,
+}
+
+/// The number by which scopes and touches name the primary key ([`Scope::Within`](crate::Scope::Within)).
+pub const PRIMARY: u8 = 0;
+
+impl Definitions {
+    /// Of tables by database and name, as the information schema spells them.
+    pub fn new(lower: bool, tables: impl IntoIterator<Item = (Subject, Table)>) -> Self {
+        Self {
+            tables: tables.into_iter().collect(),
+            lower,
+        }
+    }
+
+    /// The subject that a table's name stands for. None where it cannot be told: servers lower letters beyond ASCII
+    /// by rules of their own, and a statement may spell them in another character set.
+    pub fn subject(&self, database: &[u8], table: &[u8]) -> Option<Subject> {
+        if !database.is_ascii() || !table.is_ascii() {
+            return None;
+        }
+        Some(match self.lower {
+            true => Subject::table(&database.to_ascii_lowercase(), &table.to_ascii_lowercase()),
+            false => Subject::table(database, table),
+        })
+    }
+
+    /// What is known of a table; none where it is no base table, or one whose changes the log does not tell.
+    pub fn table(&self, subject: &Subject) -> Option<&Table> {
+        self.tables.get(subject)
+    }
+
+    /// How many tables there are.
+    pub fn len(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+}
+
+impl KeyKind {
+    /// Adds an integer to a key; none where the column cannot hold it.
+    pub fn push_integer(self, key: Key, value: i128) -> Option<Key> {
+        match self {
+            Self::Signed(_) => i64::try_from(value).ok().map(|value| key.signed(value)),
+            Self::Unsigned(_) => u64::try_from(value).ok().map(|value| key.unsigned(value)),
+            Self::Binary(_) => None,
+        }
+    }
+
+    /// Adds bytes to a key; none where the column is an integer, or they are more than it holds.
+    pub fn push_bytes(self, key: Key, value: &[u8]) -> Option<Key> {
+        match self {
+            Self::Binary(len) if value.len() <= usize::from(len) => {
+                Some(key.bytes(value, usize::from(len)))
+            }
+            _ => None,
+        }
+    }
+}

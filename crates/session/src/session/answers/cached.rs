@@ -1,0 +1,316 @@
+//! Answers out of memory: which statements may have one, what it is found by, and what is read for others.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use millrace_backend::cache::Cache;
+use millrace_cache::{Begun, Hit, Isolation, KeyBuilder, Miss, Never, NoFill, Situation};
+use millrace_engine::request::{Main, Request, Task, Types, is_plain_execution};
+use millrace_protocol::packet;
+use millrace_routing::{Consistency, Reason, Target};
+use millrace_sql::{Access, Flags, Kind, Statement};
+use millrace_topology::GtidSet;
+
+use crate::error::Abort;
+use crate::session::Session;
+use crate::session::answers::dependence::{Looked, Parameters};
+use crate::session::statement::access::metric_kind;
+use crate::session::statement::fill::Fill;
+
+/// What a statement may have beside its tables and still give the same each time.
+const HARMLESS: Flags = Flags::COMPOUND_QUERY
+    .union(Flags::PARAMETERS)
+    .union(Flags::COMMENT);
+
+/// Longer statements are not looked for.
+const TEXT_MAX: usize = 64 * 1024;
+
+/// Where the parameters of an execution begin in its packet, behind the statement's number.
+const BEHIND_NUMBER: usize = packet::HEADER + 5;
+
+/// What the cache must have before a session may be served.
+enum Must<'a> {
+    /// Its position, and what the server of its last read had then.
+    See(&'a GtidSet, Option<Arc<GtidSet>>),
+    /// It is not known: a server is asked.
+    Ask,
+}
+
+impl Session {
+    /// The statement's answer, where it is in memory and the session may be served it. Else what its server answers
+    /// may be for the cache.
+    #[inline]
+    pub(in crate::session) fn cached(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Hit> {
+        if self.worker.cached.get().is_none() || request.access != Access::Read {
+            return None;
+        }
+        self.look_up(request, text)
+    }
+
+    #[cold]
+    fn look_up(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Hit> {
+        self.running.fill = None;
+        let worker = self.worker.clone();
+        let cache = worker.cached.get()?;
+        let class = request.class;
+        let is_cached = class.kind == Kind::Select
+            && !class.tables.is_empty()
+            && self.is_candidate(request, text);
+        if !is_cached || self.situation(class).check().is_err() {
+            return None;
+        }
+        let mut key = worker.cached.key.borrow_mut();
+        key.clear()
+            .number(worker.cached.state(cache, &self.image.vars.state))
+            .number(self.client.capabilities.bits())
+            .part(&self.client.identity.account.user)
+            .number(self.logged_in_at)
+            .part(text);
+        if !self.add_parameters(request, cache, &mut key) {
+            return None;
+        }
+        let now = Instant::now();
+        let missed = match self.must_see(self.level_for(request)) {
+            Must::See(required, shown) => {
+                let mut store = cache.store();
+                let is_behind = shown.is_some_and(|shown| !store.applied().contains(&shown));
+                let found = match is_behind {
+                    true => Err(Miss::Behind),
+                    false => store.look(key.key(), required, now),
+                };
+                match found {
+                    Ok(hit) => return Some(hit),
+                    Err(missed) => missed,
+                }
+            }
+            Must::Ask => Miss::Behind,
+        };
+        self.begin_fill(cache, key.key(), missed, (request, text), now);
+        None
+    }
+
+    /// A statement, as what it depends on is found from.
+    fn looked<'a>(&self, request: &Request<'a>, text: &'a [u8]) -> Result<Looked<'a>, Never> {
+        let state = &self.image.vars.state;
+        let (database, parameters) = match request.main {
+            Main::Packet(_) => (state.database.clone(), Parameters::default()),
+            Main::Execute { packet, id, types } => {
+                let prepared = self.image.statements.get(id).ok_or(Never::NotUnderstood)?;
+                // Its text means what it meant when it was prepared.
+                let reads_alike = ["sql_mode", "character_set_client"]
+                    .iter()
+                    .all(|name| prepared.context.effective(name) == state.effective(name));
+                if !reads_alike {
+                    return Err(Never::NotUnderstood);
+                }
+                let sent = (usize::from(prepared.params), self.client.capabilities);
+                let parameters = Parameters::of(packet, sent, (types, &prepared.types));
+                let parameters = parameters.ok_or(Never::NotUnderstood)?;
+                (prepared.context.database.clone(), parameters)
+            }
+        };
+        // In UTF-16 and UTF-32 a string has other bytes than its text.
+        let connection = state.effective("collation_connection");
+        let connection = connection.or_else(|| state.effective("character_set_connection"));
+        let strings_are_plain = connection.is_some_and(|name| {
+            let plain = [&b"utf8"[..], b"latin1", b"ascii", b"binary"];
+            plain.iter().any(|begin| name.starts_with(begin))
+        });
+        Ok(Looked {
+            strings_are_plain,
+            class: request.class,
+            text,
+            lex: self.image.vars.lex,
+            database,
+            parameters,
+        })
+    }
+
+    /// What the cache would do for a statement, in words; none where it is off.
+    pub(in crate::session) fn explain_cached(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Option<String> {
+        let worker = self.worker.clone();
+        let cache = worker.cached.get()?;
+        if let Some(why) = cache.store().not_serving(Instant::now()) {
+            return Some(format!("no: {why}; see SHOW CACHE of the admin listener"));
+        }
+        let definitions = cache.store().definitions().map(|(all, _)| all.clone());
+        let Some(definitions) = definitions else {
+            return Some(format!("no: {}", NoFill::Undefined));
+        };
+        let never = match self.is_candidate(request, text) {
+            false => Err(Never::Forbidden),
+            true => self.situation(request.class).check(),
+        };
+        let reads = never.and_then(|()| self.looked(request, text)?.reads(&definitions));
+        Some(match reads {
+            Err(why) => format!("no: {why}"),
+            Ok(_) => {
+                "its result may be kept, and served again until a change of its rows".to_owned()
+            }
+        })
+    }
+
+    /// Whether the statement is one that is looked for at all.
+    fn is_candidate(&self, request: &Request<'_>, text: &[u8]) -> bool {
+        request.inner.is_none()
+            && request.directions.is_none()
+            && text.len() <= TEXT_MAX
+            && self.client.target == Target::Auto
+    }
+
+    /// Begins a fill after a miss, where it is worth one.
+    fn begin_fill(
+        &mut self,
+        cache: &Arc<Cache>,
+        key: &[u8],
+        missed: Miss,
+        (request, text): (&Request<'_>, &[u8]),
+        now: Instant,
+    ) {
+        let mut normalised = self.worker.lists.take_buffer();
+        let digest = millrace_sql::digest(text, &self.image.vars.lex, &mut normalised);
+        cache.note_text(digest, &normalised);
+        self.worker.lists.put_buffer(normalised);
+        let mut store = cache.store();
+        if store.wants(digest, key, missed, now).is_err() {
+            return;
+        }
+        let Some((definitions, version)) = store.definitions() else {
+            return;
+        };
+        let definitions = definitions.clone();
+        drop(store);
+        let reads = match self
+            .looked(request, text)
+            .and_then(|it| it.reads(&definitions))
+        {
+            Ok(reads) => reads,
+            Err(reason) => return cache.store().note_never(digest, reason),
+        };
+        let begun = cache.store().begin_fill(digest, key, &reads, version, now);
+        if let Ok(Begun::Lead(token)) = begun {
+            self.running.fill = Some(Box::new(Fill::new(cache.clone(), token)));
+        }
+    }
+
+    /// What of rules 1 and 5 the session and the statement's class tell.
+    fn situation(&self, class: &Statement) -> Situation {
+        let tx = &self.image.tx;
+        let in_transaction = self.lease.is_some()
+            || tx.is_deferred()
+            || tx.replay.is_some()
+            || tx.next_waits()
+            || !tx.next().is_empty()
+            || !self.handle.pins().is_empty();
+        Situation {
+            is_select: class.kind == Kind::Select,
+            in_transaction,
+            autocommit: !self.image.autocommit_off(),
+            isolation: self.isolation(),
+            functions_are_stable: class.functions.is_empty()
+                && HARMLESS.contains(class.flags)
+                && !self.image.vars.switches.finds_last_row,
+            ..Situation::plain()
+        }
+    }
+
+    fn isolation(&self) -> Isolation {
+        let state = &self.image.vars.state;
+        let named = ["transaction_isolation", "tx_isolation"];
+        let level = named.iter().find_map(|name| state.effective(name));
+        match level {
+            Some(b"READ-COMMITTED") => Isolation::ReadCommitted,
+            Some(b"REPEATABLE-READ") => Isolation::RepeatableRead,
+            Some(b"SERIALIZABLE") => Isolation::Serializable,
+            // What is not known may be the laxest.
+            _ => Isolation::ReadUncommitted,
+        }
+    }
+
+    /// Adds to the key what an execution brings beside its text: the parameters with their types, and what was set
+    /// when it was prepared. False where that cannot be told.
+    fn add_parameters(&self, request: &Request<'_>, cache: &Cache, key: &mut KeyBuilder) -> bool {
+        match (&request.main, request.task) {
+            // Attributes are for components of the server, which no plain statement asks.
+            (Main::Packet(_), Task::Query) => true,
+            (Main::Execute { packet, id, types }, Task::Execute) => {
+                let Some(statement) = self.image.statements.get(*id) else {
+                    return false;
+                };
+                // Results have the types of a statement's first parameters, which only those share that agree on them.
+                let is_told = is_plain_execution(packet)
+                    && !request.opens_cursor()
+                    && statement.shared
+                    && statement.long_data.is_empty();
+                key.number(self.worker.cached.state(cache, &statement.context))
+                    .part(if *types == Types::LeftOut {
+                        &statement.types
+                    } else {
+                        b""
+                    })
+                    .part(packet.get(BEHIND_NUMBER..).unwrap_or_default());
+                is_told
+            }
+            _ => false,
+        }
+    }
+
+    /// What the cache must have before the session may be served from it (R).
+    fn must_see(&mut self, level: Consistency) -> Must<'_> {
+        if level == Consistency::Global {
+            return Must::Ask;
+        }
+        let mut shown = None;
+        if level != Consistency::Eventual && self.image.reads.seen.is_some() {
+            shown = self.shown_by_last_read();
+            if shown.is_none() {
+                return Must::Ask;
+            }
+        }
+        if level == Consistency::Instance {
+            if self.worker.cluster.has_untracked() {
+                return Must::Ask;
+            }
+            self.note_all_written();
+        }
+        // Whoever sees only what it has seen itself may still have been promised more before.
+        let reads = &self.image.reads;
+        match reads.unknown || reads.stale || reads.shown_by.is_some() {
+            true => Must::Ask,
+            false => Must::See(&reads.position, shown),
+        }
+    }
+
+    /// What the server where the session has read last can have shown by then; none where that is not known yet.
+    fn shown_by_last_read(&self) -> Option<Arc<GtidSet>> {
+        let seen = self.image.reads.seen?;
+        let positions = self.worker.shared.monitor.positions();
+        let told = positions.since(seen.server, seen.mark)?;
+        (told.incarnation == seen.incarnation).then_some(told.visible)
+    }
+
+    /// Answers with what was kept.
+    pub(in crate::session) async fn answer_cached(&mut self, hit: Hit) -> Result<(), Abort> {
+        if !hit.seen.is_empty() {
+            self.image.reads.position.union(&hit.seen);
+        }
+        self.running.route.reason = Some(Reason::Cached);
+        self.image.last.settle_locally(self.image.family);
+        self.image.last.answered_here(-1);
+        self.image.last.found_rows.set(hit.rows);
+        let metrics = self.worker.metrics();
+        metrics.statement(
+            None,
+            metric_kind(Kind::Select),
+            self.running.begun.elapsed(),
+        );
+        if !self.send_now(&hit.bytes)? {
+            Box::pin(self.send(&hit.bytes)).await?;
+        }
+        Ok(())
+    }
+}

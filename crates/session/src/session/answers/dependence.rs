@@ -1,0 +1,441 @@
+//! What a result depends on: the tables that its statement names, and of each the rows, where the statement names those
+//! by the primary key.
+
+use millrace_cache::{
+    Access, Definitions, Interval, Key, KeyColumn, KeyKind, Never, PRIMARY, Scope, Subject, Table,
+};
+use millrace_engine::request::Types;
+use millrace_protocol::command::Command;
+use millrace_protocol::packet::{self, Reader};
+use millrace_protocol::types::column_type;
+use millrace_protocol::{Capabilities, Malformed};
+use millrace_sql::ident::unquote_ident;
+use millrace_sql::{
+    Comparison, Condition, Constant, LexMode, Reads, Statement, TableRef, Why, reads,
+};
+use smallvec::SmallVec;
+
+/// A statement that was not found in the cache.
+pub(super) struct Looked<'a> {
+    pub(super) class: &'a Statement,
+    pub(super) text: &'a [u8],
+    /// What its text was read with.
+    pub(super) lex: LexMode,
+    /// The bytes of a string of ASCII are those of its text.
+    pub(super) strings_are_plain: bool,
+    /// Where its names are looked for.
+    pub(super) database: Box<[u8]>,
+    pub(super) parameters: Parameters,
+}
+
+/// What an execution's parameters are, as far as keys can be made of them.
+#[derive(Default)]
+pub(super) struct Parameters {
+    values: SmallVec<[Option<i128>; 4]>,
+    /// One is of type TIME, which servers complete with the current date where they need one.
+    has_time: bool,
+    /// One is of type DATE, DATETIME or TIMESTAMP, for which a TIME is completed.
+    has_date: bool,
+}
+
+impl Parameters {
+    /// Of COM_STMT_EXECUTE's packet, with the types that it leaves out. None where it cannot be read.
+    pub(super) fn of(
+        frame: &[u8],
+        (count, capabilities): (usize, Capabilities),
+        (types, known): (Types, &[u8]),
+    ) -> Option<Parameters> {
+        let payload = packet::payload(frame);
+        let Ok(Command::StmtExecute(execute)) = Command::parse(&payload, capabilities) else {
+            return None;
+        };
+        let sent = execute.params(count, capabilities).ok()?;
+        let types = if types == Types::LeftOut {
+            known
+        } else {
+            sent.types
+        };
+        let has_names = capabilities.contains(Capabilities::QUERY_ATTRIBUTES);
+        read(sent.count, sent.null_bitmap, types, sent.values, has_names).ok()
+    }
+}
+
+fn read(
+    count: usize,
+    nulls: &[u8],
+    types: &[u8],
+    values: &[u8],
+    has_names: bool,
+) -> Result<Parameters, Malformed> {
+    let (mut types, mut values) = (Reader::new(types), Reader::new(values));
+    let mut read = Parameters::default();
+    for at in 0..count {
+        let (kind, flags) = (types.u8()?, types.u8()?);
+        if has_names {
+            types.lenenc_bytes()?;
+        }
+        read.has_time |= kind == column_type::TIME;
+        read.has_date |= matches!(
+            kind,
+            column_type::DATE | column_type::DATETIME | column_type::TIMESTAMP
+        );
+        let is_null = nulls
+            .get(at / 8)
+            .is_some_and(|bits| bits & 1 << (at % 8) != 0);
+        read.values.push(match is_null {
+            true => None,
+            false => value(&mut values, kind, flags & UNSIGNED != 0)?,
+        });
+    }
+    Ok(read)
+}
+
+/// The second byte of a parameter's type says that it has no sign (MySQL manual, "COM_STMT_EXECUTE").
+const UNSIGNED: u8 = 0x80;
+
+/// One value; none where it is no integer.
+fn value(values: &mut Reader<'_>, kind: u8, unsigned: bool) -> Result<Option<i128>, Malformed> {
+    let integer = match kind {
+        column_type::TINY => {
+            let value = values.u8()?;
+            if unsigned {
+                value.into()
+            } else {
+                i128::from(value as i8)
+            }
+        }
+        column_type::SHORT | column_type::YEAR => {
+            let value = values.u16()?;
+            if unsigned {
+                value.into()
+            } else {
+                i128::from(value as i16)
+            }
+        }
+        column_type::LONG | column_type::INT24 => {
+            let value = values.u32()?;
+            if unsigned {
+                value.into()
+            } else {
+                i128::from(value as i32)
+            }
+        }
+        column_type::LONGLONG => {
+            let value = values.u64()?;
+            if unsigned {
+                value.into()
+            } else {
+                i128::from(value as i64)
+            }
+        }
+        column_type::FLOAT => {
+            values.bytes(4)?;
+            return Ok(None);
+        }
+        column_type::DOUBLE => {
+            values.bytes(8)?;
+            return Ok(None);
+        }
+        column_type::NULL => return Ok(None),
+        column_type::DATE | column_type::DATETIME | column_type::TIMESTAMP | column_type::TIME => {
+            let len = values.u8()?;
+            values.bytes(len.into())?;
+            return Ok(None);
+        }
+        _ => {
+            values.lenenc_bytes()?;
+            return Ok(None);
+        }
+    };
+    Ok(Some(integer))
+}
+
+impl Looked<'_> {
+    /// What its result depends on, or why it is none of the cache's.
+    pub(super) fn reads(&self, definitions: &Definitions) -> Result<SmallVec<[Access; 4]>, Never> {
+        let mut told = Reads::default();
+        reads(self.text, &self.lex, self.class, &mut told);
+        if let Some(unstable) = told.unstable {
+            return Err(never(unstable.why));
+        }
+        if self.parameters.has_time {
+            return Err(Never::Function);
+        }
+        let mut all = SmallVec::new();
+        for (at, table) in self.class.tables.iter().enumerate() {
+            let subject = self.subject(table, definitions).ok_or(Never::Table)?;
+            let definition = definitions.table(&subject).ok_or(Never::Table)?;
+            if definition.has_time && (told.computes || self.parameters.has_date) {
+                return Err(Never::Function);
+            }
+            let scope = self.scope(definition, &told, at).unwrap_or(Scope::Whole);
+            all.push(Access { subject, scope });
+        }
+        all.push(Access::whole(Subject::rights()));
+        Ok(all)
+    }
+
+    fn subject(&self, table: &TableRef, definitions: &Definitions) -> Option<Subject> {
+        let unquoted = |span: millrace_sql::Span| unquote_ident(span.of(self.text)).into_owned();
+        let schema = table
+            .schema
+            .map_or_else(|| self.database.to_vec(), unquoted);
+        definitions.subject(&schema, &unquoted(table.name))
+    }
+
+    /// The keys of one of the statement's tables that all rows have which it can show; none where that is not known.
+    fn scope(&self, table: &Table, told: &Reads, at: usize) -> Option<Scope> {
+        let columns = table.primary_key.as_deref()?;
+        let interval = match columns {
+            [column] => self.interval(column, told, at)?,
+            _ => Interval::point(self.point(columns, told, at)?),
+        };
+        Some(Scope::Within {
+            index: PRIMARY,
+            interval,
+        })
+    }
+
+    /// The key that all columns of an index are compared with.
+    fn point(&self, columns: &[KeyColumn], told: &Reads, at: usize) -> Option<Key> {
+        let mut key = Key::new();
+        for column in columns {
+            let mut conditions = told.conditions_on(at);
+            let equal = |one: &&Condition| {
+                is_on(one, column)
+                    && matches!(
+                        one.comparison,
+                        Comparison::Equal | Comparison::NullSafeEqual
+                    )
+            };
+            let condition = conditions.find(equal)?;
+            let constant = told.constants(condition).first()?;
+            key = match column.kind {
+                KeyKind::Binary(_) => column.kind.push_bytes(key, &self.bytes(constant)?)?,
+                kind => kind.push_integer(key, self.integer(constant)?)?,
+            };
+        }
+        Some(key)
+    }
+
+    /// The keys between which all conditions leave one column of integers, or its one key.
+    fn interval(&self, column: &KeyColumn, told: &Reads, at: usize) -> Option<Interval> {
+        let (least, most) = match column.kind {
+            KeyKind::Binary(_) => {
+                let key = self.point(std::slice::from_ref(column), told, at)?;
+                return Some(Interval::point(key));
+            }
+            KeyKind::Signed(_) => (i128::from(i64::MIN), i128::from(i64::MAX)),
+            KeyKind::Unsigned(_) => (0, i128::from(u64::MAX)),
+        };
+        let (mut lo, mut hi) = (least, most);
+        for condition in told.conditions_on(at).filter(|one| is_on(one, column)) {
+            let Some((from, to)) = self.bounds(condition, told, least, most) else {
+                continue;
+            };
+            (lo, hi) = (lo.max(from), hi.min(to));
+        }
+        // Where no row can meet them all, any key will do; none of them is met by less.
+        if lo > hi {
+            (lo, hi) = (least, least);
+        }
+        if (lo, hi) == (least, most) {
+            return None;
+        }
+        Some(Interval {
+            lo: column.kind.push_integer(Key::new(), lo)?,
+            hi: column.kind.push_integer(Key::new(), hi)?,
+        })
+    }
+
+    /// Between which values a condition leaves a column, both included. None where it says nothing.
+    fn bounds(
+        &self,
+        condition: &Condition,
+        told: &Reads,
+        least: i128,
+        most: i128,
+    ) -> Option<(i128, i128)> {
+        let constants = told.constants(condition);
+        let mut values = SmallVec::<[i128; 4]>::new();
+        for constant in constants {
+            values.push(self.integer(constant)?);
+        }
+        let first = *values.first()?;
+        let (from, to) = match condition.comparison {
+            Comparison::Equal | Comparison::NullSafeEqual => (first, first),
+            Comparison::Less | Comparison::LessOrEqual => (least, first),
+            Comparison::Greater | Comparison::GreaterOrEqual => (first, most),
+            Comparison::Between => (first, *values.get(1)?),
+            Comparison::In => (*values.iter().min()?, *values.iter().max()?),
+        };
+        Some((from.clamp(least, most), to.clamp(least, most)))
+    }
+
+    fn integer(&self, constant: &Constant) -> Option<i128> {
+        match constant {
+            Constant::Parameter(number) => *self.parameters.values.get(usize::from(*number))?,
+            _ => constant.integer(constant.literal()?.span.of(self.text)),
+        }
+    }
+
+    fn bytes(&self, constant: &Constant) -> Option<SmallVec<[u8; 16]>> {
+        if matches!(constant, Constant::Text(_)) && !self.strings_are_plain {
+            return None;
+        }
+        constant.bytes(constant.literal()?.span.of(self.text))
+    }
+}
+
+fn is_on(condition: &Condition, column: &KeyColumn) -> bool {
+    condition.column[..] == column.name[..]
+}
+
+fn never(why: Why) -> Never {
+    match why {
+        Why::NotOneSelect => Never::NotASelect,
+        Why::NotUnderstood | Why::Sample => Never::NotUnderstood,
+        Why::Function | Why::FullText | Why::TimeOfDay | Why::Sequence | Why::PastRows => {
+            Never::Function
+        }
+        Why::Variable => Never::Variables,
+        Why::Into => Never::Into,
+        Why::Locks => Never::LocksRows,
+        Why::SystemSchema => Never::Table,
+        Why::Procedure | Why::NoCache | Why::FoundRows | Why::Limits => Never::Forbidden,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_sql::{Family, classify};
+
+    use super::*;
+
+    fn table(kinds: &[(&str, KeyKind)]) -> Table {
+        let columns = kinds
+            .iter()
+            .enumerate()
+            .map(|(position, (name, kind))| KeyColumn {
+                name: name.as_bytes().into(),
+                position: position as u16,
+                kind: *kind,
+            });
+        Table {
+            columns: 5,
+            primary_key: Some(columns.collect()),
+            ..Table::default()
+        }
+    }
+
+    fn scope(text: &str, kinds: &[(&str, KeyKind)], parameters: &[i128]) -> Option<Scope> {
+        let lex = LexMode::new(Family::MySql, 90_700);
+        let mut class = Statement::default();
+        classify(text.as_bytes(), &lex, &mut class);
+        let looked = Looked {
+            class: &class,
+            text: text.as_bytes(),
+            lex,
+            strings_are_plain: true,
+            database: b"d".as_slice().into(),
+            parameters: Parameters {
+                values: parameters.iter().copied().map(Some).collect(),
+                ..Parameters::default()
+            },
+        };
+        let mut told = Reads::default();
+        reads(looked.text, &looked.lex, looked.class, &mut told);
+        assert_eq!(told.unstable, None, "{text}");
+        looked.scope(&table(kinds), &told, 0)
+    }
+
+    fn within(lo: i64, hi: i64) -> Option<Scope> {
+        Some(Scope::Within {
+            index: PRIMARY,
+            interval: Interval {
+                lo: Key::new().signed(lo),
+                hi: Key::new().signed(hi),
+            },
+        })
+    }
+
+    #[test]
+    fn keys_that_a_statement_names() {
+        let id = [("id", KeyKind::Signed(4))];
+        let cases = [
+            ("SELECT v FROM t WHERE id = 5", within(5, 5)),
+            ("SELECT v FROM t WHERE ID = -5 AND v = 'x'", within(-5, -5)),
+            ("SELECT v FROM t WHERE id BETWEEN 2 AND 9", within(2, 9)),
+            ("SELECT v FROM t WHERE id IN (7, 3, 5)", within(3, 7)),
+            ("SELECT v FROM t WHERE id > 3 AND id <= 8", within(3, 8)),
+            ("SELECT v FROM t WHERE id < 8", within(i64::MIN, 8)),
+            (
+                "SELECT v FROM t WHERE id = 3 AND id = 4",
+                within(i64::MIN, i64::MIN),
+            ),
+            ("SELECT v FROM t WHERE id = '5'", None),
+            ("SELECT v FROM t WHERE id = 5 OR v = 1", None),
+            ("SELECT v FROM t WHERE id = 5.5", None),
+            ("SELECT v FROM t", None),
+        ];
+        for (text, wanted) in cases {
+            assert_eq!(scope(text, &id, &[]), wanted, "{text}");
+        }
+        assert_eq!(
+            scope("SELECT v FROM t WHERE id = ?", &id, &[6]),
+            within(6, 6)
+        );
+        assert_eq!(scope("SELECT v FROM t WHERE id = ?", &id, &[]), None);
+    }
+
+    #[test]
+    fn keys_of_several_columns_are_named_whole() {
+        let kinds = [("a", KeyKind::Unsigned(8)), ("b", KeyKind::Binary(3))];
+        let key = Key::new().unsigned(7).bytes(b"xy", 3);
+        let wanted = Some(Scope::Within {
+            index: PRIMARY,
+            interval: Interval::point(key),
+        });
+        assert_eq!(
+            scope("SELECT 1 FROM t WHERE b = 'xy' AND a = 7", &kinds, &[]),
+            wanted
+        );
+        assert_eq!(
+            scope("SELECT 1 FROM t WHERE b = 0x7879 AND a = 7", &kinds, &[]),
+            wanted
+        );
+        assert_eq!(scope("SELECT 1 FROM t WHERE a = 7", &kinds, &[]), None);
+        assert_eq!(
+            scope("SELECT 1 FROM t WHERE b = 'xy' AND a = -7", &kinds, &[]),
+            None
+        );
+    }
+
+    #[test]
+    fn parameters_are_read_as_the_server_reads_them() {
+        let types = [
+            column_type::LONG,
+            0,
+            column_type::VAR_STRING,
+            0,
+            column_type::LONGLONG,
+            UNSIGNED,
+        ];
+        let values = [
+            &(-3_i32).to_le_bytes()[..],
+            &[2, b'a', b'b'],
+            &u64::MAX.to_le_bytes(),
+        ]
+        .concat();
+        let told = read(3, &[0], &types, &values, false).unwrap();
+        assert_eq!(
+            told.values[..],
+            [Some(-3), None, Some(i128::from(u64::MAX))]
+        );
+        let told = read(3, &[1], &types, &values[4..], false).unwrap();
+        assert_eq!(told.values[..], [None, None, Some(i128::from(u64::MAX))]);
+        assert!(read(3, &[0], &types, &values[..5], false).is_err());
+        let time = [column_type::TIME, 0];
+        assert!(read(1, &[0], &time, &[0], false).unwrap().has_time);
+    }
+}

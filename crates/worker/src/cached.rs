@@ -1,0 +1,52 @@
+//! What a worker knows of the cache: numbers for what results are found by beside their text.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millrace_backend::cache::Cache;
+use millrace_cache::KeyBuilder;
+use millrace_engine::state::SessionState;
+
+/// So many states at most have a number at hand.
+const STATES_MAX: usize = 1024;
+
+/// The cache, as sessions of one worker use it.
+#[derive(Default)]
+pub struct CacheView {
+    cache: Option<Arc<Cache>>,
+    states: RefCell<HashMap<*const SessionState, (Rc<SessionState>, u64)>>,
+    /// Keys are put together here.
+    pub key: RefCell<KeyBuilder>,
+}
+
+impl CacheView {
+    /// Of this cache; of none, it is off.
+    pub fn new(cache: Option<Arc<Cache>>) -> Self {
+        Self {
+            cache,
+            ..Self::default()
+        }
+    }
+
+    /// The cache, where it is on.
+    pub fn get(&self) -> Option<&Arc<Cache>> {
+        self.cache.as_ref()
+    }
+
+    /// The number of a session's state: that of every equal one, and of no other.
+    pub fn state(&self, cache: &Cache, state: &Rc<SessionState>) -> u64 {
+        let mut states = self.states.borrow_mut();
+        if let Some((_, number)) = states.get(&Rc::as_ptr(state)) {
+            return *number;
+        }
+        if states.len() >= STATES_MAX {
+            states.clear();
+        }
+        // No two values look the same so.
+        let number = cache.name(format!("{state:?}").as_bytes());
+        states.insert(Rc::as_ptr(state), (state.clone(), number));
+        number
+    }
+}

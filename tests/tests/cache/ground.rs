@@ -1,0 +1,143 @@
+//! What all checks of the cache stand on: servers, a proxy whose cache is on, and how one sees what it does.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::{APP, Cluster, Release};
+use millrace_tests::harness::{self, Proxy, ProxyOptions};
+use millrace_tests::wire::{Connection, Login, Target};
+
+/// A write that nobody of Millrace's clients made is seen within this.
+pub(crate) const SEEN_WITHIN: Duration = Duration::from_secs(1);
+
+/// Servers and a proxy before them.
+pub(crate) struct Ground {
+    pub(crate) release: Release,
+    pub(crate) cluster: Cluster,
+    pub(crate) proxy: Proxy,
+    pub(crate) admin_port: u16,
+}
+
+/// The configuration of a proxy that caches whatever it can, at first sight.
+pub(crate) fn options(admin_port: u16) -> ProxyOptions {
+    ProxyOptions {
+        extra: format!(
+            "[admin]\nlisten = \"127.0.0.1:{admin_port}\"\n\
+             password_env = \"MILLRACE_ADMIN_PASSWORD\"\n\
+             [cache]\nmode = \"auto\"\nsecond_use = false\n"
+        ),
+        ..ProxyOptions::default()
+    }
+}
+
+impl Ground {
+    pub(crate) async fn start(release: Release, replicas: usize) -> anyhow::Result<Ground> {
+        let cluster = harness::cluster(release, replicas).await?;
+        let admin_port = harness::free_port()?;
+        let servers: Vec<String> = cluster
+            .servers()
+            .iter()
+            .map(|server| format!("127.0.0.1:{}", server.port))
+            .collect();
+        let proxy = Proxy::start(&servers, &options(admin_port)).await?;
+        let ground = Ground {
+            release,
+            cluster,
+            proxy,
+            admin_port,
+        };
+        ground.until_serving().await?;
+        Ok(ground)
+    }
+
+    /// A client of Millrace.
+    pub(crate) async fn client(&self) -> anyhow::Result<Connection> {
+        self.client_as(APP.user, APP.password).await
+    }
+
+    pub(crate) async fn client_as(&self, user: &str, password: &str) -> anyhow::Result<Connection> {
+        let login = Login::new(self.proxy.address(), user, password).database("app");
+        Ok(Connection::open(&login).await?)
+    }
+
+    /// A client of the primary.
+    pub(crate) async fn direct(&self) -> anyhow::Result<Connection> {
+        let login = harness::admin(self.cluster.primary().port).database("app");
+        Ok(Connection::open(&login).await?)
+    }
+
+    /// A value of SHOW CACHE.
+    pub(crate) async fn told(&self, name: &str) -> anyhow::Result<String> {
+        let target = Target::Tcp(format!("127.0.0.1:{}", self.admin_port));
+        let login = Login::new(target, "admin", harness::ADMIN_PASSWORD);
+        let mut operator = Connection::open(&login).await?;
+        let reply = operator.expect("SHOW CACHE").await?;
+        let rows = reply.rows();
+        let row = rows.iter().find(|row| row[0].as_deref() == Some(name));
+        let value = row.and_then(|row| row[1].clone());
+        operator.quit().await;
+        value.with_context(|| format!("SHOW CACHE has no {name}: {rows:?}"))
+    }
+
+    pub(crate) async fn hits(&self) -> anyhow::Result<u64> {
+        Ok(self.told("hits").await?.parse()?)
+    }
+
+    /// Waits until results can be served.
+    pub(crate) async fn until_serving(&self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        loop {
+            let state = self.told("state").await?;
+            if state == "serving" {
+                return Ok(());
+            }
+            ensure!(
+                begun.elapsed() < Duration::from_secs(15),
+                "the cache is {state}: {}",
+                self.told("reason").await?
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Runs a SELECT until its answer comes out of memory, and returns that answer. An error where it never does.
+    pub(crate) async fn until_hit(
+        &self,
+        client: &mut Connection,
+        sql: &str,
+    ) -> anyhow::Result<Vec<String>> {
+        let begun = Instant::now();
+        loop {
+            let before = self.hits().await?;
+            let reply = client.expect(sql).await.with_context(|| sql.to_owned())?;
+            if self.hits().await? > before {
+                return Ok(reply.render());
+            }
+            ensure!(
+                begun.elapsed() < Duration::from_secs(5),
+                "{sql}: never out of memory; {:?}",
+                self.reasons().await?
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// All that SHOW CACHE counts, for whoever wonders.
+    pub(crate) async fn reasons(&self) -> anyhow::Result<Vec<String>> {
+        let target = Target::Tcp(format!("127.0.0.1:{}", self.admin_port));
+        let login = Login::new(target, "admin", harness::ADMIN_PASSWORD);
+        let mut operator = Connection::open(&login).await?;
+        let rows = operator.expect("SHOW CACHE").await?.rows();
+        let told = rows.into_iter().map(|row| {
+            let mut row = row.into_iter().map(Option::unwrap_or_default);
+            (
+                row.next().unwrap_or_default(),
+                row.next().unwrap_or_default(),
+            )
+        });
+        let told = told.filter(|(_, value)| value != "0");
+        Ok(told
+            .map(|(name, value)| format!("{name} = {value}"))
+            .collect())
+    }
+}
