@@ -34,10 +34,11 @@ release:
 
 # Without MySQL (status 3) the demo runs on MariaDB.
 demo:
-	@echo "make: installing the servers the demo runs on (nothing when they are there)"
-	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
-	@echo "make: building Millrace and its lab, soon there and less optimised than a release"
-	$(CARGO) build --profile demo --locked -p millrace -p millrace-lab
+	@echo "make: installing the servers the demo runs on (nothing when they are there), and building Millrace and its"
+	@echo "make: lab beside it: soon there, and hardly optimised, so that figures are those of a release only in kind"
+	@scripts/install-deps.sh servers & deps=$$!; \
+		$(CARGO) build --profile demo --locked -p millrace -p millrace-lab || exit; \
+		wait $$deps || [ $$? -eq 3 ]
 	@echo "make: starting the demo; it removes everything it made, also on Ctrl-C"
 	$(TARGET)/demo/millrace-lab demo $(DEMO)
 

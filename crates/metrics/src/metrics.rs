@@ -56,6 +56,11 @@ impl Metrics {
             .count()
     }
 
+    /// A server's connections now, over all workers.
+    pub fn connections(&self, server: usize) -> u64 {
+        Sum(&self.workers).gauge_of(server, |server| &server.connections)
+    }
+
     /// A server's connections on loan now, over all workers.
     pub fn leased(&self, server: usize) -> u64 {
         Sum(&self.workers).gauge_of(server, |server| &server.leases)

@@ -175,6 +175,7 @@ impl Lease {
                 return Err(error);
             }
         };
+        metrics.connection_closed(server);
         metrics.connection_opened(server);
         fresh.succeed(self);
         self.conn = Some(fresh);

@@ -124,6 +124,7 @@ pub(crate) struct Connections {
     wires: Rc<Wires>,
     workers: Vec<Pools>,
     counts: Vec<Arc<ServerCount>>,
+    metrics: Arc<Metrics>,
     limit: usize,
     keys: [PoolKey; 2],
     /// Which worker is to look after which server's room.
@@ -203,6 +204,7 @@ impl Connections {
             wires,
             workers,
             counts,
+            metrics,
             limit,
             keys: [key(false), key(true)],
             room,
@@ -386,6 +388,8 @@ impl Connections {
                 (open, open, open),
                 "server {at}: none is lost, and none forgotten"
             );
+            let told = self.metrics.connections(at);
+            assert_eq!(told, open as u64, "server {at}: what the metrics say");
         }
     }
 }
