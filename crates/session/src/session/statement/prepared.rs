@@ -1,6 +1,7 @@
 //! A client's prepared statements on a server connection: prepared anew where the connection lacks them, with their
 //! parameters' types and long data, and closed where there are too many.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_backend::error::BackendError;
@@ -15,7 +16,7 @@ use millrace_protocol::command::{
 };
 use millrace_protocol::packet;
 use millrace_protocol::response::Expect;
-use millrace_sql::Flags;
+use millrace_sql::{Family, Flags};
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
@@ -74,6 +75,28 @@ impl Session {
         let types = &statement.types;
         execute_with_types(out, id, &execute, &params, types, self.client.capabilities);
         true
+    }
+
+    /// A statement that others share, which the server may have read anew under other settings than those that it
+    /// was prepared under: MySQL does that where a table has changed, and it then means what the text means under
+    /// `sql_mode` and character sets as they are, for good (observed on 9.7; MariaDB keeps what it was prepared under).
+    pub(super) fn may_mean_other(
+        &self,
+        lease: &Lease,
+        request: &Request<'_>,
+    ) -> Option<[Option<StatementUid>; 2]> {
+        let Main::Execute { id, .. } = request.main else {
+            return None;
+        };
+        let statement = self.image.statements.get(id)?;
+        let (then, now) = (&statement.context, &self.image.vars.state);
+        if Rc::ptr_eq(then, now) || !statement.shared || lease.family == Family::MariaDb {
+            return None;
+        }
+        let settings = ["sql_mode", "character_set_client", "collation_connection"];
+        let is_other = |name: &&str| then.effective(name) != now.effective(name);
+        let alike = [Some(statement.uid), statement.unused];
+        settings.iter().any(is_other).then_some(alike)
     }
 
     /// Notes which types the connection's statement has after an execution.
@@ -257,6 +280,15 @@ impl Session {
             payload.extend_from_slice(&param.to_le_bytes());
             payload.extend_from_slice(data);
             packet::frame(out, 0, &payload);
+        }
+    }
+}
+
+/// The connection's statements are prepared anew for whoever needs them next.
+pub(super) async fn forget(lease: &mut Lease, statements: [Option<StatementUid>; 2]) {
+    for uid in statements.into_iter().flatten() {
+        if let Some(held) = lease.prepared.remove(uid) {
+            lease.close_statement(held).await;
         }
     }
 }
