@@ -71,6 +71,8 @@ run_deps() {
 run_format() { cargo fmt --all --check; }
 run_clippy() {
     cargo clippy --workspace --all-targets --locked -- -D warnings
+    # No target of `--all-targets`: it has a step of its own.
+    cargo clippy --package millrace-backend --test follower --locked -- -D warnings
     # The fuzz targets are a workspace of their own; that they still build is known here, not
     # only at the end of the run.
     CARGO_TARGET_DIR=fuzz/target/check cargo clippy --manifest-path fuzz/Cargo.toml --locked \

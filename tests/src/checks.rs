@@ -60,7 +60,8 @@ impl Checks {
 
     /// Runs one check. A failure is kept for [`Checks::finish`]; the others still run.
     pub async fn run(&mut self, name: &str, check: impl Future<Output = anyhow::Result<()>>) {
-        self.run_within(LIMIT, name, check).await;
+        // In a box: a check is large, and would be in here twice.
+        self.run_within(LIMIT, name, Box::pin(check)).await;
     }
 
     /// The same for one that may take longer, or less.
