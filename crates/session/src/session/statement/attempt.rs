@@ -15,7 +15,6 @@ use millrace_topology::Waits;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
-use crate::session::statement::prepared::forget;
 use crate::session::statement::refused::{AttemptOutcome, Unanswered};
 use crate::session::statement::relay::{Plan, RelayOutcome};
 use crate::session::statement::running::Ends;
@@ -179,8 +178,9 @@ impl Session {
             }
         }
         let (mut statement_id, mut types_told) = (0, 0);
-        if let Some(alike) = self.may_mean_other(lease, request) {
-            Box::pin(forget(lease, alike)).await;
+        let other = self.may_mean_other(lease, request);
+        if other {
+            Box::pin(self.forget(lease, request)).await;
         }
         if let Main::Execute { id, .. } = request.main {
             (statement_id, types_told) = match self.held_prepared(lease, id) {
@@ -274,8 +274,8 @@ impl Session {
         match self.relay(lease, request.task.expect(), &plan).await? {
             RelayOutcome::Whole => {
                 self.note_types(lease, request, types_told);
-                if let Some(alike) = self.may_mean_other(lease, request) {
-                    Box::pin(forget(lease, alike)).await;
+                if other {
+                    Box::pin(self.forget(lease, request)).await;
                 }
                 if recorded {
                     self.record(lease, request);

@@ -66,7 +66,7 @@ impl Session {
         self.running.begun = Instant::now();
         self.running.runs_since.set(self.running.begun);
         if let Some(hit) = self.cached(request, text) {
-            return self.answer_cached(hit).await;
+            return Box::pin(self.answer_cached(hit)).await;
         }
         let lease = self.run_somewhere(request).await?;
         let server = lease.server;

@@ -80,23 +80,37 @@ impl Session {
     /// A statement that others share, which the server may have read anew under other settings than those that it
     /// was prepared under: MySQL does that where a table has changed, and it then means what the text means under
     /// `sql_mode` and character sets as they are, for good (observed on 9.7; MariaDB keeps what it was prepared under).
-    pub(super) fn may_mean_other(
-        &self,
-        lease: &Lease,
-        request: &Request<'_>,
-    ) -> Option<[Option<StatementUid>; 2]> {
+    pub(super) fn may_mean_other(&self, lease: &Lease, request: &Request<'_>) -> bool {
         let Main::Execute { id, .. } = request.main else {
-            return None;
+            return false;
         };
-        let statement = self.image.statements.get(id)?;
+        if lease.family == Family::MariaDb {
+            return false;
+        }
+        let Some(statement) = self.image.statements.get(id) else {
+            return false;
+        };
         let (then, now) = (&statement.context, &self.image.vars.state);
-        if Rc::ptr_eq(then, now) || !statement.shared || lease.family == Family::MariaDb {
-            return None;
+        if Rc::ptr_eq(then, now) || !statement.shared {
+            return false;
         }
         let settings = ["sql_mode", "character_set_client", "collation_connection"];
         let is_other = |name: &&str| then.effective(name) != now.effective(name);
-        let alike = [Some(statement.uid), statement.unused];
-        settings.iter().any(is_other).then_some(alike)
+        settings.iter().any(is_other)
+    }
+
+    /// The connection's statement, and those that were prepared alike, are prepared anew for whoever needs them next.
+    pub(super) async fn forget(&self, lease: &mut Lease, request: &Request<'_>) {
+        let Main::Execute { id, .. } = request.main else {
+            return;
+        };
+        let statement = self.image.statements.get(id);
+        let alike = statement.map(|statement| [Some(statement.uid), statement.unused]);
+        for uid in alike.into_iter().flatten().flatten() {
+            if let Some(held) = lease.prepared.remove(uid) {
+                lease.close_statement(held).await;
+            }
+        }
     }
 
     /// Notes which types the connection's statement has after an execution.
@@ -280,15 +294,6 @@ impl Session {
             payload.extend_from_slice(&param.to_le_bytes());
             payload.extend_from_slice(data);
             packet::frame(out, 0, &payload);
-        }
-    }
-}
-
-/// The connection's statements are prepared anew for whoever needs them next.
-pub(super) async fn forget(lease: &mut Lease, statements: [Option<StatementUid>; 2]) {
-    for uid in statements.into_iter().flatten() {
-        if let Some(held) = lease.prepared.remove(uid) {
-            lease.close_statement(held).await;
         }
     }
 }
