@@ -138,10 +138,6 @@ length_of() {
 
 run_suite() {
     local threads=1
-    # What each level promises holds with results in memory as well.
-    if [ "$1" = consistency ]; then
-        MILLRACE_TESTS_CACHE=1 cargo test --workspace --test consistency --locked -- --test-threads 1
-    fi
     # They mostly wait: several families or topologies at once.
     case $1 in
         differential) threads=3 ;;

@@ -96,10 +96,14 @@ fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[Str
     ) + &cached(&options.extra)
 }
 
+/// Whether every proxy has its cache on.
+pub fn is_cached() -> bool {
+    std::env::var_os("MILLRACE_TESTS_CACHE").is_some()
+}
+
 /// With `MILLRACE_TESTS_CACHE=1` every proxy has its cache on, at first sight.
 fn cached(extra: &str) -> String {
-    let wanted = std::env::var_os("MILLRACE_TESTS_CACHE").is_some();
-    match wanted && !extra.contains("[cache]") {
+    match is_cached() && !extra.contains("[cache]") {
         true => "\n[cache]\nmode = \"auto\"\nsecond_use = false\n".to_owned(),
         false => String::new(),
     }

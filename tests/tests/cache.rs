@@ -47,6 +47,7 @@ async fn cache(release: Release) -> anyhow::Result<()> {
     checks.run("same bytes", answers::same_bytes(ground)).await;
     checks.run("prepared", answers::prepared(ground)).await;
     checks.run("never", answers::never(ground)).await;
+    checks.run("given up", answers::given_up(ground)).await;
     checks.run("by state", answers::by_state(ground)).await;
     checks
         .run("written through", changes::through(ground))

@@ -346,6 +346,15 @@ async fn run(spec: ClusterSpec) -> anyhow::Result<()> {
         "{} errors beside {reads} reads",
         board.errors.get()
     );
+    if harness::is_cached() {
+        let proxy = stage.proxy.as_ref().context("no proxy")?;
+        let metrics = proxy.metrics().await?;
+        let hits = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("millrace_cache_hits_total "));
+        let hits: u64 = hits.context("no hits are counted")?.trim().parse()?;
+        println!("  {hits} answers out of memory");
+    }
     let mut wrong = Vec::new();
     for (level, history) in &histories {
         println!("  {level:?}: {} reads, {:?}", history.reads, history.broken);

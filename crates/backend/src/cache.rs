@@ -26,9 +26,17 @@ pub struct Cache {
     followed: Followed,
     ended: Mutex<Vec<EndedFill>>,
     has_ended: Notify,
-    names: Mutex<HashMap<Box<[u8]>, u64>>,
+    names: Mutex<Names>,
     texts: Mutex<HashMap<u64, Box<[u8]>>>,
-    last_name: AtomicU64,
+}
+
+/// Numbers for bytes.
+#[derive(Debug, Default)]
+struct Names {
+    numbers: HashMap<Box<[u8]>, u64>,
+    last: u64,
+    /// Of all bytes that have one.
+    len: usize,
 }
 
 /// What is cached.
@@ -117,8 +125,8 @@ const ENDED_MAX: usize = 1024;
 /// So much of a statement's text is kept for listings, in bytes.
 const TEXT_MAX: usize = 1024;
 
-/// So many names at most are known at once.
-const NAMES_MAX: usize = 1 << 16;
+/// The bytes that have a number take so much memory at most.
+const NAMES_MAX: usize = 4 << 20;
 
 /// Results that end within this time are placed together.
 const GATHERED: Duration = Duration::from_millis(2);
@@ -145,7 +153,6 @@ impl Cache {
             has_ended: Notify::new(),
             names: Mutex::default(),
             texts: Mutex::default(),
-            last_name: AtomicU64::new(0),
         }
     }
 
@@ -183,15 +190,18 @@ impl Cache {
     /// others were asked for.
     pub fn name(&self, bytes: &[u8]) -> u64 {
         let mut names = locked(&self.names);
-        if let Some(name) = names.get(bytes) {
-            return *name;
+        if let Some(number) = names.numbers.get(bytes) {
+            return *number;
         }
-        if names.len() >= NAMES_MAX {
-            names.clear();
+        if names.len + bytes.len() > NAMES_MAX {
+            names.numbers.clear();
+            names.len = 0;
         }
-        let name = self.last_name.fetch_add(1, Ordering::Relaxed) + 1;
-        names.insert(bytes.into(), name);
-        name
+        names.last += 1;
+        names.len += bytes.len();
+        let number = names.last;
+        names.numbers.insert(bytes.into(), number);
+        number
     }
 
     /// Notes a statement's text, values left out, for listings.

@@ -22,6 +22,7 @@ use tracing::{info, warn};
 
 use crate::cache::{Cache, Following};
 use crate::connect::SharedNetwork;
+use crate::monitor::run::keep;
 use crate::monitor::{Monitor, MonitorOptions, World};
 
 use primary::Target;
@@ -36,6 +37,28 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 
 /// The longest of these pauses.
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
+
+/// Does all that the cache needs beside sessions, until the process ends: follows the log, and places what was read. To
+/// be called on a current-thread runtime that allows local tasks.
+pub async fn run(
+    cache: Arc<Cache>,
+    monitor: Arc<Monitor>,
+    options: Arc<MonitorOptions>,
+    network: SharedNetwork,
+) {
+    let (placing, watched) = (cache.clone(), monitor.clone());
+    let place = move || placing.clone().place(watched.clone());
+    let follow = move || {
+        // Whatever was known before is not known to be whole.
+        cache.store().gap();
+        let (options, network) = (options.clone(), network.clone());
+        follow(cache.clone(), monitor.clone(), options, network)
+    };
+    tokio::join!(
+        keep("what places results in the log", place),
+        keep("the follower of the binary log", follow),
+    );
+}
 
 /// Follows the log of whichever server is the primary, until the process ends. With the monitor's account, which needs
 /// REPLICATION SLAVE for it. To be called on a current-thread runtime; it is best alone there, for the store is no

@@ -32,7 +32,7 @@ pub use options::{CatalogueQueries, Counts, MonitorOptions, Traffic};
 pub use world::{CatalogueRows, World};
 
 mod options;
-mod run;
+pub(crate) mod run;
 mod sight;
 #[cfg(test)]
 mod tests;

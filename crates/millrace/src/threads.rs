@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use millrace_backend::cache::Cache;
 use millrace_backend::connect::SharedNetwork;
-use millrace_backend::follower::follow;
+use millrace_backend::follower;
 use millrace_backend::monitor::{Monitor, MonitorOptions};
 use millrace_session::Worker;
 use millrace_worker::{Message, Shared};
@@ -51,11 +51,8 @@ pub(crate) fn start_cache(
     network: SharedNetwork,
 ) -> anyhow::Result<WatchThread> {
     let (cache, monitor) = (cache.clone(), monitor.clone());
-    start("cache", async move || {
-        tokio::join!(
-            cache.clone().place(monitor.clone()),
-            follow(cache, monitor, options, network),
-        );
+    start("cache", move || {
+        follower::run(cache, monitor, options, network)
     })
 }
 

@@ -1,9 +1,13 @@
 //! What a client sees of an answer out of memory, and which statements never have one.
 
-use anyhow::ensure;
-use millrace_tests::wire::Param;
+use std::time::Duration;
 
-use crate::ground::Ground;
+use anyhow::ensure;
+use millrace_sandbox::APP;
+use millrace_tests::harness::{self, Proxy, ProxyOptions};
+use millrace_tests::wire::{Connection, Login, Param};
+
+use crate::ground::{Ground, addresses, options, told_by, until_serving};
 
 const SELECTS: &[&str] = &[
     "SELECT * FROM c_plain ORDER BY id",
@@ -180,5 +184,64 @@ pub(crate) async fn by_state(ground: &Ground) -> anyhow::Result<()> {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
+    Ok(())
+}
+
+/// A statement that ends before a server has taken it leaves nothing in memory: the next answer is not its own.
+pub(crate) async fn given_up(ground: &Ground) -> anyhow::Result<()> {
+    let admin_port = harness::free_port()?;
+    let narrow = ProxyOptions {
+        pool_max: 1,
+        pool_wait: Duration::from_millis(300),
+        ..options(admin_port)
+    };
+    let proxy = Proxy::start(&addresses(&ground.cluster), &narrow).await?;
+    until_serving(admin_port).await?;
+    let login = Login::new(proxy.address(), APP.user, APP.password).database("app");
+    // So that it is known of every server how far it is: a result of each could be kept.
+    let mut writer = Connection::open(&login).await?;
+    for value in 0..10 {
+        let write = format!("UPDATE c_count SET n = {value} WHERE id = 8");
+        writer.expect(&write).await?;
+        writer.expect("SELECT n FROM c_count WHERE id = 8").await?;
+        writer.expect("SHOW CREATE TABLE c_count").await?;
+        writer.expect("SELECT n FROM c_count WHERE id = 8").await?;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    writer.quit().await;
+    let mut holders = Vec::new();
+    for begin in [
+        "START TRANSACTION READ ONLY",
+        "START TRANSACTION READ ONLY",
+        "BEGIN",
+    ] {
+        let mut holder = Connection::open(&login).await?;
+        holder.expect(begin).await?;
+        holder.expect("SELECT COUNT(*) FROM c_plain").await?;
+        holders.push(holder);
+    }
+    let sql = "SELECT v FROM c_plain WHERE id = 3";
+    let mut client = Connection::open(&login).await?;
+    let refused = client.query(sql).await;
+    ensure!(
+        refused.err().is_some(),
+        "there was a place: {:?}",
+        refused.render()
+    );
+    for mut holder in holders {
+        holder.expect("COMMIT").await?;
+        holder.quit().await;
+    }
+    client.expect("SHOW CREATE TABLE c_count").await?;
+    let mut direct = ground.direct().await?;
+    let wanted = direct.expect(sql).await?.render();
+    let mut other = Connection::open(&login).await?;
+    for _ in 0..30 {
+        let told = other.expect(sql).await?.render();
+        ensure!(told == wanted, "{sql}: {told:#?}, direct {wanted:#?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let hits: u64 = told_by(admin_port, "hits").await?.parse()?;
+    ensure!(hits > 5, "only {hits} of 30 answers out of memory");
     Ok(())
 }

@@ -30,23 +30,57 @@ pub(crate) fn options(admin_port: u16) -> ProxyOptions {
     }
 }
 
+/// Where the servers are.
+pub(crate) fn addresses(cluster: &Cluster) -> Vec<String> {
+    let servers = cluster.servers();
+    let addresses = servers
+        .iter()
+        .map(|server| format!("127.0.0.1:{}", server.port));
+    addresses.collect()
+}
+
+/// A value of SHOW CACHE.
+pub(crate) async fn told_by(admin_port: u16, name: &str) -> anyhow::Result<String> {
+    let target = Target::Tcp(format!("127.0.0.1:{admin_port}"));
+    let login = Login::new(target, "admin", harness::ADMIN_PASSWORD);
+    let mut operator = Connection::open(&login).await?;
+    let reply = operator.expect("SHOW CACHE").await?;
+    let rows = reply.rows();
+    let row = rows.iter().find(|row| row[0].as_deref() == Some(name));
+    let value = row.and_then(|row| row[1].clone());
+    operator.quit().await;
+    value.with_context(|| format!("SHOW CACHE has no {name}: {rows:?}"))
+}
+
+/// Waits until a proxy's results can be served.
+pub(crate) async fn until_serving(admin_port: u16) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let state = told_by(admin_port, "state").await?;
+        if state == "serving" {
+            return Ok(());
+        }
+        ensure!(
+            begun.elapsed() < Duration::from_secs(15),
+            "the cache is {state}: {}",
+            told_by(admin_port, "reason").await?
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 impl Ground {
     pub(crate) async fn start(release: Release, replicas: usize) -> anyhow::Result<Ground> {
         let cluster = harness::cluster(release, replicas).await?;
         let admin_port = harness::free_port()?;
-        let servers: Vec<String> = cluster
-            .servers()
-            .iter()
-            .map(|server| format!("127.0.0.1:{}", server.port))
-            .collect();
-        let proxy = Proxy::start(&servers, &options(admin_port)).await?;
+        let proxy = Proxy::start(&addresses(&cluster), &options(admin_port)).await?;
         let ground = Ground {
             release,
             cluster,
             proxy,
             admin_port,
         };
-        ground.until_serving().await?;
+        until_serving(admin_port).await?;
         Ok(ground)
     }
 
@@ -66,38 +100,8 @@ impl Ground {
         Ok(Connection::open(&login).await?)
     }
 
-    /// A value of SHOW CACHE.
-    pub(crate) async fn told(&self, name: &str) -> anyhow::Result<String> {
-        let target = Target::Tcp(format!("127.0.0.1:{}", self.admin_port));
-        let login = Login::new(target, "admin", harness::ADMIN_PASSWORD);
-        let mut operator = Connection::open(&login).await?;
-        let reply = operator.expect("SHOW CACHE").await?;
-        let rows = reply.rows();
-        let row = rows.iter().find(|row| row[0].as_deref() == Some(name));
-        let value = row.and_then(|row| row[1].clone());
-        operator.quit().await;
-        value.with_context(|| format!("SHOW CACHE has no {name}: {rows:?}"))
-    }
-
     pub(crate) async fn hits(&self) -> anyhow::Result<u64> {
-        Ok(self.told("hits").await?.parse()?)
-    }
-
-    /// Waits until results can be served.
-    pub(crate) async fn until_serving(&self) -> anyhow::Result<()> {
-        let begun = Instant::now();
-        loop {
-            let state = self.told("state").await?;
-            if state == "serving" {
-                return Ok(());
-            }
-            ensure!(
-                begun.elapsed() < Duration::from_secs(15),
-                "the cache is {state}: {}",
-                self.told("reason").await?
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        Ok(told_by(self.admin_port, "hits").await?.parse()?)
     }
 
     /// Runs a SELECT until its answer comes out of memory, and returns that answer. An error where it never does.

@@ -177,7 +177,7 @@ impl Monitor {
 }
 
 /// Runs a task until it ends; where it panics, it is begun anew, and said.
-pub(super) async fn keep<F: Future<Output = ()> + 'static>(what: &str, begin: impl Fn() -> F) {
+pub(crate) async fn keep<F: Future<Output = ()> + 'static>(what: &str, begin: impl Fn() -> F) {
     loop {
         match tokio::task::spawn_local(begin()).await {
             Err(failed) if failed.is_panic() => {

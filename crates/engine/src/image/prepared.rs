@@ -64,6 +64,13 @@ pub struct SharedStatement {
 }
 
 impl ClientStatement {
+    /// Whether its text would mean under this state what it meant when it was prepared.
+    pub fn means_the_same(&self, state: &SessionState) -> bool {
+        const MEANINGS: [&str; 3] = ["sql_mode", "character_set_client", "collation_connection"];
+        let is_same = |name: &&str| self.context.effective(name) == state.effective(name);
+        std::ptr::eq(&*self.context, state) || MEANINGS.iter().all(is_same)
+    }
+
     /// Tells parameter types of one identity apart; never 0. Those of a shared statement are part of its
     /// identity.
     pub fn types_version(&self) -> u32 {

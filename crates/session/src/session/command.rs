@@ -64,7 +64,8 @@ impl Session {
                 Ok(()) => Box::pin(self.flush()).await,
                 failed => failed,
             };
-            self.running.rule_actions = None;
+            // What has not ended by now is over, however the command ended: the next answer is another's.
+            (self.running.rule_actions, self.running.fill) = (None, None);
             self.handle.end_command(self.worker.tick());
             self.worker.lists.put_buffer(command);
             if let Err(failure) = ended {

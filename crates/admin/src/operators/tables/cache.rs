@@ -208,8 +208,14 @@ pub(crate) fn flush(sources: &Sources, table: Option<&(String, String)>) -> Resu
             "Millrace: the cache is off (cache.mode)".to_owned(),
         ));
     };
-    let subject =
-        table.map(|(database, table)| Subject::table(database.as_bytes(), table.as_bytes()));
+    let subject = table.map(|(database, table)| {
+        let (database, table) = (database.as_bytes(), table.as_bytes());
+        let store = cache.store();
+        // As the servers compare names, where that is known.
+        let known = store.definitions();
+        let known = known.and_then(|(all, _)| all.subject(database, table));
+        known.unwrap_or_else(|| Subject::table(database, table))
+    });
     let removed = cache.store().flush(subject.as_ref(), Instant::now());
     Ok(removed as u64)
 }

@@ -6,10 +6,12 @@ use std::time::Instant;
 use millrace_backend::cache::Cache;
 use millrace_cache::{Begun, Hit, Isolation, KeyBuilder, Miss, Never, NoFill, Situation};
 use millrace_engine::request::{Main, Request, Task, Types, is_plain_execution};
+use millrace_engine::state::SessionState;
 use millrace_protocol::packet;
 use millrace_routing::{Consistency, Reason, Target};
 use millrace_sql::{Access, Flags, Kind, Statement};
 use millrace_topology::GtidSet;
+use millrace_worker::INTERVALS_MAX;
 
 use crate::error::Abort;
 use crate::session::Session;
@@ -28,6 +30,15 @@ const TEXT_MAX: usize = 64 * 1024;
 /// Where the parameters of an execution begin in its packet, behind the statement's number.
 const BEHIND_NUMBER: usize = packet::HEADER + 5;
 
+/// Whether a string of ASCII has the bytes of its text: not so in UTF-16 and UTF-32.
+fn has_plain_strings(state: &SessionState) -> bool {
+    let connection = state.effective("collation_connection");
+    connection.is_some_and(|name| {
+        let plain = [&b"utf8"[..], b"latin1", b"ascii", b"binary"];
+        plain.iter().any(|begin| name.starts_with(begin))
+    })
+}
+
 /// What the cache must have before a session may be served.
 enum Must<'a> {
     /// Its position, and what the server of its last read had then.
@@ -41,19 +52,17 @@ impl Session {
     /// may be for the cache.
     #[inline]
     pub(in crate::session) fn cached(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Hit> {
-        if self.worker.cached.get().is_none() || request.access != Access::Read {
-            return None;
-        }
+        self.worker.cached.get()?;
         self.look_up(request, text)
     }
 
     #[cold]
     fn look_up(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Hit> {
-        self.running.fill = None;
         let worker = self.worker.clone();
         let cache = worker.cached.get()?;
         let class = request.class;
-        let is_cached = class.kind == Kind::Select
+        let is_cached = request.access == Access::Read
+            && class.kind == Kind::Select
             && !class.tables.is_empty()
             && self.is_candidate(request, text);
         if !is_cached || self.situation(class).check().is_err() {
@@ -92,36 +101,26 @@ impl Session {
     /// A statement, as what it depends on is found from.
     fn looked<'a>(&self, request: &Request<'a>, text: &'a [u8]) -> Result<Looked<'a>, Never> {
         let state = &self.image.vars.state;
-        let (database, parameters) = match request.main {
-            Main::Packet(_) => (state.database.clone(), Parameters::default()),
+        let (context, parameters) = match request.main {
+            Main::Packet(_) => (state, Parameters::default()),
             Main::Execute { packet, id, types } => {
                 let prepared = self.image.statements.get(id).ok_or(Never::NotUnderstood)?;
                 // Its text means what it meant when it was prepared.
-                let reads_alike = ["sql_mode", "character_set_client"]
-                    .iter()
-                    .all(|name| prepared.context.effective(name) == state.effective(name));
-                if !reads_alike {
+                if !prepared.means_the_same(state) {
                     return Err(Never::NotUnderstood);
                 }
                 let sent = (usize::from(prepared.params), self.client.capabilities);
                 let parameters = Parameters::of(packet, sent, (types, &prepared.types));
                 let parameters = parameters.ok_or(Never::NotUnderstood)?;
-                (prepared.context.database.clone(), parameters)
+                (&prepared.context, parameters)
             }
         };
-        // In UTF-16 and UTF-32 a string has other bytes than its text.
-        let connection = state.effective("collation_connection");
-        let connection = connection.or_else(|| state.effective("character_set_connection"));
-        let strings_are_plain = connection.is_some_and(|name| {
-            let plain = [&b"utf8"[..], b"latin1", b"ascii", b"binary"];
-            plain.iter().any(|begin| name.starts_with(begin))
-        });
         Ok(Looked {
-            strings_are_plain,
+            strings_are_plain: has_plain_strings(state),
             class: request.class,
             text,
             lex: self.image.vars.lex,
-            database,
+            database: context.database.clone(),
             parameters,
         })
     }
@@ -211,6 +210,9 @@ impl Session {
             in_transaction,
             autocommit: !self.image.autocommit_off(),
             isolation: self.isolation(),
+            locks_rows: class.flags.contains(Flags::LOCKING_READ),
+            has_into: (class.flags).intersects(Flags::INTO_OUTFILE | Flags::INTO_VARIABLE),
+            uses_variables: (class.flags).intersects(Flags::READS_USER_VARS | Flags::READS_SYSVARS),
             functions_are_stable: class.functions.is_empty()
                 && HARMLESS.contains(class.flags)
                 && !self.image.vars.switches.finds_last_row,
@@ -296,8 +298,11 @@ impl Session {
     /// Answers with what was kept.
     pub(in crate::session) async fn answer_cached(&mut self, hit: Hit) -> Result<(), Abort> {
         if !hit.seen.is_empty() {
-            self.image.reads.position.union(&hit.seen);
+            let position = &mut self.image.reads.position;
+            position.union(&hit.seen);
+            self.worker.cluster.bound(position, INTERVALS_MAX);
         }
+        self.running.route.begin(self.image.reads.level, None);
         self.running.route.reason = Some(Reason::Cached);
         self.image.last.settle_locally(self.image.family);
         self.image.last.answered_here(-1);

@@ -7,7 +7,7 @@ use millrace_cache::{
 use millrace_engine::request::Types;
 use millrace_protocol::command::Command;
 use millrace_protocol::packet::{self, Reader};
-use millrace_protocol::types::column_type;
+use millrace_protocol::types::{binary_value, column_type};
 use millrace_protocol::{Capabilities, Malformed};
 use millrace_sql::ident::unquote_ident;
 use millrace_sql::{
@@ -95,59 +95,26 @@ const UNSIGNED: u8 = 0x80;
 
 /// One value; none where it is no integer.
 fn value(values: &mut Reader<'_>, kind: u8, unsigned: bool) -> Result<Option<i128>, Malformed> {
-    let integer = match kind {
-        column_type::TINY => {
-            let value = values.u8()?;
-            if unsigned {
-                value.into()
-            } else {
-                i128::from(value as i8)
-            }
-        }
-        column_type::SHORT | column_type::YEAR => {
-            let value = values.u16()?;
-            if unsigned {
-                value.into()
-            } else {
-                i128::from(value as i16)
-            }
-        }
-        column_type::LONG | column_type::INT24 => {
-            let value = values.u32()?;
-            if unsigned {
-                value.into()
-            } else {
-                i128::from(value as i32)
-            }
-        }
-        column_type::LONGLONG => {
-            let value = values.u64()?;
-            if unsigned {
-                value.into()
-            } else {
-                i128::from(value as i64)
-            }
-        }
-        column_type::FLOAT => {
-            values.bytes(4)?;
-            return Ok(None);
-        }
-        column_type::DOUBLE => {
-            values.bytes(8)?;
-            return Ok(None);
-        }
-        column_type::NULL => return Ok(None),
-        column_type::DATE | column_type::DATETIME | column_type::TIMESTAMP | column_type::TIME => {
-            let len = values.u8()?;
-            values.bytes(len.into())?;
-            return Ok(None);
-        }
-        _ => {
-            values.lenenc_bytes()?;
-            return Ok(None);
-        }
+    let bytes = binary_value(values, kind)?;
+    let is_integer = matches!(
+        kind,
+        column_type::TINY
+            | column_type::SHORT
+            | column_type::YEAR
+            | column_type::LONG
+            | column_type::INT24
+            | column_type::LONGLONG
+    );
+    if !is_integer {
+        return Ok(None);
+    }
+    let filler = match bytes.last() {
+        Some(128..) if !unsigned => 0xFF,
+        _ => 0,
     };
-    Ok(Some(integer))
+    let mut all = [filler; 16];
+    all[..bytes.len()].copy_from_slice(bytes);
+    Ok(Some(i128::from_le_bytes(all)))
 }
 
 impl Looked<'_> {

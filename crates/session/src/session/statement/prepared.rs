@@ -1,7 +1,6 @@
 //! A client's prepared statements on a server connection: prepared anew where the connection lacks them, with their
 //! parameters' types and long data, and closed where there are too many.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_backend::error::BackendError;
@@ -90,13 +89,7 @@ impl Session {
         let Some(statement) = self.image.statements.get(id) else {
             return false;
         };
-        let (then, now) = (&statement.context, &self.image.vars.state);
-        if Rc::ptr_eq(then, now) || !statement.shared {
-            return false;
-        }
-        let settings = ["sql_mode", "character_set_client", "collation_connection"];
-        let is_other = |name: &&str| then.effective(name) != now.effective(name);
-        settings.iter().any(is_other)
+        statement.shared && !statement.means_the_same(&self.image.vars.state)
     }
 
     /// The connection's statement, and those that were prepared alike, are prepared anew for whoever needs them next.
