@@ -500,18 +500,7 @@ impl Parser<'_, '_> {
                     cte.defined = true;
                 }
             }
-            Kw::CurrentDate
-            | Kw::CurrentTime
-            | Kw::CurrentTimestamp
-            | Kw::Localtime
-            | Kw::Localtimestamp
-            | Kw::UtcDate
-            | Kw::UtcTime
-            | Kw::UtcTimestamp
-            | Kw::CurrentUser
-            | Kw::CurrentRole
-            | Kw::Sysdate
-            | Kw::Rownum => {
+            word if word.is_of_the_moment() || matches!(word, Kw::Sysdate | Kw::Rownum) => {
                 self.flag(Flags::NONDETERMINISTIC);
                 return self.scan_name(scan);
             }

@@ -262,16 +262,7 @@ impl<'t, 'o> Walk<'t, 'o> {
             Kw::For if next.id.part() == Part::SystemTime => return Some(Why::PastRows),
             Kw::Lock if next.is(Kw::In) => return Some(Why::Locks),
             Kw::Next | Kw::Previous if next.is(Kw::Value) => return Some(Why::Sequence),
-            Kw::CurrentDate
-            | Kw::CurrentTime
-            | Kw::CurrentTimestamp
-            | Kw::Localtime
-            | Kw::Localtimestamp
-            | Kw::UtcDate
-            | Kw::UtcTime
-            | Kw::UtcTimestamp
-            | Kw::CurrentUser
-            | Kw::CurrentRole => return Some(Why::Function),
+            word if word.is_of_the_moment() => return Some(Why::Function),
             Kw::Sysdate | Kw::Rownum if maria => return Some(Why::Function),
             _ => {}
         }

@@ -429,6 +429,25 @@ keywords! {
     True "TRUE" False "FALSE" Null "NULL" Binlogs "BINLOGS" Persistent "PERSISTENT"
 }
 
+impl Kw {
+    /// Whether it stands, without parentheses, for the time or for who asks.
+    pub(crate) fn is_of_the_moment(self) -> bool {
+        matches!(
+            self,
+            Self::CurrentDate
+                | Self::CurrentTime
+                | Self::CurrentTimestamp
+                | Self::Localtime
+                | Self::Localtimestamp
+                | Self::UtcDate
+                | Self::UtcTime
+                | Self::UtcTimestamp
+                | Self::CurrentUser
+                | Self::CurrentRole
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -228,6 +228,10 @@ impl Session {
         } else if self.running.fill.is_some() {
             self.read_for_cache(lease, wait);
         }
+        if other {
+            // Nobody else finds it from here on, however this ends.
+            self.disown_prepared(lease, request);
+        }
         let answers = setup.steps.len() + 1;
         let bytes = self.bytes_to_send(request, &mut setup, statement_id, types_told);
         let sent = match lease.send_statement_now(bytes, answers) {
@@ -271,12 +275,13 @@ impl Session {
             writes: request.access == Access::Write && !request.prepares(),
             stays: stays_in_transaction(request.class),
         };
-        match self.relay(lease, request.task.expect(), &plan).await? {
+        let relayed = self.relay(lease, request.task.expect(), &plan).await?;
+        if other {
+            Box::pin(lease.close_statement(statement_id)).await;
+        }
+        match relayed {
             RelayOutcome::Whole => {
                 self.note_types(lease, request, types_told);
-                if other {
-                    Box::pin(self.forget(lease, request)).await;
-                }
                 if recorded {
                     self.record(lease, request);
                 }

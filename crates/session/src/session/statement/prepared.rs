@@ -106,6 +106,15 @@ impl Session {
         }
     }
 
+    /// The connection's statement is no longer in its books; who does that closes it.
+    pub(super) fn disown_prepared(&self, lease: &mut Lease, request: &Request<'_>) {
+        if let Main::Execute { id, .. } = request.main
+            && let Some(statement) = self.image.statements.get(id)
+        {
+            lease.prepared.remove(statement.uid);
+        }
+    }
+
     /// Notes which types the connection's statement has after an execution.
     pub(super) fn note_types(&self, lease: &mut Lease, request: &Request<'_>, told: u32) {
         let Main::Execute { id, types, .. } = request.main else {
