@@ -196,8 +196,10 @@ async fn a_reset_drops_everything() -> Result<()> {
             Family::MySql => "RESET BINARY LOGS AND GTIDS",
             Family::MariaDb => "RESET MASTER",
         };
+        let before = lab.drops();
         lab.run(&[reset, "UPDATE a SET v = 8 WHERE id = 1"]).await?;
-        until("everything to be dropped", || lab.drops() == 2).await?;
+        // Where the machine is slow, more than once.
+        until("everything to be dropped", || lab.drops() > before).await?;
         let left = lab.left(&entries).await?;
         ensure!(left.is_empty(), "{left:?} are left");
         lab.check(&["UPDATE a SET v = 7 WHERE id = 1"], "a a:1 | a:2 b")
@@ -206,9 +208,14 @@ async fn a_reset_drops_everything() -> Result<()> {
         let entries = lab.put("a a:1 b").await?;
         let update = "UPDATE a SET v = v + 1";
         lab.run(&["FLUSH BINARY LOGS"]).await?;
+        let before = lab.drops();
         while_shut_out(&mut lab, &[reset, update, update, update, update, update]).await?;
         let left = lab.left(&entries).await?;
-        ensure!(left.is_empty() && lab.drops() == 3, "{left:?} are left");
+        let drops = lab.drops();
+        ensure!(
+            left.is_empty() && drops > before,
+            "{left:?} are left, {drops} drops after {before}"
+        );
         Ok(())
     })
     .await
