@@ -36,7 +36,7 @@ impl Default for Options {
             waiters_max: 64,
             fill_max: Duration::from_secs(10),
             fills_max: 256,
-            changes_by_key_max: 64,
+            changes_by_key_max: 256,
             statements_max: 1000,
             prepared_max: 100,
             second_use: true,

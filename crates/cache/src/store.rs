@@ -4,6 +4,7 @@ mod fill;
 mod follow;
 mod look;
 mod memory;
+mod project;
 mod remove;
 
 use std::collections::{BTreeSet, HashMap};
@@ -18,6 +19,8 @@ use crate::slab::Slab;
 use crate::statements::{Statement, Statements, Totals};
 use crate::subjects::Subjects;
 use crate::{Cause, Definitions, Miss, Never, Options, Refused, Subject, Touch};
+
+pub use project::Projected;
 
 /// A hit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -221,6 +221,8 @@ impl<'a> World<'a> {
             })
             .collect();
         to.metric(table::POOL_WAIT_SECONDS, &seconds)?;
+        let by_table = sum.counter(|worker| &worker.reads_by_table);
+        to.metric(table::READS_BY_TABLE, &[count(&[], by_table)])?;
         to.metric(table::POSITION_WAITS, &positions)?;
         let rules: Vec<_> = self
             .rules

@@ -97,6 +97,8 @@ table! {
         "Waits for a server connection, by how they ended";
     POOL_WAIT_SECONDS = Counter "millrace_pool_wait_seconds" ["server"]
         "Time spent in waits for a server connection";
+    READS_BY_TABLE = Counter "millrace_reads_by_table" []
+        "Reads that were held to what touches their tables and keys, as not all servers had the rest";
     POSITION_WAITS = Counter "millrace_position_waits" ["server", "outcome"]
         "Waits for a replica to reach a session's position, by how they ended";
     RULE_MATCHES = Counter "millrace_rule_matches" ["rule"]

@@ -99,7 +99,11 @@ impl Session {
     }
 
     /// A statement, as what it depends on is found from.
-    fn looked<'a>(&self, request: &Request<'a>, text: &'a [u8]) -> Result<Looked<'a>, Never> {
+    pub(in crate::session) fn looked<'a>(
+        &self,
+        request: &Request<'a>,
+        text: &'a [u8],
+    ) -> Result<Looked<'a>, Never> {
         let state = &self.image.vars.state;
         let (context, parameters) = match request.main {
             Main::Packet(_) => (state, Parameters::default()),

@@ -121,6 +121,9 @@ impl Session {
         } else if let Some(stuck) = self.is_stuck(request) {
             Box::pin(self.come_loose(stuck)).await;
         }
+        if self.awaits_log(request) {
+            Box::pin(self.await_log()).await;
+        }
         self.try_servers(request).await
     }
 
