@@ -376,6 +376,7 @@ consistency = "eventual"
 balance = "latency"
 zone = "a"
 sticky = true
+freshness = "table"
 all_lag = "replicas"
 wait_limit = "0"
 waits_max = 2
@@ -556,6 +557,7 @@ timeout = "17s"
                 balance: Balance::Latency,
                 zone: "a".into(),
                 sticky: true,
+                freshness: millrace_routing::Freshness::Table,
                 all_lag: AllLag::Replicas,
                 wait_limit_ms: 0,
                 waits_max: 2,
