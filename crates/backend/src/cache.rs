@@ -20,6 +20,7 @@ use crate::monitor::{Monitor, World};
 /// Results in memory, and whether the log is followed that keeps them true. One a process.
 #[derive(Debug)]
 pub struct Cache {
+    mode: Mode,
     options: Options,
     store: Mutex<Store>,
     following: Mutex<Following>,
@@ -45,8 +46,10 @@ pub enum Mode {
     /// Nothing.
     #[default]
     Off,
-    /// Every result that can be.
+    /// Every result that can be, but for statements that rules keep out.
     Auto,
+    /// Results of statements that a rule wants to be cached.
+    Rules,
 }
 
 /// `[cache]`.
@@ -143,8 +146,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Cache {
     /// An empty cache, which serves nothing until a follower begins.
-    pub fn new(options: Options) -> Self {
+    pub fn new(
+        CacheOptions {
+            mode,
+            store: options,
+        }: CacheOptions,
+    ) -> Self {
         Self {
+            mode,
             store: Mutex::new(Store::new(options.clone())),
             options,
             following: Mutex::new(Following::NotYet),
@@ -154,6 +163,11 @@ impl Cache {
             names: Mutex::default(),
             texts: Mutex::default(),
         }
+    }
+
+    /// What is cached.
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Its limits.

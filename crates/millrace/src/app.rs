@@ -144,7 +144,7 @@ fn known(configured: &[Account]) -> Accounts {
 fn cache(config: &Config) -> Option<Arc<Cache>> {
     match config.cache.mode {
         Mode::Off => None,
-        Mode::Auto => Some(Arc::new(Cache::new(config.cache.store.clone()))),
+        Mode::Auto | Mode::Rules => Some(Arc::new(Cache::new(config.cache.clone()))),
     }
 }
 

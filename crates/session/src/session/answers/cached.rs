@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use millrace_backend::cache::Cache;
+use millrace_backend::cache::{Cache, Mode};
 use millrace_cache::{
     Begun, Hit, Isolation, KeyBuilder, Miss, Never, NoFill, Situation, Waiting, Wanted,
 };
 use millrace_engine::request::{Main, Request, Task, Types, is_plain_execution};
 use millrace_engine::state::SessionState;
 use millrace_protocol::packet;
+use millrace_routing::rules::{Caching, Directions};
 use millrace_routing::{Consistency, Reason, Target};
 use millrace_sql::{Access, Flags, Kind, Statement};
 use millrace_topology::GtidSet;
@@ -100,7 +101,7 @@ impl Session {
         let is_cached = request.access == Access::Read
             && class.kind == Kind::Select
             && !class.tables.is_empty()
-            && self.is_candidate(request, text);
+            && self.is_candidate(cache, request, text).is_ok();
         if !is_cached || self.situation(class).check().is_err() {
             return None;
         }
@@ -170,10 +171,10 @@ impl Session {
         let Some(definitions) = definitions else {
             return Some(format!("no: {}", NoFill::Undefined));
         };
-        let never = match self.is_candidate(request, text) {
-            false => Err(Never::Forbidden),
-            true => self.situation(request.class).check(),
-        };
+        if let Err(why) = self.is_candidate(cache, request, text) {
+            return Some(format!("no: {why}"));
+        }
+        let never = self.situation(request.class).check();
         let reads = never.and_then(|()| self.looked(request, text)?.reads(&definitions));
         Some(match reads {
             Err(why) => format!("no: {why}"),
@@ -183,12 +184,34 @@ impl Session {
         })
     }
 
-    /// Whether the statement is one that is looked for at all.
-    fn is_candidate(&self, request: &Request<'_>, text: &[u8]) -> bool {
-        request.inner.is_none()
-            && request.directions.is_none()
-            && text.len() <= TEXT_MAX
-            && self.client.target == Target::Auto
+    /// Whether the statement is one that is looked for at all; else why not.
+    fn is_candidate(
+        &self,
+        cache: &Cache,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Result<(), &'static str> {
+        if request.inner.is_some() {
+            return Err("it is run by EXECUTE of SQL");
+        }
+        if text.len() > TEXT_MAX {
+            return Err("its text is too long");
+        }
+        if self.client.target != Target::Auto {
+            return Err("the clients of this listener are bound to one kind of server");
+        }
+        let directions = request.directions.as_deref();
+        match directions.and_then(|said| said.cache) {
+            Some(Caching::Never) => Err("a rule or a hint says so"),
+            Some(Caching::Exact) => Ok(()),
+            None if cache.mode() == Mode::Rules => {
+                Err("cache.mode is \"rules\", and no rule says cache = \"exact\"")
+            }
+            None if directions.is_some_and(Directions::names_servers) => {
+                Err("a rule names its servers, and does not say cache = \"exact\"")
+            }
+            None => Ok(()),
+        }
     }
 
     /// Begins a fill after a miss, where it is worth one, or says for which one to wait. `missed`: none after a wait.
