@@ -52,8 +52,10 @@ pub enum Mode {
     /// Nothing.
     #[default]
     Off,
-    /// Every result that can be.
+    /// Every result that can be, but for statements that rules keep out.
     Auto,
+    /// Results of statements that a rule wants to be cached.
+    Rules,
 }
 
 /// `[cache]`.
@@ -187,6 +189,11 @@ impl Cache {
             no_wait_before: AtomicU64::new(0),
             begun: Instant::now(),
         }
+    }
+
+    /// What is cached.
+    pub fn mode(&self) -> Mode {
+        self.options.mode
     }
 
     /// Its limits.

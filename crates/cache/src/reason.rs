@@ -85,6 +85,7 @@ reasons! {
         FirstSight = "it was asked for the first time",
         Present = "it is in the cache, and cannot be served yet",
         Crowded = "too many wait for it",
+        QuickerAsked = "it is being filled, and a server is likely to answer sooner",
         TooManyFills = "too many results are being read into the cache",
         Undefined = "a table was changed, and the tables have not been read again",
         Resting = "what was cached of this statement changed before it was used",

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use millrace_topology::GtidSet;
 
 use crate::admission::Sights;
-use crate::entry::{Slot, State, Token};
+use crate::entry::{Slot, State, Token, Waiting};
 use crate::slab::Slab;
 use crate::statements::{Statement, Statements, Totals};
 use crate::subjects::Subjects;
@@ -39,7 +39,16 @@ pub enum Begun {
     /// The caller reads it from a server, and gives the token back.
     Lead(Token),
     /// Somebody reads it: wait for that, and look again.
-    Wait,
+    Wait(Waiting),
+}
+
+/// What to do about a miss.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Find out what the result depends on, and begin a fill.
+    Fill,
+    /// Somebody reads it: wait for that, and look again.
+    Wait(Waiting),
 }
 
 /// A result that a fill has read.

@@ -511,8 +511,8 @@ fn routing() -> Vec<Key<'static, Config>> {
 fn cache() -> Vec<Key<'static, Config>> {
     vec![
         key!(Config: "mode", cache.mode, Choice(CACHE_MODE),
-            "`off`: nothing is cached. `auto`: every result that can be. The monitor's account needs REPLICATION \
-             SLAVE for that."),
+            "`off`: nothing is cached. `auto`: every result that can be, but for what rules keep out. `rules`: only \
+             results of statements that a rule with `cache` is about. The monitor's account needs REPLICATION SLAVE."),
         key!(Config: "memory", cache.store.memory, size(MIB, 1024 * GIB),
             "The most memory that results and all that belongs to them take."),
         key!(Config: "entry_max", cache.store.entry_max, size(1, GIB),

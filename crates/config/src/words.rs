@@ -2,6 +2,7 @@
 
 use millrace_backend::cache::Mode;
 use millrace_backend::tls::ServerTlsMode;
+use millrace_routing::rules::Caching;
 use millrace_routing::{AllLag, Balance, Consistency, Freshness, Reads, Target, Wanted};
 use millrace_topology::ConfiguredRole;
 use millrace_worker::{Hosts, ListenerTls};
@@ -53,7 +54,13 @@ pub(crate) const FRESHNESS: Words<Freshness> = &[
     ("table", Freshness::Table),
 ];
 
-pub(crate) const CACHE_MODE: Words<Mode> = &[("off", Mode::Off), ("auto", Mode::Auto)];
+pub(crate) const CACHE_MODE: Words<Mode> = &[
+    ("off", Mode::Off),
+    ("auto", Mode::Auto),
+    ("rules", Mode::Rules),
+];
+
+pub(crate) const CACHING: Words<Caching> = &[("never", Caching::Never), ("exact", Caching::Exact)];
 
 pub(crate) const BALANCE: Words<Balance> = &[
     ("least_outstanding", Balance::LeastOutstanding),

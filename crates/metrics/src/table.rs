@@ -125,6 +125,8 @@ table! {
     CACHE_MISSES = Counter "millrace_cache_misses" ["reason"]
         "Look-ups of the cache without an answer";
     CACHE_FILLS = Counter "millrace_cache_fills" [] "Results that were kept in memory";
+    CACHE_WAITS = Counter "millrace_cache_waits" ["outcome"]
+        "Statements that waited for a result that another session read: served with it, or sent to a server";
     CACHE_INVALIDATIONS = Counter "millrace_cache_invalidations" ["cause"]
         "Results that were removed from memory";
     CACHE_RESULTS = Gauge "millrace_cache_results" [] "Results in memory";

@@ -65,8 +65,10 @@ impl Session {
         // Not in the future, which is to be small.
         self.running.begun = Instant::now();
         self.running.runs_since.set(self.running.begun);
-        if let Some(hit) = self.cached(request, text) {
-            return Box::pin(self.answer_cached(hit)).await;
+        if let Some(found) = self.cached(request, text)
+            && Box::pin(self.answer_found(request, text, found)).await?
+        {
+            return Ok(());
         }
         let lease = self.run_somewhere(request).await?;
         let server = lease.server;
