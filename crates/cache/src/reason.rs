@@ -73,6 +73,7 @@ reasons! {
         Filling = "it is being filled",
         NotYet = "the log has not told yet of everything that the result may show",
         Behind = "the log has not told yet of everything that the session must see",
+        Unknown = "it is not known what the session must see",
         Stopped = "the log is not followed",
         Silent = "nothing was heard of the log for too long",
     }

@@ -52,6 +52,12 @@ impl Store {
         Ok(hit)
     }
 
+    /// Whether there is a result of a key, which some session may be served now or in a moment.
+    pub fn holds(&self, key: &[u8]) -> bool {
+        let slot = self.by_key.get(key).and_then(|at| self.slots.get(*at));
+        slot.is_some_and(|slot| matches!(slot.state, State::Stored(_)))
+    }
+
     /// Whether a key that was not served is worth a fill, as far as that is known without its tables, or a wait for
     /// the one under way. Counts the miss; none where it was counted before the wait.
     pub fn wants(

@@ -54,12 +54,19 @@ pub(in crate::session) enum Found {
     Hit(Hit),
     /// Another session reads its answer.
     Filling(Waiting),
+    /// A result that the session may be served once it is known what it has seen, and the log has told of that.
+    Behind,
 }
+
+/// A session asks a server what it has seen there no longer than this, before a result in memory.
+const LEARN_LIMIT: Duration = Duration::from_millis(5);
 
 /// What the cache must have before a session may be served.
 enum Must<'a> {
     /// Its position, and what the server of its last read had then.
     See(&'a GtidSet, Option<Arc<GtidSet>>),
+    /// What the server of its last read had then is to be learnt.
+    Learn,
     /// It is not known: a server is asked.
     Ask,
 }
@@ -83,6 +90,10 @@ impl Session {
         let cache = worker.cached.get()?;
         match self.look(cache, request, text)? {
             Ok(hit) => Some(Found::Hit(hit)),
+            // The key is at hand.
+            Err(Miss::Behind) if cache.store().holds(worker.cached.key.borrow().key()) => {
+                Some(Found::Behind)
+            }
             Err(missed) => self
                 .missed(cache, request, text, Some(missed))
                 .map(Found::Filling),
@@ -125,7 +136,8 @@ impl Session {
                     false => store.look(key.key(), required, now),
                 }
             }
-            Must::Ask => Err(Miss::Behind),
+            Must::Learn => Err(Miss::Behind),
+            Must::Ask => Err(Miss::Unknown),
         })
     }
 
@@ -333,12 +345,10 @@ impl Session {
         if level == Consistency::Global {
             return Must::Ask;
         }
-        let mut shown = None;
+        let (mut shown, mut is_shown) = (None, true);
         if level != Consistency::Eventual && self.image.reads.seen.is_some() {
             shown = self.shown_by_last_read();
-            if shown.is_none() {
-                return Must::Ask;
-            }
+            is_shown = shown.is_some();
         }
         if level == Consistency::Instance {
             if self.worker.cluster.has_untracked() {
@@ -350,6 +360,7 @@ impl Session {
         let reads = &self.image.reads;
         match reads.unknown || reads.stale || reads.shown_by.is_some() {
             true => Must::Ask,
+            false if !is_shown => Must::Learn,
             false => Must::See(&reads.position, shown),
         }
     }
@@ -372,10 +383,33 @@ impl Session {
         let hit = match found {
             Found::Hit(hit) => Some(hit),
             Found::Filling(waiting) => self.wait_for_fill(request, text, waiting).await?,
+            Found::Behind => self.catch_up(request, text).await,
         };
         match hit {
             Some(hit) => self.answer_cached(hit).await.map(|()| true),
             None => Ok(false),
+        }
+    }
+
+    /// Learns what the session has seen, lets the log come as far, and looks again. All sessions that have read from a
+    /// server share one question to it, which costs that no more than the statement would.
+    async fn catch_up(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Hit> {
+        let worker = self.worker.clone();
+        let cache = worker.cached.get()?;
+        if let Some(seen) = self.image.reads.seen {
+            let positions = worker.shared.monitor.positions();
+            let told = positions.ask(seen.server, seen.mark, LEARN_LIMIT).await;
+            if let Some(told) = told {
+                cache.follows(&told.visible).await;
+            }
+        }
+        cache.follows(&self.image.reads.position).await;
+        match self.look(cache, request, text)? {
+            Ok(hit) => Some(hit),
+            Err(missed) => {
+                self.missed(cache, request, text, Some(missed));
+                None
+            }
         }
     }
 

@@ -92,6 +92,7 @@ impl Session {
         self.running
             .route
             .begin(self.level_for(request), request.directions.as_ref());
+        self.forget_projected();
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
         }
