@@ -15,6 +15,8 @@ pub struct KeyColumn {
     pub position: u16,
     /// What it holds.
     pub kind: KeyKind,
+    /// The server gives it a number where a statement gives none (AUTO_INCREMENT).
+    pub is_auto: bool,
 }
 
 /// Kinds of columns whose values are compared byte by byte, so that a literal names the row that it finds.
@@ -39,6 +41,8 @@ pub struct Table {
     pub has_time: bool,
     /// Tables whose rows may change with its own through foreign keys, theirs among them, where the log does not tell.
     pub cascades: Box<[Subject]>,
+    /// It has no trigger: a statement that writes it writes nothing else, but for foreign keys.
+    pub is_plain: bool,
 }
 
 /// All tables.

@@ -1,5 +1,6 @@
 //! The store: what is kept, what may be served, and what the log does to it.
 
+mod announce;
 mod fill;
 mod follow;
 mod look;
@@ -120,6 +121,8 @@ pub struct Store {
     log: Log,
     /// F.
     applied: GtidSet,
+    /// Writes that the log has not told of.
+    announced: announce::Announced,
     /// What P must have whatever its tables: what all servers in use are known to have, and Changes that are
     /// not kept apart. What F began with is among these.
     base: Arc<GtidSet>,
@@ -179,6 +182,7 @@ impl Store {
         Self {
             log: Log::Stopped,
             applied: empty.clone(),
+            announced: announce::Announced::new(empty.clone()),
             base: Arc::new(empty.clone()),
             base_is_settled: false,
             incarnation: Box::default(),

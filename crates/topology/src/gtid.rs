@@ -121,6 +121,16 @@ impl GtidSet {
         }
     }
 
+    /// Whether `next` is one transaction, and has the number that its source, or its domain, gives out next after some that
+    /// are here: so that no other one can have been committed in between under that source.
+    pub fn is_followed_by(&self, next: &GtidSet) -> bool {
+        match (self, next) {
+            (GtidSet::MySql(set), GtidSet::MySql(next)) => set.is_followed_by(next),
+            (GtidSet::MariaDb(set), GtidSet::MariaDb(next)) => set.is_followed_by(next),
+            _ => false,
+        }
+    }
+
     /// Leaves what `other` has too: nothing where the families differ.
     pub fn intersect(&mut self, other: &GtidSet) {
         match (&mut *self, other) {

@@ -101,12 +101,16 @@ impl Catalogue {
         }
         let by_delete = closures(&edges, Deed::Delete);
         let by_update = closures(&edges, Deed::Update);
+        let triggers = rows.triggers.as_ref();
+        let triggered: Option<HashSet<Subject>> =
+            triggers.map(|rows| rows.iter().filter_map(|row| subject(row, 0)).collect());
         for (subject, table) in &mut tables {
             table.cascades = united(&by_delete, &by_update, subject);
+            let triggered = triggered.as_ref();
+            table.is_plain = triggered.is_some_and(|triggered| !triggered.contains(subject));
         }
-        let triggers = rows.triggers.as_ref();
         Self {
-            triggered: triggers.map(|rows| rows.iter().filter_map(|row| subject(row, 0)).collect()),
+            triggered,
             by_delete,
             by_update,
             definitions: Arc::new(Definitions::new(rows.lower, tables)),
@@ -274,6 +278,9 @@ fn key_column(row: &Row) -> Option<KeyColumn> {
     Some(KeyColumn {
         name: cell(row, 2).to_ascii_lowercase().into(),
         position: number::<u16>(cell(row, 3))?.checked_sub(1)?,
+        is_auto: extra
+            .split(|byte| *byte == b' ')
+            .any(|word| word == b"AUTO_INCREMENT"),
         kind: match &*kind {
             b"tinyint" => integer(1),
             b"smallint" => integer(2),

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use millrace_topology::GtidSet;
 
+use super::announce::Announced;
 use super::{Applied, Log, Resumed, Store, XaId};
 use crate::scope::sorted;
 use crate::{Cause, Definitions, Subject, Touch};
@@ -18,6 +19,7 @@ impl Store {
         // What F begins with was not seen: any of it may be on any table, and missing on any server.
         self.base = Arc::new(from.clone());
         self.base_is_settled = false;
+        self.announced = Announced::new(from.clone());
         self.applied = from;
         self.incarnation = incarnation.into();
         self.prepared.clear();
@@ -125,6 +127,8 @@ impl Store {
     pub fn redefine(&mut self, subject: Option<&Subject>, now: Instant) -> usize {
         self.definitions_version += 1;
         self.are_defined = false;
+        // They were announced by definitions that no longer hold.
+        self.announced = Announced::new(self.applied.clone());
         match subject {
             None => self.drop_all(Cause::Table, now),
             Some(subject) => {
@@ -149,6 +153,7 @@ impl Store {
 
     fn take_in(&mut self, transaction: &GtidSet, now: Instant) {
         self.applied.union(transaction);
+        self.announced.take_in(transaction, &self.applied);
         self.heard(now);
         self.make_room(now);
     }

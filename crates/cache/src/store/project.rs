@@ -10,7 +10,7 @@ use crate::Access;
 pub struct Projected {
     /// A server that has this shows these tables as one that has the whole position, or newer.
     pub required: GtidSet,
-    /// F has all of the position. What it has not counts for every table.
+    /// F and the writes that were announced have all of the position. What they have not counts for every table.
     pub is_followed: bool,
 }
 
@@ -19,15 +19,15 @@ impl Store {
     /// position is not one of the log that is followed.
     ///
     /// Let a server have what is answered, and whatever was committed before anything it has. What else the position
-    /// has is in F, and touches nothing of the accesses; neither does what was committed before that, as all of it is
-    /// in F as well, and would be among the Changes. So the server shows these tables as they were at the position, or
+    /// has is in F or announced, and touches nothing of the accesses; neither does what was committed before that, as all
+    /// of it is so as well, and would be among the Changes. So the server shows these tables as they were at the position, or
     /// as they were later. It needs no log that is followed at this moment: what F lacks is required whole.
     pub fn project(&self, position: &GtidSet, accesses: &[Access]) -> Option<Projected> {
         if !position.is_comparable(&self.applied) {
             return None;
         }
         let mut required = position.clone();
-        required.subtract(&self.applied);
+        required.subtract(self.announced.reached());
         let is_followed = required.is_empty();
         match self.base_is_settled {
             // All servers in use have it; one that has come back with less has not.
@@ -42,6 +42,7 @@ impl Store {
         for access in accesses {
             self.subjects
                 .add_changes_of(&access.subject, &access.scope, &mut required);
+            self.announced.add_to(access, &mut required);
         }
         Some(Projected {
             required,
@@ -147,6 +148,7 @@ mod tests {
             places in (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<prop::sample::Index>()),
             position in prop::collection::vec(any::<bool>(), 24),
             has in any::<prop::sample::Index>(),
+            announced in prop::collection::vec((any::<bool>(), any::<u16>()), 24),
         ) {
             let len = log.len();
             let from = places.0.index(len + 1);
@@ -154,7 +156,15 @@ mod tests {
             let has = has.index(len + 1);
             // The server is one of those that are known to have what is settled.
             let settled = places.2.index(has + 1).min(to);
-            let store = followed(&log, from, to, settled, epoch());
+            let mut store = followed(&log, from, to, settled, epoch());
+            // Some of what the log has not told yet is announced, in any order.
+            store.define(std::sync::Arc::default());
+            let version = store.definitions().map_or(0, |(_, version)| version);
+            let mut writes: Vec<usize> = (to..len).filter(|at| announced[*at].0).collect();
+            writes.sort_by_key(|at| announced[*at].1);
+            for at in writes {
+                store.announce(&set(at as u64 + 1, at as u64 + 1), &log[at].touch(), version);
+            }
             let mut wanted = set(1, 0);
             let in_position = |at: &usize| position[*at];
             (0..len).filter(in_position).for_each(|at| wanted.union(&set(at as u64 + 1, at as u64 + 1)));
@@ -166,10 +176,58 @@ mod tests {
                 prop_assert_eq!(missed, None, "of {:?} to {}", read, last_wanted);
             } else if from <= has && last_wanted <= to && missed.is_none() {
                 // Something else is asked for only where it is not kept apart by key, or is newer than the position.
-                let asked = (has..to).any(|at| log[at].table == read.table);
+                let asked = (has..len).any(|at| log[at].table == read.table);
                 prop_assert!(asked, "{} is asked for in vain", projected.required);
             }
         }
+    }
+
+    #[test]
+    fn announced_writes_count_once_they_follow_on() {
+        let now = epoch();
+        let mut store = followed(&[], 0, 0, 0, now);
+        store.apply(&set(1, 1), &[], now);
+        store.settle(&set(1, 1));
+        store.define(std::sync::Arc::default());
+        let version = store.definitions().map_or(0, |(_, version)| version);
+        let write = Written {
+            table: 0,
+            key: Some(1),
+        };
+        let other = Written {
+            table: 0,
+            key: Some(2),
+        }
+        .access();
+        let required = |store: &Store, access: &Access| {
+            store
+                .project(&set(1, 3), std::slice::from_ref(access))
+                .unwrap()
+                .required
+        };
+        store.announce(&set(3, 3), &write.touch(), version);
+        assert_eq!(
+            required(&store, &other),
+            set(1, 3),
+            "what was before it may be anything"
+        );
+        store.announce(&set(2, 2), &write.touch(), version + 1);
+        assert_eq!(
+            required(&store, &other),
+            set(1, 3),
+            "by definitions of another time"
+        );
+        store.announce(&set(2, 2), &write.touch(), version);
+        assert_eq!(required(&store, &other), set(1, 1));
+        assert_eq!(required(&store, &write.access()), set(1, 3));
+        store.apply(&set(2, 2), &[write.touch()], now);
+        assert_eq!(required(&store, &other), set(1, 1), "told by the log");
+        assert_eq!(required(&store, &write.access()), set(1, 3));
+        store.redefine(None, now);
+        assert!(
+            required(&store, &other).contains(&set(3, 3)),
+            "a table may be another now"
+        );
     }
 
     #[test]

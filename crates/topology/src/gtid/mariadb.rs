@@ -54,6 +54,15 @@ impl MariaDbSet {
         }
     }
 
+    /// See [`GtidSet::is_followed_by`](super::GtidSet::is_followed_by).
+    pub(super) fn is_followed_by(&self, next: &MariaDbSet) -> bool {
+        let [next] = next.positions[..] else {
+            return false;
+        };
+        let own = self.find(next.domain).map(|at| self.positions[at].sequence);
+        own.is_ok_and(|own| own.checked_add(1) == Some(next.sequence))
+    }
+
     pub(super) fn intersect(&mut self, other: &MariaDbSet) {
         self.positions
             .retain(|position| match other.find(position.domain) {

@@ -254,6 +254,22 @@ impl MySqlSet {
         }
     }
 
+    /// See [`GtidSet::is_followed_by`](super::GtidSet::is_followed_by).
+    pub(super) fn is_followed_by(&self, next: &MySqlSet) -> bool {
+        let [source] = &next.sources[..] else {
+            return false;
+        };
+        let [one] = source.intervals[..] else {
+            return false;
+        };
+        let own = self.find(source.key()).map(|at| &self.sources[at]);
+        one.first == one.last
+            && own.is_ok_and(|own| {
+                let follows = |interval: &Interval| interval.last.checked_add(1) == Some(one.first);
+                own.intervals.iter().any(follows)
+            })
+    }
+
     pub(super) fn intersect(&mut self, other: &MySqlSet) {
         self.sources
             .retain(|source| match other.find(source.key()) {

@@ -327,6 +327,7 @@ mod tests {
                 name: name.as_bytes().into(),
                 position: position as u16,
                 kind: *kind,
+                is_auto: false,
             });
         Table {
             columns: 5,
