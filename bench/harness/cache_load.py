@@ -14,7 +14,9 @@ from harness.load import PATIENCE_SECONDS, Running, Sysbench
 from harness.meter import Meter
 
 #: A cache is warm when so many of the reads come out of it.
-WARM_PERCENT = 99.5
+WARM_PERCENT = 99
+#: A result is kept at its second sight, if the log has told of all that it may show.
+WARM_UP_PASSES = 2
 WARM_UP_ROUNDS = 10
 #: What the follower may yet have to do when its load has ended.
 FOLLOWER_SECONDS = 0.5
@@ -56,7 +58,8 @@ class Cached(Sysbench):
             replace(self, writes_percent=0).warm_up_once(target)
             return
         counters.wait_until_following(target.running)
-        walk = replace(self, writes_percent=0, is_checked=False, options=("--walk=on",))
+        passes = f"--events={WARM_UP_PASSES * self.hot_rows}"
+        walk = replace(self, writes_percent=0, options=("--walk=on", "--time=0", passes))
         for _ in range(WARM_UP_ROUNDS):
             before = counters.of(target.running)
             walk.warm_up_once(target)
@@ -158,6 +161,12 @@ class Statements(Distinct):
 
     def cost(self, seconds):
         return self.count / STATEMENTS_PER_SECOND
+
+    def warm_up(self, target):
+        """Connections are there, and next to nothing is in memory."""
+        if target.running.metrics_address:
+            counters.wait_until_following(target.running)
+        Cached(hot_rows=10).warm_up_once(target)
 
     def measure(self, target):
         pids = target.running.pids

@@ -7,11 +7,13 @@ from collections import Counter
 
 PREFIX = "millrace_cache_"
 LINE = re.compile(rf"^{PREFIX}(\w+?)(?:_total)?(?:{{(.*)}})? ([-+.\deE]+)$", re.MULTILINE)
+#: What the page tells is at most so old.
+AGE_SECONDS = 1.1
 FOLLOWS_WITHIN_SECONDS = 15
 
 
 class Counters:
-    """All of them at one moment."""
+    """All of them, as the page tells them."""
 
     def __init__(self, address):
         self.address = address
@@ -36,14 +38,17 @@ class Counters:
 
 
 def of(running):
-    """Of a started system; None where it counts nothing."""
-    return Counters(running.metrics_address) if running.metrics_address else None
+    """Of a started system, all that it has done until now; None where it counts nothing."""
+    if not running.metrics_address:
+        return None
+    time.sleep(AGE_SECONDS)
+    return Counters(running.metrics_address)
 
 
 def wait_until_following(running):
     """Before it follows the log, nothing is kept."""
     deadline = time.monotonic() + FOLLOWS_WITHIN_SECONDS
-    while not of(running).follows():
+    while not Counters(running.metrics_address).follows():
         if time.monotonic() > deadline:
             raise RuntimeError(f"{running.system.name}'s cache does not follow the binary log")
         time.sleep(0.05)

@@ -40,8 +40,8 @@ end
 -- A row of the client's own share.
 local function own()
    local clients, each = sysbench.opt.threads, sysbench.opt.rows_each
-   local share = math.floor(sysbench.opt.hot_rows / clients / each)
-   return (sysbench.tid * share + turn % share) * each + 1
+   local share = math.ceil(sysbench.opt.hot_rows / clients / each)
+   return (sysbench.tid * share + turn % share) * each % sysbench.opt.hot_rows + 1
 end
 
 local function update()

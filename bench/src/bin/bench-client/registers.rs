@@ -32,13 +32,13 @@ pub(crate) struct Registers {
     primary: SocketAddr,
     #[arg(long, default_value_t = 5)]
     seconds: u64,
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 16)]
     readers: usize,
     /// Writers through the system, and as many beside it.
     #[arg(long, default_value_t = 2)]
     writers: usize,
     /// Milliseconds that a reader rests after each read.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 8)]
     read_rest: u64,
     /// Milliseconds that a writer rests after each write.
     #[arg(long, default_value_t = 100)]
