@@ -262,8 +262,9 @@ fn in_words(off: &Part, on: &Part, wrong: &[String]) -> String {
         Some(hits) => hits.to_owned(),
         None => "–".to_owned(),
     });
-    row("  of all reads", &|part| {
-        format!("{:.1} %", part.share() * 100.0)
+    row("  of all reads", &|part| match part.told("hits") {
+        Some(_) => format!("{:.1} %", part.share() * 100.0),
+        None => "–".to_owned(),
     });
     row("reads, p50", &|part| millis(part.p50));
     row("reads, p95", &|part| millis(part.p95));
