@@ -18,7 +18,7 @@ WRITES = (1, 5, 20)
 
 
 def writes_point(percent, rand="uniform"):
-    return f"{percent} % writes" + ("" if rand == "uniform" else f", {rand}")
+    return f"{percent} % writes" if rand == "uniform" else f"{rand}, {percent} %"
 
 
 ONE_CLIENT = Point(
@@ -85,7 +85,7 @@ S3 = Experiment(
         "connections among the servers, and know no cache.",
         "One client: 100 rows in turn, 50 reads to each system in turn, the servers with all the CPU they want.",
         "Writes: UPDATEs by primary key of the column that is read. Meanwhile other clients check: rows that only "
-        "grow are read by sixteen clients that rest for 8 ms, and written some 20 times a second through Millrace and as often at the "
+        "grow are read by sixteen clients that rest for 8 ms, and written some five times a second through Millrace and as often at the "
         "primary. A read is stale that shows less than was acknowledged through Millrace before it began, less "
         "than was acknowledged at the primary a second before, or less than its session has seen. It is only late "
         "where a replica lags behind the primary by more than that second, and the answer is not from memory.",

@@ -60,8 +60,9 @@ class Cached(Sysbench):
         counters.wait_until_following(target.running)
         passes = f"--events={WARM_UP_PASSES * self.hot_rows}"
         walk = replace(self, writes_percent=0, options=("--walk=on", "--time=0", passes))
+        after = counters.of(target.running)
         for _ in range(WARM_UP_ROUNDS):
-            before = counters.of(target.running)
+            before = after
             walk.warm_up_once(target)
             after = counters.of(target.running)
             hits, misses = after.since(before, "hits"), after.since(before, "misses")

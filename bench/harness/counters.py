@@ -50,5 +50,5 @@ def wait_until_following(running):
     deadline = time.monotonic() + FOLLOWS_WITHIN_SECONDS
     while not Counters(running.metrics_address).follows():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{running.system.name}'s cache does not follow the binary log")
+            raise RuntimeError(f"{running.system.name}'s cache does not follow the binary log:\n{running.log_end()}")
         time.sleep(0.05)

@@ -191,6 +191,10 @@ class Running:
         self._groups.drop(self.group)
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def log_end(self):
+        """Its last words."""
+        return self._log.read_text()[-2000:]
+
     def _launch(self):
         entry = self.system.entry
         for name, text in entry.get("settings", {}).items():
@@ -244,7 +248,7 @@ class Running:
         deadline = time.monotonic() + READY_WITHIN_SECONDS
         while not greets(self.addresses[0]):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.system.name} did not start:\n{self._log.read_text()[-2000:]}")
+                raise RuntimeError(f"{self.system.name} did not start:\n{self.log_end()}")
             time.sleep(0.05)
 
 

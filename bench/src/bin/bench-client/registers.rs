@@ -40,8 +40,8 @@ pub(crate) struct Registers {
     /// Milliseconds that a reader rests after each read.
     #[arg(long, default_value_t = 8)]
     read_rest: u64,
-    /// Milliseconds that a writer rests after each write.
-    #[arg(long, default_value_t = 100)]
+    /// Milliseconds that a writer rests after each write: few writes, so that they are next to none beside the load's.
+    #[arg(long, default_value_t = 400)]
     write_rest: u64,
 }
 
