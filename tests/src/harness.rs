@@ -80,7 +80,7 @@ fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[Str
          [http]\nlisten = \"127.0.0.1:{http_port}\"\n\
          [pool]\nmax_connections = {}\nwait_timeout = {}\n\
          [limits]\nmax_clients = {}\nlogin_timeout = {}\nmax_packet = \"{}MiB\"\n\
-         [routing]\nwait_limit = {}\n\
+         [routing]\nwait_limit = {}\n{}\
          [auth]\nfailure_delay = \"0s\"\n\
          [log]\nlevel = \"{}\"\n\
          {}",
@@ -91,9 +91,19 @@ fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[Str
         ms(options.login_timeout),
         options.packet_max_mib,
         ms(options.wait_limit),
+        freshness(),
         options.log,
         options.extra,
     ) + &cached(&options.extra)
+}
+
+/// With `MILLRACE_TESTS_FRESHNESS` every proxy has that value.
+fn freshness() -> String {
+    let value = std::env::var("MILLRACE_TESTS_FRESHNESS");
+    value.map_or_else(
+        |_| String::new(),
+        |value| format!("freshness = \"{value}\"\n"),
+    )
 }
 
 /// Whether every proxy has its cache on.

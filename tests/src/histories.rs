@@ -31,11 +31,11 @@ impl Level {
     }
 }
 
-/// One answered read: all keys' values at one moment.
+/// One answered read: keys' values at one moment.
 #[derive(Debug, Clone)]
 pub struct Read {
-    /// The values, by key.
-    pub values: Vec<u64>,
+    /// The values, by key; none for keys that were not read.
+    pub values: Vec<Option<u64>>,
     /// What had been acknowledged through the proxy when the read began, by key.
     pub acknowledged_here: Vec<u64>,
     /// What had been acknowledged anywhere when it began.
@@ -76,23 +76,27 @@ impl History {
     pub fn add(&mut self, read: &Read) {
         self.reads += 1;
         self.seen.resize(read.values.len(), 0);
-        let seen = std::mem::replace(&mut self.seen, read.values.clone());
+        let seen = std::mem::take(&mut self.seen);
         self.compare(Violation::OwnWriteLost, &read.own, &read.values);
         self.compare(Violation::WentBack, &seen, &read.values);
         self.compare(Violation::StaleHere, &read.acknowledged_here, &read.values);
         self.compare(Violation::Stale, &read.acknowledged, &read.values);
-        for (new, old) in self.seen.iter_mut().zip(seen) {
-            *new = old.max(*new);
-        }
+        let later = |(old, new): (u64, &Option<u64>)| new.map_or(old, |new| new.max(old));
+        self.seen = seen.into_iter().zip(&read.values).map(later).collect();
     }
 
     /// A read that saw more than had been sent by its end.
-    pub fn check_future(&mut self, sent: &[u64], values: &[u64]) {
-        self.compare(Violation::FromTheFuture, values, sent);
+    pub fn check_future(&mut self, sent: &[u64], values: &[Option<u64>]) {
+        let values: Vec<u64> = values.iter().map(|value| value.unwrap_or(0)).collect();
+        let sent: Vec<Option<u64>> = sent.iter().copied().map(Some).collect();
+        self.compare(Violation::FromTheFuture, &values, &sent);
     }
 
-    fn compare(&mut self, what: Violation, least: &[u64], found: &[u64]) {
+    fn compare(&mut self, what: Violation, least: &[u64], found: &[Option<u64>]) {
         for (key, (least, found)) in least.iter().zip(found).enumerate() {
+            let Some(found) = found else {
+                continue;
+            };
             if found < least {
                 *self.broken.entry(what.clone()).or_default() += 1;
                 let read = self.reads;
@@ -140,7 +144,7 @@ mod tests {
 
     fn read(values: [u64; 2], own: [u64; 2], here: [u64; 2], anywhere: [u64; 2]) -> Read {
         Read {
-            values: values.into(),
+            values: values.map(Some).into(),
             acknowledged_here: here.into(),
             acknowledged: anywhere.into(),
             own: own.into(),
@@ -167,7 +171,7 @@ mod tests {
         history.add(&read([4, 2], [5, 0], [0, 0], [0, 0]));
         assert_eq!(history.broken.get(&Violation::OwnWriteLost), Some(&1));
         assert!(history.violations(Level::Eventual).is_empty());
-        history.check_future(&[3, 9], &[4, 2]);
+        history.check_future(&[3, 9], &[Some(4), Some(2)]);
         assert_eq!(history.violations(Level::Eventual).len(), 1);
     }
 }

@@ -8,6 +8,10 @@ mod changes;
 mod ground;
 #[path = "cache/registers.rs"]
 mod registers;
+#[path = "cache/rules.rs"]
+mod rules;
+#[path = "cache/waits.rs"]
+mod waits;
 
 use millrace_sandbox::{Family, Release, skip_unless};
 use millrace_tests::checks::Checks;
@@ -48,6 +52,10 @@ async fn cache(release: Release) -> anyhow::Result<()> {
     checks.run("prepared", answers::prepared(ground)).await;
     checks.run("never", answers::never(ground)).await;
     checks.run("given up", answers::given_up(ground)).await;
+    checks
+        .run("waits for a fill", waits::for_a_fill(ground))
+        .await;
+    checks.run("rules and hints", rules::obeyed(ground)).await;
     checks.run("by state", answers::by_state(ground)).await;
     checks
         .run("written through", changes::through(ground))

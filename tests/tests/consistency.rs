@@ -79,7 +79,12 @@ async fn write(board: &Board, connection: &mut Connection, key: usize, through: 
             true
         }
         // What became of it is not known: the next value is higher in any case.
-        Err(_) => false,
+        Err(error) => {
+            if board.errors.get() < 10 {
+                eprintln!("a write, through the proxy: {through}: {error:#}");
+            }
+            false
+        }
     }
 }
 
@@ -99,7 +104,25 @@ async fn writer(board: Rc<Board>, login: Option<Login>, key: usize) {
     }
 }
 
-const READ: &str = "SELECT v FROM app.register WHERE k >= ? ORDER BY k";
+/// The same counters: written, by a trigger, by a foreign key's cascade. Whole, and by key.
+const READS: [&str; 6] = [
+    "SELECT k, v FROM app.register WHERE k >= ?",
+    "SELECT k, v FROM app.register WHERE k = ?",
+    "SELECT k, v FROM app.echo WHERE k = ?",
+    "SELECT k, v FROM app.follows WHERE k = ?",
+    "SELECT k, v FROM app.echo WHERE k >= ? AND v >= 0",
+    "SELECT k, v FROM app.follows WHERE k >= ? AND v >= 0",
+];
+
+/// The tables of [`READS`].
+const TABLES: [&str; 4] = [
+    "CREATE TABLE app.register (k INT PRIMARY KEY, v BIGINT, UNIQUE KEY kv (k, v))",
+    "CREATE TABLE app.echo (k INT PRIMARY KEY, v BIGINT)",
+    "CREATE TABLE app.follows (k INT PRIMARY KEY, r INT, v BIGINT, \
+     FOREIGN KEY (r, v) REFERENCES app.register (k, v) ON UPDATE CASCADE)",
+    "CREATE TRIGGER app.echoes AFTER UPDATE ON app.register FOR EACH ROW \
+     UPDATE app.echo SET v = NEW.v WHERE k = NEW.k",
+];
 
 async fn reader(
     board: Rc<Board>,
@@ -134,11 +157,13 @@ async fn session(
     let mut connection = Connection::open(login).await?;
     let set = format!("SET @@millrace_consistency = '{}'", level.name());
     connection.expect(&set).await?;
-    let statement = connection.prepare(READ.as_bytes()).await.statement_id();
-    let (id, _) = statement.context("not prepared")?;
+    let mut ids = Vec::new();
+    for read in READS {
+        let statement = connection.prepare(read.as_bytes()).await.statement_id();
+        ids.push((statement.context("not prepared")?.0, true));
+    }
     let mut own = vec![0; KEYS];
     let mut turn = key as u64;
-    let mut first = true;
     while !board.stop.get() {
         turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         if (turn >> 33).is_multiple_of(8) {
@@ -149,18 +174,29 @@ async fn session(
             own[key] = board.anywhere[key].get();
         }
         let mut read = Read {
-            values: Vec::new(),
+            values: vec![None; KEYS],
             acknowledged_here: Board::all(&board.here),
             acknowledged: Board::all(&board.anywhere),
             own: own.clone(),
         };
+        let which = (turn >> 45) as usize % READS.len();
+        let is_whole = READS[which].contains(">= ?");
+        let wanted = match is_whole {
+            true => 0,
+            false => (turn >> 50) as usize % KEYS,
+        };
         let reply = match prepared {
             true => {
+                let (id, first) = &mut ids[which];
+                let first = std::mem::take(first);
                 connection
-                    .execute(id, 0, &[Param::int(0)], std::mem::take(&mut first))
+                    .execute(*id, 0, &[Param::int(wanted as i64)], first)
                     .await
             }
-            false => connection.query(READ.replace('?', "0")).await,
+            false => {
+                let text = READS[which].replacen('?', &wanted.to_string(), 1);
+                connection.query(text).await
+            }
         };
         if let Some(error) = reply.err() {
             bail!("a read failed: {}", error.message);
@@ -169,10 +205,18 @@ async fn session(
             bail!("a read broke off: {why}");
         }
         let rows = reply.rows();
-        ensure!(rows.len() == KEYS, "{} rows", rows.len());
+        let expected = if is_whole { KEYS } else { 1 };
+        ensure!(rows.len() == expected, "{} rows", rows.len());
         for row in rows {
-            let value = row.into_iter().next().flatten().context("no value")?;
-            read.values.push(value.parse()?);
+            let numbers = row.into_iter().map(|value| {
+                let value = value.context("no value")?;
+                Ok(value.parse::<u64>()?)
+            });
+            let numbers = numbers.collect::<anyhow::Result<Vec<u64>>>()?;
+            let [key, value] = numbers[..] else {
+                bail!("{} columns", numbers.len());
+            };
+            read.values[usize::try_from(key)?] = Some(value);
         }
         history.check_future(&Board::all(&board.sent), &read.values);
         history.add(&read);
@@ -284,6 +328,7 @@ async fn run(spec: ClusterSpec) -> anyhow::Result<()> {
     let seed = number("MILLRACE_CONSISTENCY_SEED", 0x5eed);
     let options = ProxyOptions {
         log: "info",
+        pool_max: 8,
         ..ProxyOptions::default()
     };
     let mut stage = Stage {
@@ -295,12 +340,18 @@ async fn run(spec: ClusterSpec) -> anyhow::Result<()> {
     stage.start_proxy(&options).await?;
     let cluster = &stage.cluster;
     let mut control = cluster.control(&cluster.primary().name).await?;
-    control
-        .run("CREATE TABLE app.register (k INT PRIMARY KEY, v BIGINT)")
-        .await?;
+    for table in TABLES {
+        control.run(table).await?;
+    }
     for key in 0..KEYS {
-        let sql = format!("INSERT INTO app.register VALUES ({key}, 0)");
-        control.run(&sql).await?;
+        for (table, values) in [
+            ("register", format!("{key}, 0")),
+            ("echo", format!("{key}, 0")),
+            ("follows", format!("{key}, {key}, 0")),
+        ] {
+            let sql = format!("INSERT INTO app.{table} VALUES ({values})");
+            control.run(&sql).await?;
+        }
     }
     control.close().await;
     cluster

@@ -205,6 +205,47 @@ async fn held_and_free(
     Ok(())
 }
 
+/// Stored code of a database, run by a session that has none: it has none afterwards either, and keeps nothing, prepared
+/// statements or not.
+async fn code_of_another_database(stage: &Stage) -> anyhow::Result<()> {
+    let account = harness::admin(0);
+    // Through the proxy, which reads again at once what stored code there is.
+    let mut admin = Connection::open(&Login {
+        target: stage.address.clone(),
+        ..account
+    })
+    .await?;
+    for sql in [
+        "CREATE TABLE app.n_code (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE app.n_echo (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO app.n_code VALUES (1, 0)",
+        "INSERT INTO app.n_echo VALUES (1, 0)",
+        "CREATE TRIGGER app.n_echoes AFTER UPDATE ON app.n_code FOR EACH ROW \
+         UPDATE app.n_echo SET v = NEW.v WHERE id = NEW.id",
+        "CREATE PROCEDURE app.n_routine() UPDATE app.n_echo SET v = v + 1",
+    ] {
+        admin.expect(sql).await?;
+    }
+    admin.quit().await;
+    for sql in [
+        "UPDATE app.n_code SET v = v + 1 WHERE id = 1",
+        "CALL app.n_routine()",
+    ] {
+        let mut client = Connection::open(&app(stage)).await?;
+        let reply = client.prepare(b"SELECT v FROM app.n_code").await;
+        ensure!(reply.statement_id().is_some(), "not prepared");
+        client.expect(sql).await?;
+        client.expect(sql).await?;
+        let database = client.expect("SELECT DATABASE()").await?;
+        ensure!(database.scalar().is_none(), "{sql}: it has a database");
+        let pinned = pins(stage, 0.0).await?;
+        let route = client.expect("SHOW ROUTE").await?.rows();
+        ensure!(pinned == 0.0, "{sql}: it keeps its connection: {route:?}");
+        client.quit().await;
+    }
+    Ok(())
+}
+
 /// Transactions whose numbers leave gaps: what never existed is not waited for.
 async fn gaps(stage: &Stage) -> anyhow::Result<()> {
     if stage.family == Family::MariaDb {
@@ -360,6 +401,8 @@ async fn needless(family: Family) -> anyhow::Result<()> {
         .await;
     checks.run("known variables", variables_known(&stage)).await;
     checks.run("causes that end", causes_that_end(&stage)).await;
+    let code = code_of_another_database(&stage);
+    checks.run("code of another database", code).await;
     checks.run("gaps", gaps(&stage)).await;
     let anew = numbers_begin_anew(&stage, admin_port);
     checks.run("numbers begin anew", anew).await;

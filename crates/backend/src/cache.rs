@@ -7,7 +7,7 @@
 //! results of that server.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::monitor::{Monitor, World};
 /// Results in memory, and whether the log is followed that keeps them true. One a process.
 #[derive(Debug)]
 pub struct Cache {
-    options: Options,
+    options: CacheOptions,
     store: Mutex<Store>,
     following: Mutex<Following>,
     followed: Followed,
@@ -28,6 +28,13 @@ pub struct Cache {
     has_ended: Notify,
     names: Mutex<Names>,
     texts: Mutex<HashMap<u64, Box<[u8]>>>,
+    /// Something was taken in.
+    taken_in: Notify,
+    /// How many wait for that.
+    waiters: AtomicUsize,
+    /// Nobody waits before that: the log has come too late lately. Milliseconds since the beginning.
+    no_wait_before: AtomicU64,
+    begun: Instant,
 }
 
 /// Numbers for bytes.
@@ -45,8 +52,10 @@ pub enum Mode {
     /// Nothing.
     #[default]
     Off,
-    /// Every result that can be.
+    /// Every result that can be, but for statements that rules keep out.
     Auto,
+    /// Results of statements that a rule wants to be cached.
+    Rules,
 }
 
 /// `[cache]`.
@@ -137,15 +146,37 @@ const ASK_LIMIT: Duration = Duration::from_secs(1);
 /// How often it is worked out what all servers have.
 const SETTLED_EVERY: Duration = Duration::from_millis(20);
 
+/// A read waits so long for the log to tell what was written: the primary sends it as it answers the write.
+const LOG_LIMIT: Duration = Duration::from_millis(3);
+
+/// Where it has not come by then, nobody waits for so long.
+const LOG_PAUSE: Duration = Duration::from_millis(100);
+
+/// One that waits, for as long as it does.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(waiters: &'a AtomicUsize) -> Self {
+        waiters.fetch_add(1, Ordering::SeqCst);
+        Self(waiters)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Cache {
     /// An empty cache, which serves nothing until a follower begins.
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: CacheOptions) -> Self {
         Self {
-            store: Mutex::new(Store::new(options.clone())),
+            store: Mutex::new(Store::new(options.store.clone())),
             options,
             following: Mutex::new(Following::NotYet),
             followed: Followed::default(),
@@ -153,17 +184,67 @@ impl Cache {
             has_ended: Notify::new(),
             names: Mutex::default(),
             texts: Mutex::default(),
+            taken_in: Notify::new(),
+            waiters: AtomicUsize::new(0),
+            no_wait_before: AtomicU64::new(0),
+            begun: Instant::now(),
         }
+    }
+
+    /// What is cached.
+    pub fn mode(&self) -> Mode {
+        self.options.mode
     }
 
     /// Its limits.
     pub fn options(&self) -> &Options {
-        &self.options
+        &self.options.store
+    }
+
+    /// Whether results are kept; else the log is followed for what reads must see alone.
+    pub fn keeps_results(&self) -> bool {
+        self.options.mode != Mode::Off
+    }
+
+    /// The log has been read on: tells those who wait for it.
+    pub(crate) fn tell_waiters(&self) {
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            self.taken_in.notify_waiters();
+        }
+    }
+
+    /// Waits until F has `position`, [`LOG_LIMIT`] at most. True where it has. Where the log has not come in time, nobody
+    /// waits for a while.
+    pub async fn follows(&self, position: &GtidSet) -> bool {
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if now < self.no_wait_before.load(Ordering::Relaxed) {
+            return self.store().applied().contains(position);
+        }
+        let waiting = Waiting::new(&self.waiters);
+        let taking = async {
+            loop {
+                let taken = self.taken_in.notified();
+                tokio::pin!(taken);
+                // From here on nothing is missed.
+                taken.as_mut().enable();
+                if self.store().applied().contains(position) {
+                    return;
+                }
+                taken.await;
+            }
+        };
+        let came = tokio::time::timeout(LOG_LIMIT, taking).await.is_ok();
+        drop(waiting);
+        if !came {
+            let pause = u64::try_from(LOG_PAUSE.as_millis()).unwrap_or(u64::MAX);
+            self.no_wait_before.store(now + pause, Ordering::Relaxed);
+        }
+        came
     }
 
     /// For how long nothing may be heard of the log before nothing is served.
     pub fn max_silence(&self) -> Duration {
-        self.options.max_silence
+        self.options.store.max_silence
     }
 
     /// What the follower has counted.
@@ -207,7 +288,7 @@ impl Cache {
     /// Notes a statement's text, values left out, for listings.
     pub fn note_text(&self, digest: u64, text: &[u8]) {
         let mut texts = locked(&self.texts);
-        if texts.len() < self.options.statements_max && !texts.contains_key(&digest) {
+        if texts.len() < self.options.store.statements_max && !texts.contains_key(&digest) {
             texts.insert(digest, text[..text.len().min(TEXT_MAX)].into());
         }
     }

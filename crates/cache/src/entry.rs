@@ -1,6 +1,7 @@
 //! One key's place: a fill under way, and then the result.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use millrace_topology::GtidSet;
@@ -14,6 +15,18 @@ pub struct Token {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
     pub(crate) statement: u64,
+}
+
+/// A place among those that wait for a fill: [`Store::wait_for_fill`](crate::Store::wait_for_fill).
+#[derive(Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) place: usize,
+    /// The statement, by its digest.
+    pub statement: u64,
+    /// It waits no longer than this.
+    pub until: Instant,
 }
 
 /// What a key's result depends on: subjects by their numbers.
@@ -43,7 +56,43 @@ pub(crate) struct Filling {
     pub(crate) must: GtidSet,
     /// And this, of which no change is kept apart.
     pub(crate) base: Arc<GtidSet>,
-    pub(crate) waiters: u32,
+    pub(crate) waiters: Waiters,
+}
+
+/// All that wait for a fill. They are woken when it ends, however it ends.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Vec<Option<Waker>>);
+
+impl Waiters {
+    /// Those that have come; one that has left counts until the fill ends.
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    /// One more: its place.
+    pub(crate) fn join(&mut self) -> usize {
+        self.0.push(None);
+        self.0.len() - 1
+    }
+
+    /// Whom to wake at a place.
+    pub(crate) fn register(&mut self, place: usize, waker: &Waker) {
+        if let Some(waiter) = self.0.get_mut(place) {
+            *waiter = Some(waker.clone());
+        }
+    }
+
+    fn heap(&self) -> usize {
+        self.0.capacity() * size_of::<Option<Waker>>()
+    }
+}
+
+impl Drop for Waiters {
+    fn drop(&mut self) {
+        for waker in self.0.drain(..).flatten() {
+            waker.wake();
+        }
+    }
 }
 
 /// A result.
@@ -82,7 +131,9 @@ impl Slot {
             .map(|(_, scope)| size_of::<(u32, Scope)>() + INTEREST + scope_heap(scope))
             .sum();
         let state = match &self.state {
-            State::Filling(filling) => size_of::<Filling>() + filling.must.heap_bytes(),
+            State::Filling(filling) => {
+                size_of::<Filling>() + filling.must.heap_bytes() + filling.waiters.heap()
+            }
             State::Stored(stored) => {
                 let positions = [&stored.ahead, &stored.until].into_iter().flatten();
                 let heap = |set: &GtidSet| size_of::<GtidSet>() + set.heap_bytes();

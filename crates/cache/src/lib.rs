@@ -44,11 +44,11 @@ mod model;
 mod tests;
 
 pub use definitions::{Definitions, KeyColumn, KeyKind, PRIMARY, Table};
-pub use entry::Token;
+pub use entry::{Token, Waiting};
 pub use key::KeyBuilder;
 pub use options::Options;
 pub use reason::{Cause, Miss, Never, NoFill, Refused};
 pub use scope::{Access, IndexKeys, Interval, Key, Scope, Subject, Touch};
 pub use situation::{Isolation, Situation};
 pub use statements::{Statement, Totals};
-pub use store::{Applied, Begun, Ended, Finished, Hit, Resumed, Store, XaId};
+pub use store::{Applied, Begun, Ended, Finished, Hit, Projected, Resumed, Store, Wanted, XaId};

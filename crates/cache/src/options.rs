@@ -13,6 +13,10 @@ pub struct Options {
     pub max_silence: Duration,
     /// Most statements that wait for one fill.
     pub waiters_max: u32,
+    /// A statement is waited for only if a server has spent at least this on it: see `PLACED` in `store/fill.rs`.
+    pub wait_cost_min: Duration,
+    /// The longest wait for a fill.
+    pub wait_max: Duration,
     /// After this a fill that has not ended no longer keeps others from filling.
     pub fill_max: Duration,
     /// Most fills at once.
@@ -34,9 +38,11 @@ impl Default for Options {
             entry_max: 1 << 20,
             max_silence: Duration::from_secs(1),
             waiters_max: 64,
+            wait_cost_min: Duration::from_millis(10),
+            wait_max: Duration::from_millis(500),
             fill_max: Duration::from_secs(10),
             fills_max: 256,
-            changes_by_key_max: 64,
+            changes_by_key_max: 256,
             statements_max: 1000,
             prepared_max: 100,
             second_use: true,

@@ -73,6 +73,7 @@ reasons! {
         Filling = "it is being filled",
         NotYet = "the log has not told yet of everything that the result may show",
         Behind = "the log has not told yet of everything that the session must see",
+        Unknown = "it is not known what the session must see",
         Stopped = "the log is not followed",
         Silent = "nothing was heard of the log for too long",
     }
@@ -85,6 +86,7 @@ reasons! {
         FirstSight = "it was asked for the first time",
         Present = "it is in the cache, and cannot be served yet",
         Crowded = "too many wait for it",
+        QuickerAsked = "it is being filled, and a server is likely to answer sooner",
         TooManyFills = "too many results are being read into the cache",
         Undefined = "a table was changed, and the tables have not been read again",
         Resting = "what was cached of this statement changed before it was used",

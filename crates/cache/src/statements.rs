@@ -32,6 +32,11 @@ pub struct Statement {
     removed: [u64; Cause::ALL.len()],
     never: [u64; Never::ALL.len()],
     last_never: Option<Never>,
+    /// What its server spent on the last result, where that was kept.
+    last_cost: Option<Duration>,
+    /// Waits for a fill, and those of them that were served then.
+    waits: u64,
+    waits_served: u64,
     wasted: u32,
     rests_until: Option<Instant>,
 }
@@ -70,6 +75,16 @@ impl Statement {
     /// Why it could not be cached when it last came so.
     pub fn last_never(&self) -> Option<Never> {
         self.last_never
+    }
+
+    /// How often somebody waited for a fill.
+    pub fn waits(&self) -> u64 {
+        self.waits
+    }
+
+    /// How often such a wait ended with the result.
+    pub fn waits_served(&self) -> u64 {
+        self.waits_served
     }
 
     fn rests(&self, now: Instant) -> bool {
@@ -155,7 +170,10 @@ impl Statements {
     }
 
     pub(crate) fn refused(&mut self, digest: u64, reason: Refused) {
-        self.both(digest, |statement| statement.refused[reason as usize] += 1);
+        self.both(digest, |statement| {
+            statement.refused[reason as usize] += 1;
+            statement.last_cost = None;
+        });
     }
 
     pub(crate) fn never(&mut self, digest: u64, reason: Never) {
@@ -165,9 +183,23 @@ impl Statements {
         });
     }
 
-    pub(crate) fn filled(&mut self, digest: u64, bytes: usize) {
+    /// What a server spent on the statement the last time; none where that result was not kept.
+    pub(crate) fn last_cost(&self, digest: u64) -> Option<Duration> {
+        self.all.get(&digest)?.last_cost
+    }
+
+    /// A wait for a fill has ended.
+    pub(crate) fn waited(&mut self, digest: u64, is_served: bool) {
+        self.both(digest, |statement| {
+            statement.waits += 1;
+            statement.waits_served += u64::from(is_served);
+        });
+    }
+
+    pub(crate) fn filled(&mut self, digest: u64, bytes: usize, cost: Duration) {
         self.both(digest, |statement| {
             statement.fills += 1;
+            statement.last_cost = Some(cost);
             statement.bytes += bytes as u64;
         });
     }

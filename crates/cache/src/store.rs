@@ -4,6 +4,7 @@ mod fill;
 mod follow;
 mod look;
 mod memory;
+mod project;
 mod remove;
 
 use std::collections::{BTreeSet, HashMap};
@@ -13,11 +14,13 @@ use std::time::{Duration, Instant};
 use millrace_topology::GtidSet;
 
 use crate::admission::Sights;
-use crate::entry::{Slot, State, Token};
+use crate::entry::{Slot, State, Token, Waiting};
 use crate::slab::Slab;
 use crate::statements::{Statement, Statements, Totals};
 use crate::subjects::Subjects;
 use crate::{Cause, Definitions, Miss, Never, Options, Refused, Subject, Touch};
+
+pub use project::Projected;
 
 /// A hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +39,16 @@ pub enum Begun {
     /// The caller reads it from a server, and gives the token back.
     Lead(Token),
     /// Somebody reads it: wait for that, and look again.
-    Wait,
+    Wait(Waiting),
+}
+
+/// What to do about a miss.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Find out what the result depends on, and begin a fill.
+    Fill,
+    /// Somebody reads it: wait for that, and look again.
+    Wait(Waiting),
 }
 
 /// A result that a fill has read.

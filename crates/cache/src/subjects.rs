@@ -201,6 +201,13 @@ impl Subjects {
         }
     }
 
+    /// Adds the Changes of a subject's scope to `out`, whether or not somebody depends on it.
+    pub(crate) fn add_changes_of(&self, subject: &Subject, scope: &Scope, out: &mut GtidSet) {
+        if let Some(number) = self.names.get(subject) {
+            self.add_changes(*number, scope, out);
+        }
+    }
+
     /// Adds the Changes of a scope to `out`.
     pub(crate) fn add_changes(&self, number: u32, scope: &Scope, out: &mut GtidSet) {
         let Some(state) = self.states.get(number) else {

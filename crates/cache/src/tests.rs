@@ -1,6 +1,8 @@
 //! Single rules of the store, one after the other.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use millrace_topology::{Family, GtidSet};
@@ -8,7 +10,7 @@ use millrace_topology::{Family, GtidSet};
 use crate::model::epoch;
 use crate::{
     Access, Begun, Cause, Finished, IndexKeys, Interval, Key, Miss, NoFill, Options, Refused,
-    Resumed, Scope, Store, Subject, Token, Touch, XaId,
+    Resumed, Scope, Store, Subject, Token, Touch, Waiting, Wanted, XaId,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -310,15 +312,46 @@ fn what_was_prepared_changes_when_it_is_committed() {
     assert_eq!(fill(&mut store, b"k", by_key(5, 5), "1-15", now), Ok(()));
 }
 
-#[test]
-fn one_fills_and_a_bounded_number_waits() {
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicU32);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A store whose statement 1 was kept when it took so long.
+fn store_after(cost: Duration, waiters_max: u32) -> (Store, Instant) {
     let (mut store, now) = store_with(Options {
-        waiters_max: 1,
+        waiters_max,
         ..options()
     });
+    let token = lead(&mut store, b"before", by_key(1, 1), now);
+    let position = set("1-10");
+    let result = Finished {
+        cost,
+        ..result(&position, &position, b"rows")
+    };
+    store.finish(token, result, now).kept.unwrap();
+    (store, now)
+}
+
+fn wait(store: &mut Store, now: Instant) -> Waiting {
+    match store.wants(1, b"k", Some(Miss::Filling), now) {
+        Ok(Wanted::Wait(waiting)) => waiting,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn one_fills_and_a_bounded_number_waits() {
+    let (mut store, now) = store_after(20 * MS, 1);
     let token = lead(&mut store, b"k", by_key(5, 5), now);
     let begin = |store: &mut Store, now| store.begin_fill(1, b"k", &[by_key(5, 5)], 1, now);
-    assert_eq!(begin(&mut store, now), Ok(Begun::Wait));
+    let waiting = begin(&mut store, now);
+    assert!(matches!(waiting, Ok(Begun::Wait(_))), "{waiting:?}");
     assert_eq!(begin(&mut store, now), Err(NoFill::Crowded));
     assert_eq!(look(&mut store, b"k", now), Err(Miss::Filling));
     assert_eq!(store.abandon(token), 1);
@@ -334,14 +367,81 @@ fn one_fills_and_a_bounded_number_waits() {
 }
 
 #[test]
+fn a_fill_wakes_all_that_wait_however_it_ends() {
+    type End = fn(&mut Store, Token, Instant);
+    let ends: [(&str, End); 5] = [
+        ("kept", |store, token, now| {
+            let position = set("1-10");
+            let result = result(&position, &position, b"rows");
+            store.finish(token, result, now).kept.unwrap();
+        }),
+        ("refused", |store, token, now| {
+            store.apply(&set("11"), &[row(5)], now);
+            let position = set("1-10");
+            let result = result(&position, &position, b"rows");
+            store.finish(token, result, now).kept.unwrap_err();
+        }),
+        ("abandoned", |store, token, _| {
+            store.abandon(token);
+        }),
+        ("redefined", |store, _, now| {
+            store.redefine(Some(&table()), now);
+        }),
+        ("dropped", |store, _, now| {
+            store.apply_unknown(&set("11"), now);
+        }),
+    ];
+    for (name, end) in ends {
+        let (mut store, now) = store_after(20 * MS, 8);
+        let token = lead(&mut store, b"k", by_key(5, 5), now);
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        let waiting = [wait(&mut store, now), wait(&mut store, now)];
+        for one in &waiting {
+            assert!(!store.wait_for_fill(one, &waker), "{name}");
+        }
+        end(&mut store, token, now);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 2, "{name}");
+        for one in &waiting {
+            assert!(store.wait_for_fill(one, &waker), "{name}");
+        }
+    }
+}
+
+#[test]
+fn only_what_takes_long_and_was_kept_is_waited_for() {
+    let wants = |store: &mut Store, now| store.wants(1, b"k", Some(Miss::Filling), now);
+    let (mut store, now) = store_after(9 * MS, 8);
+    let _token = lead(&mut store, b"k", by_key(5, 5), now);
+    assert_eq!(wants(&mut store, now), Err(NoFill::QuickerAsked));
+    let (mut store, now) = store_after(20 * MS, 8);
+    let token = lead(&mut store, b"k", by_key(5, 5), now);
+    assert_eq!(wait(&mut store, now).until, now + 34 * MS);
+    // Its time is over: it takes longer than it did.
+    assert_eq!(wants(&mut store, now + 34 * MS), Err(NoFill::QuickerAsked));
+    store.apply(&set("11"), &[row(5)], now);
+    let position = set("1-10");
+    store
+        .finish(token, result(&position, &position, b"rows"), now)
+        .kept
+        .unwrap_err();
+    let _token = lead(&mut store, b"k", by_key(5, 5), now);
+    assert_eq!(wants(&mut store, now), Err(NoFill::QuickerAsked));
+    // However long it takes.
+    let (mut store, now) = store_after(Duration::from_secs(5), 8);
+    let _token = lead(&mut store, b"k", by_key(5, 5), now);
+    assert_eq!(wait(&mut store, now).until, now + 500 * MS);
+}
+
+#[test]
 fn a_key_is_filled_at_its_second_use() {
     let (mut store, now) = store_with(Options::default());
     let begin = |store: &mut Store| store.begin_fill(1, b"k", &[by_key(5, 5)], 1, now);
     assert_eq!(begin(&mut store), Err(NoFill::FirstSight));
     assert!(matches!(begin(&mut store), Ok(Begun::Lead(_))));
-    let mut wants = |key: &[u8]| store.wants(1, key, Miss::Absent, now);
+    let mut wants = |key: &[u8]| store.wants(1, key, Some(Miss::Absent), now);
     assert_eq!(wants(b"other"), Err(NoFill::FirstSight));
-    assert_eq!(wants(b"other"), Ok(()));
+    assert_eq!(wants(b"other"), Ok(Wanted::Fill));
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use millrace_topology::ConfiguredRole;
 
+use millrace_backend::cache::Mode;
 use millrace_backend::tls::ServerTlsMode;
+use millrace_routing::rules::{Caching, Rule};
 use millrace_worker::ListenerTls;
 
 use crate::{Address, ClientCertificates, Config, ConfigError, DiscoveryMode, Place};
@@ -268,6 +270,15 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push(format!(
             "workers = {workers}, with no more than max_connections = {most} in [pool]: connections go round \
              among the workers, and are opened anew for nearly every statement; have no more workers than connections"
+        ));
+    }
+    let caches = |rule: &Rule| rule.then.cache.is_some_and(|it| it != Caching::Never);
+    if config.cache.mode == Mode::Off
+        && let Some(rule) = config.rules.iter().find(|rule| caches(rule))
+    {
+        warnings.push(format!(
+            "the rule \"{}\" has `cache`, but cache.mode is \"off\": nothing is cached",
+            rule.name
         ));
     }
     let discovery = &config.discovery;

@@ -16,8 +16,8 @@ use crate::model::{Account, Admin, Config, Listener, Server};
 use crate::section::Section;
 use crate::value::{Wrong, choice, duration, number as whole, text};
 use crate::words::{
-    ALL_LAG, BALANCE, CACHE_MODE, CERTIFICATES, CONSISTENCY, DISCOVERY, FORMAT, HOSTS, LEVEL,
-    LISTENER_TLS, READS, ROLE, SERVER_TLS, TARGET,
+    ALL_LAG, BALANCE, CACHE_MODE, CERTIFICATES, CONSISTENCY, DISCOVERY, FORMAT, FRESHNESS, HOSTS,
+    LEVEL, LISTENER_TLS, READS, ROLE, SERVER_TLS, TARGET,
 };
 use crate::{Address, DiscoveryMode, Secret};
 
@@ -492,6 +492,9 @@ fn routing() -> Vec<Key<'static, Config>> {
             "Where reads go while all replicas are later than `max_lag`."),
         key!(Config: "consistency", sessions.consistency, Choice(CONSISTENCY),
             "What reads must see."),
+        key!(Config: "freshness", sessions.routing.freshness, Choice(FRESHNESS),
+            "`position`: a read is held to all that was written. `table`: to what touches the tables and keys that it \
+             reads, as the primary's binary log tells; the monitor's account needs REPLICATION SLAVE for that."),
         key!(Config: "waits_max", sessions.routing.waits_max, number(0, 5),
             "The number of replicas that are waited for, one after the other, before a read goes to the primary."),
         key!(Config: "slow_start", monitor.topology.slow_start_ms, Millis(ANY_TIME),
@@ -508,8 +511,8 @@ fn routing() -> Vec<Key<'static, Config>> {
 fn cache() -> Vec<Key<'static, Config>> {
     vec![
         key!(Config: "mode", cache.mode, Choice(CACHE_MODE),
-            "`off`: nothing is cached. `auto`: every result that can be. The monitor's account needs REPLICATION \
-             SLAVE for that."),
+            "`off`: nothing is cached. `auto`: every result that can be, but for what rules keep out. `rules`: only \
+             results of statements that a rule with `cache` is about. The monitor's account needs REPLICATION SLAVE."),
         key!(Config: "memory", cache.store.memory, size(MIB, 1024 * GIB),
             "The most memory that results and all that belongs to them take."),
         key!(Config: "entry_max", cache.store.entry_max, size(1, GIB),

@@ -13,7 +13,7 @@ use crate::key::{Key, key, read_all};
 use crate::kind::{Choice, Flag, Kind, Maybe, Own, Text, number, time};
 use crate::section::Section;
 use crate::value::{Wrong, text, texts};
-use crate::words::{BALANCE, CONSISTENCY, TO};
+use crate::words::{BALANCE, CACHING, CONSISTENCY, TO};
 use crate::{Listener, Server};
 
 type Parsed<V> = Result<V, Wrong>;
@@ -223,6 +223,10 @@ pub(crate) fn then_keys<'a>(names: Names<'a>) -> Vec<Key<'a, RuleDraft>> {
         .example("LIMIT \\d+"),
         key!(RuleDraft: "rewrite_to", template, Maybe(Text), "What stands there instead.")
             .example("LIMIT 10"),
+        key!(RuleDraft: "cache", rule.then.cache, Maybe(Choice(CACHING)),
+            "`exact`: its results are kept in memory, also where the rule names servers or `cache.mode` is `rules`. \
+             `never`: a server answers each time.")
+        .example("exact"),
     ]
 }
 
@@ -252,7 +256,7 @@ pub(crate) fn read_rule(section: &Section<'_>, number: usize, names: &Names<'_>)
     if rule.then == Then::default() && !rule.goes_on {
         section.missing(
             "this rule does nothing: give it `to`, `servers`, `consistency`, `time_limit`, \
-             `max_concurrent`, `refuse`, `mirror` or `rewrite`, or let it count only, with \
+             `max_concurrent`, `refuse`, `mirror`, `rewrite` or `cache`, or let it count only, with \
              `continue = true`",
         );
     }

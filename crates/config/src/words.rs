@@ -2,7 +2,8 @@
 
 use millrace_backend::cache::Mode;
 use millrace_backend::tls::ServerTlsMode;
-use millrace_routing::{AllLag, Balance, Consistency, Reads, Target, Wanted};
+use millrace_routing::rules::Caching;
+use millrace_routing::{AllLag, Balance, Consistency, Freshness, Reads, Target, Wanted};
 use millrace_topology::ConfiguredRole;
 use millrace_worker::{Hosts, ListenerTls};
 
@@ -48,7 +49,18 @@ pub(crate) const SERVER_TLS: Words<ServerTlsMode> = &[
 
 pub(crate) const READS: Words<Reads> = &[("replicas", Reads::Replicas), ("all", Reads::All)];
 
-pub(crate) const CACHE_MODE: Words<Mode> = &[("off", Mode::Off), ("auto", Mode::Auto)];
+pub(crate) const FRESHNESS: Words<Freshness> = &[
+    ("position", Freshness::Position),
+    ("table", Freshness::Table),
+];
+
+pub(crate) const CACHE_MODE: Words<Mode> = &[
+    ("off", Mode::Off),
+    ("auto", Mode::Auto),
+    ("rules", Mode::Rules),
+];
+
+pub(crate) const CACHING: Words<Caching> = &[("never", Caching::Never), ("exact", Caching::Exact)];
 
 pub(crate) const BALANCE: Words<Balance> = &[
     ("least_outstanding", Balance::LeastOutstanding),

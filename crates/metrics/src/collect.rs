@@ -90,6 +90,12 @@ impl<'a> World<'a> {
         to.metric(table::CACHE_HITS, &one(state.hits))?;
         to.metric(table::CACHE_MISSES, &labelled(&state.misses))?;
         to.metric(table::CACHE_FILLS, &one(state.fills))?;
+        let sent = state.waits.saturating_sub(state.waits_served);
+        let waits = [
+            count(&["served"], state.waits_served),
+            count(&["sent"], sent),
+        ];
+        to.metric(table::CACHE_WAITS, &waits)?;
         to.metric(table::CACHE_INVALIDATIONS, &labelled(&state.invalidations))?;
         to.metric(table::CACHE_RESULTS, &one(state.results))?;
         to.metric(table::CACHE_BYTES, &one(state.bytes))?;
@@ -221,6 +227,8 @@ impl<'a> World<'a> {
             })
             .collect();
         to.metric(table::POOL_WAIT_SECONDS, &seconds)?;
+        let by_table = sum.counter(|worker| &worker.reads_by_table);
+        to.metric(table::READS_BY_TABLE, &[count(&[], by_table)])?;
         to.metric(table::POSITION_WAITS, &positions)?;
         let rules: Vec<_> = self
             .rules

@@ -43,6 +43,10 @@ pub struct CacheState {
     pub misses: Vec<(String, u64)>,
     /// Results that were kept.
     pub fills: u64,
+    /// Waits for another session's fill.
+    pub waits: u64,
+    /// Those of them that were served with its result.
+    pub waits_served: u64,
     /// Results that were removed, by cause.
     pub invalidations: Vec<(String, u64)>,
     /// Results there are.

@@ -97,6 +97,8 @@ table! {
         "Waits for a server connection, by how they ended";
     POOL_WAIT_SECONDS = Counter "millrace_pool_wait_seconds" ["server"]
         "Time spent in waits for a server connection";
+    READS_BY_TABLE = Counter "millrace_reads_by_table" []
+        "Reads that were held to what touches their tables and keys, as not all servers had the rest";
     POSITION_WAITS = Counter "millrace_position_waits" ["server", "outcome"]
         "Waits for a replica to reach a session's position, by how they ended";
     RULE_MATCHES = Counter "millrace_rule_matches" ["rule"]
@@ -123,6 +125,8 @@ table! {
     CACHE_MISSES = Counter "millrace_cache_misses" ["reason"]
         "Look-ups of the cache without an answer";
     CACHE_FILLS = Counter "millrace_cache_fills" [] "Results that were kept in memory";
+    CACHE_WAITS = Counter "millrace_cache_waits" ["outcome"]
+        "Statements that waited for a result that another session read: served with it, or sent to a server";
     CACHE_INVALIDATIONS = Counter "millrace_cache_invalidations" ["cause"]
         "Results that were removed from memory";
     CACHE_RESULTS = Gauge "millrace_cache_results" [] "Results in memory";

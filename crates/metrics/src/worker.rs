@@ -19,6 +19,7 @@ pub struct WorkerMetrics {
     pub(crate) clients: Pair,
     pub(crate) bytes_received: AtomicU64,
     pub(crate) bytes_sent: AtomicU64,
+    pub(crate) reads_by_table: AtomicU64,
     pub(crate) pins: [Pair; PinReason::COUNT],
     pub(crate) retries: [AtomicU64; RetryKind::COUNT],
     pub(crate) held: Pair,
@@ -68,6 +69,7 @@ impl WorkerMetrics {
             clients: Pair::default(),
             bytes_received: AtomicU64::new(0),
             bytes_sent: AtomicU64::new(0),
+            reads_by_table: AtomicU64::new(0),
             pins: Default::default(),
             retries: Default::default(),
             held: Pair::default(),
@@ -98,6 +100,11 @@ impl WorkerMetrics {
     /// Bytes written to clients.
     pub fn sent(&self, bytes: u64) {
         bump(&self.bytes_sent, bytes);
+    }
+
+    /// A read is held to what touches its tables and keys.
+    pub fn read_by_table(&self) {
+        bump(&self.reads_by_table, 1);
     }
 
     /// A statement ended: on a server, or answered by Millrace itself (`None`). `elapsed` runs

@@ -12,6 +12,7 @@ use millrace_backend::monitor::{Monitor, MonitorOptions};
 use millrace_backend::names::Resolver;
 use millrace_config::{Account, Config, Settings};
 use millrace_metrics::{Metrics, PerServer};
+use millrace_routing::Freshness;
 use millrace_routing::rules::{Rule, Rules};
 use millrace_worker::{Accounts, Held, Message, Registry, SessionSettings, Shared, Written};
 use tokio::signal::unix::Signal;
@@ -140,12 +141,11 @@ fn known(configured: &[Account]) -> Accounts {
     accounts
 }
 
-/// The cache, where it is on.
+/// The cache, where it is on, or its log is followed for what reads must see.
 fn cache(config: &Config) -> Option<Arc<Cache>> {
-    match config.cache.mode {
-        Mode::Off => None,
-        Mode::Auto => Some(Arc::new(Cache::new(config.cache.store.clone()))),
-    }
+    let follows =
+        config.cache.mode != Mode::Off || config.sessions.routing.freshness == Freshness::Table;
+    follows.then(|| Arc::new(Cache::new(config.cache.clone())))
 }
 
 /// What sessions start with.

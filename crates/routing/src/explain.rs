@@ -6,7 +6,7 @@ use std::fmt::Write;
 use millrace_sql::{Flags, Kind, Statement};
 use millrace_topology::{GtidSet, ServerView, Snapshot};
 
-use crate::rules::{Directions, Rules};
+use crate::rules::{Caching, Directions, Rules};
 use crate::{
     Access, Consistency, Decision, Load, Options, SessionView, Target, Transaction, Wanted, decide,
 };
@@ -222,6 +222,11 @@ fn directions_in_words(directions: &Directions, world: &Snapshot) -> Vec<String>
     }
     if directions.rewritten_by.is_some() {
         words.push("written anew".to_owned());
+    }
+    match directions.cache {
+        Some(Caching::Never) => words.push("never out of memory".to_owned()),
+        Some(Caching::Exact) => words.push("out of memory while that is exact".to_owned()),
+        None => {}
     }
     if let Some(text) = &directions.refuse {
         words.push(format!("refused: {text}"));

@@ -14,6 +14,6 @@ pub use catalogue::{Catalogue, Row, TriggerEffects};
 pub use decide::{decide, is_for_primary};
 pub use millrace_sql::Access;
 pub use model::{
-    AllLag, Balance, CANDIDATES_MAX, Candidate, Candidates, Consistency, Decision, Load, NoServer,
-    Options, Reads, Reason, ServerSet, SessionView, Target, Transaction, Wanted,
+    AllLag, Balance, CANDIDATES_MAX, Candidate, Candidates, Consistency, Decision, Freshness, Load,
+    NoServer, Options, Reads, Reason, ServerSet, SessionView, Target, Transaction, Wanted,
 };

@@ -98,6 +98,16 @@ pub enum AllLag {
     Replicas,
 }
 
+/// What of all that a read must see it is held to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Freshness {
+    /// All of it.
+    #[default]
+    Position,
+    /// What touches the tables and keys that it reads, as far as the primary's binary log tells.
+    Table,
+}
+
 /// Options of the decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -112,6 +122,8 @@ pub struct Options {
     pub sticky: bool,
     /// What happens while all replicas lag. Default: the primary reads.
     pub all_lag: AllLag,
+    /// What reads are held to. Default: positions.
+    pub freshness: Freshness,
     /// How long a replica may be waited for, in milliseconds; 0: never, the primary at once.
     /// (In a server's own wait functions 0 can mean for ever: it must not be passed on.)
     /// Default 100.
@@ -128,6 +140,7 @@ impl Default for Options {
             balance: Balance::LeastOutstanding,
             zone: "".into(),
             sticky: false,
+            freshness: Freshness::default(),
             all_lag: AllLag::Primary,
             wait_limit_ms: 100,
             waits_max: 1,

@@ -14,7 +14,8 @@ use std::time::Duration;
 use crate::{Consistency, Wanted};
 use index::Index;
 pub use rule::{
-    Facts, KindName, Network, Pattern, Rewrite, Rule, Selection, TableName, Then, When, Who,
+    Caching, Facts, KindName, Network, Pattern, Rewrite, Rule, Selection, TableName, Then, When,
+    Who,
 };
 pub use statement::{Sent, idle_item};
 
@@ -36,17 +37,25 @@ pub struct Directions {
     pub mirror: Option<u64>,
     /// The rule that writes it anew.
     pub rewritten_by: Option<u16>,
+    /// Whether its result may be kept in memory and served again.
+    pub cache: Option<Caching>,
     /// The rules that matched, in order.
     pub matched: Vec<u16>,
 }
 
 impl Directions {
+    /// They send the statement to certain servers, which an answer out of memory would pass over.
+    pub fn names_servers(&self) -> bool {
+        self.wanted.is_some() || self.mirror.is_some()
+    }
+
     fn add(&mut self, number: u16, then: &Then) {
         self.matched.push(number);
         self.wanted = self.wanted.or(then.wanted);
         self.consistency = self.consistency.or(then.consistency);
         self.time_limit = self.time_limit.or(then.time_limit);
         self.mirror = self.mirror.or(then.mirror);
+        self.cache = self.cache.or(then.cache);
         if self.limited_by.is_none() && then.concurrency.is_some() {
             self.limited_by = Some(number);
         }

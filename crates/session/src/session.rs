@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// Its reads must see all that was written through this process until now.
-    fn note_all_written(&mut self) {
+    pub(in crate::session) fn note_all_written(&mut self) {
         let worker = &self.worker;
         let bound = |set: &mut GtidSet| worker.cluster.bound(set, INTERVALS_MAX);
         let written = &worker.shared.written;

@@ -14,7 +14,7 @@ pub struct Hint<'t> {
     pub servers: Option<&'t str>,
     /// `consistency=LEVEL`.
     pub consistency: Option<&'t str>,
-    /// `no_cache`.
+    /// `cache=off`, or `no_cache`: the answer must not come from the cache.
     pub no_cache: bool,
     /// The first item that is none of these.
     pub unknown: Option<&'t str>,
@@ -40,6 +40,9 @@ impl<'t> Hint<'t> {
                 None if is("primary") => hint.primary = Some(true),
                 None if is("replica") => hint.primary = Some(false),
                 None if is("no_cache") => hint.no_cache = true,
+                Some(value) if is("cache") && value.eq_ignore_ascii_case("off") => {
+                    hint.no_cache = true;
+                }
                 Some(name) if is("servers") => hint.servers = Some(name),
                 Some(level) if is("consistency") => hint.consistency = Some(level),
                 // A tag is for rules.
@@ -173,6 +176,20 @@ mod tests {
         };
         let body = " replica, servers='reporting' consistency=global,no_cache tag=x faster now";
         assert_eq!(Hint::read(body), expected);
+    }
+
+    #[test]
+    fn a_hint_keeps_a_statement_out_of_the_cache() {
+        for (body, no_cache, unknown) in [
+            ("cache=off", true, None),
+            ("primary, Cache='OFF'", true, None),
+            ("no_cache", true, None),
+            ("cache=on", false, Some("cache=on")),
+            ("cache", false, Some("cache")),
+        ] {
+            let hint = Hint::read(body);
+            assert_eq!((hint.no_cache, hint.unknown), (no_cache, unknown), "{body}");
+        }
     }
 
     #[test]

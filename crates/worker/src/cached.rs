@@ -16,6 +16,7 @@ const STATES_MAX: usize = 1024;
 #[derive(Default)]
 pub struct CacheView {
     cache: Option<Arc<Cache>>,
+    keeps_results: bool,
     states: RefCell<HashMap<*const SessionState, (Rc<SessionState>, u64)>>,
     /// Keys are put together here.
     pub key: RefCell<KeyBuilder>,
@@ -25,6 +26,7 @@ impl CacheView {
     /// Of this cache; of none, it is off.
     pub fn new(cache: Option<Arc<Cache>>) -> Self {
         Self {
+            keeps_results: cache.as_ref().is_some_and(|cache| cache.keeps_results()),
             cache,
             ..Self::default()
         }
@@ -32,6 +34,11 @@ impl CacheView {
 
     /// The cache, where it is on.
     pub fn get(&self) -> Option<&Arc<Cache>> {
+        self.cache.as_ref().filter(|_| self.keeps_results)
+    }
+
+    /// The log that is followed, for results or for what reads must see.
+    pub fn log(&self) -> Option<&Arc<Cache>> {
         self.cache.as_ref()
     }
 

@@ -85,6 +85,8 @@ impl State {
         let mut store = cache.store();
         store.heard(now);
         self.look_at_gate(&mut store, now);
+        drop(store);
+        cache.tell_waiters();
     }
 
     /// Whether the last stream had an event.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use millrace_backend::cache::{Cache, Following};
+use millrace_backend::cache::{Cache, CacheOptions, Following, Mode};
 use millrace_backend::connect::{Address, Network};
 use millrace_backend::follower;
 use millrace_backend::monitor::{Monitor, MonitorOptions};
@@ -65,9 +65,12 @@ impl Lab {
             sql.run("REVOKE REPLICATION SLAVE ON *.* FROM 'millrace_monitor'@'%'")
                 .await?;
         }
-        let cache = Arc::new(Cache::new(Options {
-            second_use: false,
-            ..Options::default()
+        let cache = Arc::new(Cache::new(CacheOptions {
+            mode: Mode::Auto,
+            store: Options {
+                second_use: false,
+                ..Options::default()
+            },
         }));
         watch(&cluster, cache.clone())?;
         Ok(Lab {

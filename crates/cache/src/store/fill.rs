@@ -1,13 +1,18 @@
 //! Filling a key: who does, and whether the result is kept (rule 2).
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use millrace_topology::GtidSet;
 
 use super::{Begun, Ended, Finished, Store};
-use crate::entry::{Accesses, Filling, Slot, State, Stored, Token};
+use crate::entry::{Accesses, Filling, Slot, State, Stored, Token, Waiters, Waiting};
 use crate::{Access, Cause, NoFill, Refused};
+
+/// About how long after its end a result can be served: its server is asked for its position, for several results together,
+/// and the log must reach that.
+const PLACED: Duration = Duration::from_millis(4);
 
 impl Store {
     /// Begins a fill after a miss, before the SELECT is sent. `accesses` names everything that the result depends on.
@@ -44,9 +49,9 @@ impl Store {
             return Err(NoFill::Stopped);
         }
         if let Some(at) = self.by_key.get(key).copied() {
-            match self.join(at, now)? {
-                true => return Ok(Begun::Wait),
-                false => self.give_up(at, now),
+            match self.join(at, digest, now)? {
+                Some(waiting) => return Ok(Begun::Wait(waiting)),
+                None => self.give_up(at, now),
             }
         }
         if self.statements.rests(digest, now) {
@@ -61,11 +66,16 @@ impl Store {
         Ok(Begun::Lead(self.lead(digest, key, accesses, now)))
     }
 
-    /// Waits for the fill of this slot: true. False where it has taken too long, and another may lead. So it is
-    /// with a result that the log never allows to be served, because its server has transactions of its own.
-    fn join(&mut self, at: u32, now: Instant) -> Result<bool, NoFill> {
+    /// Joins those that wait for the fill of this slot. None where it has taken too long, and another may lead. So it
+    /// is with a result that the log never allows to be served, because its server has transactions of its own.
+    pub(super) fn join(
+        &mut self,
+        at: u32,
+        digest: u64,
+        now: Instant,
+    ) -> Result<Option<Waiting>, NoFill> {
         let Some(slot) = self.slots.get_mut(at) else {
-            return Ok(false);
+            return Ok(None);
         };
         let filling = match &mut slot.state {
             State::Filling(filling) => filling,
@@ -73,19 +83,53 @@ impl Store {
                 let is_pending = stored.until.is_some();
                 let age = now.saturating_duration_since(stored.since);
                 if is_pending && age > self.options.fill_max {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 return Err(NoFill::Present);
             }
         };
         if now.saturating_duration_since(filling.begun) > self.options.fill_max {
-            return Ok(false);
+            return Ok(None);
         }
-        if filling.waiters >= self.options.waiters_max {
+        if filling.waiters.len() >= self.options.waiters_max {
             return Err(NoFill::Crowded);
         }
-        filling.waiters += 1;
-        Ok(true)
+        // A wait takes up to PLACED longer than to ask a server: so only what takes long itself is waited for, and
+        // only where the last result was kept.
+        let cost = self.statements.last_cost(digest);
+        let cost = cost.filter(|cost| *cost >= self.options.wait_cost_min);
+        let expected = cost.map(|cost| filling.begun + cost + cost / 2 + PLACED);
+        let until = expected.map(|end| end.min(now + self.options.wait_max));
+        let until = until.filter(|until| *until > now);
+        let until = until.ok_or(NoFill::QuickerAsked)?;
+        let place = filling.waiters.join();
+        self.weigh_again(at);
+        Ok(Some(Waiting {
+            slot: at,
+            generation: self.slots.generation(at),
+            place,
+            statement: digest,
+            until,
+        }))
+    }
+
+    /// Whether the fill has ended, well or not. Where it has not, `waker` is woken when it does.
+    pub fn wait_for_fill(&mut self, waiting: &Waiting, waker: &Waker) -> bool {
+        if self.slots.generation(waiting.slot) != waiting.generation {
+            return true;
+        }
+        match self.slots.get_mut(waiting.slot).map(|slot| &mut slot.state) {
+            Some(State::Filling(filling)) => {
+                filling.waiters.register(waiting.place, waker);
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Counts a wait that has ended. `is_served`: with the result.
+    pub fn note_waited(&mut self, waiting: &Waiting, is_served: bool) {
+        self.statements.waited(waiting.statement, is_served);
     }
 
     /// Removes a fill or a result that stands in the way.
@@ -111,7 +155,7 @@ impl Store {
                 begun: now,
                 must: GtidSet::new(self.applied.family()),
                 base: self.base.clone(),
-                waiters: 0,
+                waiters: Waiters::default(),
             })),
             weight: 0,
         });
@@ -141,12 +185,12 @@ impl Store {
         }
     }
 
-    /// Ends a fill without a result: the statement failed, or its connection. It blocks nobody: returns how many
-    /// wait, and go to a server each.
+    /// Ends a fill without a result: the statement failed, or its connection. It blocks nobody: wakes all that
+    /// wait, and returns how many they are.
     pub fn abandon(&mut self, token: Token) -> u32 {
         match self.filling(&token) {
             Some(filling) => {
-                let waiters = filling.waiters;
+                let waiters = filling.waiters.len();
                 self.remove_slot(token.slot);
                 waiters
             }
@@ -174,7 +218,7 @@ impl Store {
                 waiters: 0,
             };
         };
-        let waiters = filling.waiters;
+        let waiters = filling.waiters.len();
         let kept = self
             .check(filling, &result)
             .and_then(|()| self.keep(slot, statement, result, now));
@@ -216,7 +260,7 @@ impl Store {
             true => None,
             false => Some(Box::new(result.upper.clone())),
         };
-        let bytes = result.bytes.len();
+        let (bytes, cost) = (result.bytes.len(), result.cost);
         let Some(slot) = self.slots.get_mut(at) else {
             return Err(Refused::Dropped);
         };
@@ -226,7 +270,7 @@ impl Store {
             since: now,
             ahead: (!ahead.is_empty()).then(|| Box::new(ahead)),
             until,
-            cost: result.cost,
+            cost,
             hits: 0,
             ranked_hits: 0,
             rank: 0,
@@ -237,7 +281,7 @@ impl Store {
         if !self.make_room_for(at, now) {
             return Err(Refused::NotWorthIt);
         }
-        self.statements.filled(statement, bytes);
+        self.statements.filled(statement, bytes, cost);
         Ok(())
     }
 }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use millrace_topology::GtidSet;
 
-use super::{Hit, Store};
-use crate::entry::State;
+use super::{Hit, Store, Wanted};
+use crate::entry::{State, Waiting};
 use crate::{Miss, NoFill};
 
 impl Store {
@@ -52,20 +52,49 @@ impl Store {
         Ok(hit)
     }
 
-    /// Whether a key that was not served is worth a fill, as far as that is known without its tables. Counts the miss.
+    /// Whether there is a result of a key, which some session may be served now or in a moment.
+    pub fn holds(&self, key: &[u8]) -> bool {
+        let slot = self.by_key.get(key).and_then(|at| self.slots.get(*at));
+        slot.is_some_and(|slot| matches!(slot.state, State::Stored(_)))
+    }
+
+    /// Whether a key that was not served is worth a fill, as far as that is known without its tables, or a wait for
+    /// the one under way. Counts the miss; none where it was counted before the wait.
     pub fn wants(
         &mut self,
         digest: u64,
         key: &[u8],
-        missed: Miss,
+        missed: Option<Miss>,
         now: Instant,
-    ) -> Result<(), NoFill> {
-        self.statements.missed(digest, missed);
-        let wanted = self.is_wanted(digest, key, now);
+    ) -> Result<Wanted, NoFill> {
+        if let Some(missed) = missed {
+            self.statements.missed(digest, missed);
+        }
+        let wanted = match missed {
+            Some(Miss::Filling) => self.may_wait(digest, key, now),
+            _ => Ok(None),
+        };
+        let wanted = match wanted {
+            Ok(Some(waiting)) => Ok(Wanted::Wait(waiting)),
+            Ok(None) => self.is_wanted(digest, key, now).map(|()| Wanted::Fill),
+            Err(reason) => Err(reason),
+        };
         if let Err(reason) = &wanted {
             self.statements.not_filled(digest, *reason);
         }
         wanted
+    }
+
+    fn may_wait(
+        &mut self,
+        digest: u64,
+        key: &[u8],
+        now: Instant,
+    ) -> Result<Option<Waiting>, NoFill> {
+        match self.by_key.get(key).copied() {
+            Some(at) => self.join(at, digest, now),
+            None => Ok(None),
+        }
     }
 
     fn is_wanted(&mut self, digest: u64, key: &[u8], now: Instant) -> Result<(), NoFill> {

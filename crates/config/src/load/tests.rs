@@ -376,6 +376,7 @@ consistency = "eventual"
 balance = "latency"
 zone = "a"
 sticky = true
+freshness = "table"
 all_lag = "replicas"
 wait_limit = "0"
 waits_max = 2
@@ -556,6 +557,7 @@ timeout = "17s"
                 balance: Balance::Latency,
                 zone: "a".into(),
                 sticky: true,
+                freshness: millrace_routing::Freshness::Table,
                 all_lag: AllLag::Replicas,
                 wait_limit_ms: 0,
                 waits_max: 2,
@@ -1002,7 +1004,8 @@ fn the_settings_tell_all_but_the_secrets() {
 fn rules_are_told_as_they_are_written() {
     let text = "[[server_set]]\nname = \"r\"\nservers = \"a:3306\"\n\
                 [[rule]]\nname = \"n\"\naccount = [\"bi\", \"etl\"]\nkind = \"read\"\n\
-                table = \"shop.orders\"\nservers = \"r\"\ntime_limit = \"60s\"\ncontinue = true\n";
+                table = \"shop.orders\"\nservers = \"r\"\ntime_limit = \"60s\"\ncache = \"exact\"\n\
+                continue = true\n";
     let rules = load(&format!("{SMALL}{text}")).unwrap().rule_texts();
     assert_eq!(rules[0].name, "n");
     assert_eq!(
@@ -1011,7 +1014,7 @@ fn rules_are_told_as_they_are_written() {
     );
     assert_eq!(
         rules[0].then,
-        "servers = r, time_limit = 1m, continue = true"
+        "servers = r, time_limit = 1m, cache = exact, continue = true"
     );
 }
 
@@ -1055,6 +1058,18 @@ fn clients_that_nobody_asks_for_certificates_are_warned_about() {
         assert!(warnings(&format!("{ca}{which}")).is_empty());
     }
     assert_eq!(warnings("client_certificates = \"optional\"").len(), 1);
+}
+
+#[test]
+fn rules_for_a_cache_that_is_off_are_warned_about() {
+    let warnings = |cache: &str, mode: &str| {
+        let rule = format!("[[rule]]\nname = \"r\"\ncache = \"{cache}\"\n");
+        let text = format!("{SMALL}{rule}[cache]\nmode = \"{mode}\"\n");
+        load(&text).unwrap().warnings.len()
+    };
+    assert_eq!(warnings("exact", "off"), 1);
+    assert_eq!(warnings("exact", "rules"), 0);
+    assert_eq!(warnings("never", "off"), 0);
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub struct Reads {
     pub home: Option<ServerId>,
     /// How far the primary was when the statement under way began, where that was asked.
     pub primary_position: Option<Arc<GtidSet>>,
+    /// What of the position the statement under way needs, by its tables and keys, where that is less.
+    pub projected: Option<Box<GtidSet>>,
 }
 
 impl Reads {
@@ -61,6 +63,7 @@ impl Reads {
             shown_by: None,
             home: None,
             primary_position: None,
+            projected: None,
         }
     }
 

@@ -92,6 +92,17 @@ pub struct Then {
     pub mirror: Option<u64>,
     /// It is written anew.
     pub rewrite: Option<Rewrite>,
+    /// Whether its result may be kept in memory and served again.
+    pub cache: Option<Caching>,
+}
+
+/// What a rule says about results in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caching {
+    /// A server answers each time.
+    Never,
+    /// Results are kept and served as long as they are exactly what a server would answer.
+    Exact,
 }
 
 /// A statement's text by a template.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use millrace_sql::{Hint, LexMode, Span, Statement, TableRef, digest, tags};
 
-use super::{Directions, Facts, Rules, Selection, TableName};
+use super::{Caching, Directions, Facts, Rules, Selection, TableName};
 use crate::{Access, Consistency, ServerSet, Wanted};
 
 /// A statement as a session sends it.
@@ -67,6 +67,10 @@ impl Directions {
             (None, Some(false)) => Some(Wanted::Replica),
             (None, None) => None,
         };
+        // Who names a server wants that one's answer, whatever a rule says about memory.
+        if hint.no_cache || wanted.is_some() {
+            directions.cache = Some(Caching::Never);
+        }
         directions.wanted = wanted.or(directions.wanted);
         let level = hint.consistency.and_then(Consistency::from_name);
         directions.consistency = level.or(directions.consistency);

@@ -1,6 +1,7 @@
+use std::collections::HashMap;
 use std::net::IpAddr;
 
-use millrace_sql::{Access, Kind};
+use millrace_sql::{Access, Hint, Kind};
 use proptest::prelude::*;
 
 use super::*;
@@ -259,6 +260,15 @@ fn of_what_several_say_the_first_counts() {
             When::default(),
             Then {
                 concurrency: Some(9),
+                cache: Some(Caching::Exact),
+                ..Then::default()
+            },
+        ),
+        rule(
+            "d",
+            When::default(),
+            Then {
+                cache: Some(Caching::Never),
                 ..Then::default()
             },
         ),
@@ -271,6 +281,39 @@ fn of_what_several_say_the_first_counts() {
     assert_eq!(found.wanted, Some(Wanted::Replica));
     assert_eq!(found.consistency, Some(Consistency::Global));
     assert_eq!(found.limited_by, Some(1));
+    assert_eq!(found.cache, Some(Caching::Exact));
+}
+
+#[test]
+fn a_hint_counts_more_than_a_rule_about_memory() {
+    let said = Directions {
+        cache: Some(Caching::Exact),
+        ..Directions::default()
+    };
+    let sets = HashMap::from([("s".to_owned(), ServerSet::from(1))]);
+    let with = |hint: Hint<'_>| said.with_hint(&hint, &sets).cache;
+    assert_eq!(with(Hint::default()), Some(Caching::Exact));
+    let level = Hint {
+        consistency: Some("eventual"),
+        ..Hint::default()
+    };
+    assert_eq!(with(level), Some(Caching::Exact));
+    for hint in [
+        Hint {
+            no_cache: true,
+            ..Hint::default()
+        },
+        Hint {
+            primary: Some(true),
+            ..Hint::default()
+        },
+        Hint {
+            servers: Some("s"),
+            ..Hint::default()
+        },
+    ] {
+        assert_eq!(with(hint), Some(Caching::Never));
+    }
 }
 
 #[test]

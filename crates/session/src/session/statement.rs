@@ -18,6 +18,7 @@ pub(super) mod gone_database;
 pub(super) mod measuring;
 pub(in crate::session) mod next_transaction;
 pub(super) mod prepared;
+pub(super) mod projection;
 pub(super) mod readback;
 pub(super) mod refused;
 pub(super) mod refused_state;

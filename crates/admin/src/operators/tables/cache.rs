@@ -93,8 +93,15 @@ pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(
         )),
         Some(cache) => {
             let (state, why) = state(cache);
-            rows.push(("state".into(), state));
-            rows.push(("reason".into(), why));
+            if cache.keeps_results() {
+                rows.push(("state".into(), state));
+                rows.push(("reason".into(), why));
+            } else {
+                rows.push(("state".into(), "off".into()));
+                let off = "cache.mode = \"off\"; the log is followed for routing.freshness";
+                rows.push(("reason".into(), off.into()));
+                rows.push(("log".into(), why));
+            }
             let store = cache.store();
             let totals = store.totals();
             let mut number = |name: &str, value: u64| rows.push((name.into(), value.to_string()));
@@ -105,6 +112,8 @@ pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(
             number("misses", totals.misses());
             number("fills", totals.fills);
             number("saved_ms", millis(totals));
+            number("waits", totals.waits());
+            number("waits_served", totals.waits_served());
             for reason in Miss::ALL {
                 number(&format!("miss: {reason}"), totals.missed(*reason));
             }

@@ -1,17 +1,23 @@
 //! Answers out of memory: which statements may have one, what it is found by, and what is read for others.
 
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::time::Instant;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
-use millrace_backend::cache::Cache;
-use millrace_cache::{Begun, Hit, Isolation, KeyBuilder, Miss, Never, NoFill, Situation};
+use millrace_backend::cache::{Cache, Mode};
+use millrace_cache::{
+    Begun, Hit, Isolation, KeyBuilder, Miss, Never, NoFill, Situation, Waiting, Wanted,
+};
 use millrace_engine::request::{Main, Request, Task, Types, is_plain_execution};
 use millrace_engine::state::SessionState;
 use millrace_protocol::packet;
+use millrace_routing::rules::{Caching, Directions};
 use millrace_routing::{Consistency, Reason, Target};
 use millrace_sql::{Access, Flags, Kind, Statement};
 use millrace_topology::GtidSet;
 use millrace_worker::INTERVALS_MAX;
+use tokio::time::{sleep, timeout_at};
 
 use crate::error::Abort;
 use crate::session::Session;
@@ -30,6 +36,9 @@ const TEXT_MAX: usize = 64 * 1024;
 /// Where the parameters of an execution begin in its packet, behind the statement's number.
 const BEHIND_NUMBER: usize = packet::HEADER + 5;
 
+/// After so long a result is looked for again that the log is about to allow.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 /// Whether a string of ASCII has the bytes of its text: not so in UTF-16 and UTF-32.
 fn has_plain_strings(state: &SessionState) -> bool {
     let connection = state.effective("collation_connection");
@@ -39,10 +48,25 @@ fn has_plain_strings(state: &SessionState) -> bool {
     })
 }
 
+/// What there is in memory for a statement.
+pub(in crate::session) enum Found {
+    /// Its answer.
+    Hit(Hit),
+    /// Another session reads its answer.
+    Filling(Waiting),
+    /// A result that the session may be served once it is known what it has seen, and the log has told of that.
+    Behind,
+}
+
+/// A session asks a server what it has seen there no longer than this, before a result in memory.
+const LEARN_LIMIT: Duration = Duration::from_millis(5);
+
 /// What the cache must have before a session may be served.
 enum Must<'a> {
     /// Its position, and what the server of its last read had then.
     See(&'a GtidSet, Option<Arc<GtidSet>>),
+    /// What the server of its last read had then is to be learnt.
+    Learn,
     /// It is not known: a server is asked.
     Ask,
 }
@@ -51,20 +75,44 @@ impl Session {
     /// The statement's answer, where it is in memory and the session may be served it. Else what its server answers
     /// may be for the cache.
     #[inline]
-    pub(in crate::session) fn cached(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Hit> {
+    pub(in crate::session) fn cached(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Option<Found> {
         self.worker.cached.get()?;
         self.look_up(request, text)
     }
 
     #[cold]
-    fn look_up(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Hit> {
+    fn look_up(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Found> {
         let worker = self.worker.clone();
         let cache = worker.cached.get()?;
+        match self.look(cache, request, text)? {
+            Ok(hit) => Some(Found::Hit(hit)),
+            // The key is at hand.
+            Err(Miss::Behind) if cache.store().holds(worker.cached.key.borrow().key()) => {
+                Some(Found::Behind)
+            }
+            Err(missed) => self
+                .missed(cache, request, text, Some(missed))
+                .map(Found::Filling),
+        }
+    }
+
+    /// What the cache has for a statement; none where that is not looked for. The key is left at hand.
+    fn look(
+        &mut self,
+        cache: &Arc<Cache>,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Option<Result<Hit, Miss>> {
+        let worker = self.worker.clone();
         let class = request.class;
         let is_cached = request.access == Access::Read
             && class.kind == Kind::Select
             && !class.tables.is_empty()
-            && self.is_candidate(request, text);
+            && self.is_candidate(cache, request, text).is_ok();
         if !is_cached || self.situation(class).check().is_err() {
             return None;
         }
@@ -79,27 +127,26 @@ impl Session {
             return None;
         }
         let now = Instant::now();
-        let missed = match self.must_see(self.level_for(request)) {
+        Some(match self.must_see(self.level_for(request)) {
             Must::See(required, shown) => {
                 let mut store = cache.store();
                 let is_behind = shown.is_some_and(|shown| !store.applied().contains(&shown));
-                let found = match is_behind {
+                match is_behind {
                     true => Err(Miss::Behind),
                     false => store.look(key.key(), required, now),
-                };
-                match found {
-                    Ok(hit) => return Some(hit),
-                    Err(missed) => missed,
                 }
             }
-            Must::Ask => Miss::Behind,
-        };
-        self.begin_fill(cache, key.key(), missed, (request, text), now);
-        None
+            Must::Learn => Err(Miss::Behind),
+            Must::Ask => Err(Miss::Unknown),
+        })
     }
 
     /// A statement, as what it depends on is found from.
-    fn looked<'a>(&self, request: &Request<'a>, text: &'a [u8]) -> Result<Looked<'a>, Never> {
+    pub(in crate::session) fn looked<'a>(
+        &self,
+        request: &Request<'a>,
+        text: &'a [u8],
+    ) -> Result<Looked<'a>, Never> {
         let state = &self.image.vars.state;
         let (context, parameters) = match request.main {
             Main::Packet(_) => (state, Parameters::default()),
@@ -140,10 +187,10 @@ impl Session {
         let Some(definitions) = definitions else {
             return Some(format!("no: {}", NoFill::Undefined));
         };
-        let never = match self.is_candidate(request, text) {
-            false => Err(Never::Forbidden),
-            true => self.situation(request.class).check(),
-        };
+        if let Err(why) = self.is_candidate(cache, request, text) {
+            return Some(format!("no: {why}"));
+        }
+        let never = self.situation(request.class).check();
         let reads = never.and_then(|()| self.looked(request, text)?.reads(&definitions));
         Some(match reads {
             Err(why) => format!("no: {why}"),
@@ -153,34 +200,57 @@ impl Session {
         })
     }
 
-    /// Whether the statement is one that is looked for at all.
-    fn is_candidate(&self, request: &Request<'_>, text: &[u8]) -> bool {
-        request.inner.is_none()
-            && request.directions.is_none()
-            && text.len() <= TEXT_MAX
-            && self.client.target == Target::Auto
+    /// Whether the statement is one that is looked for at all; else why not.
+    fn is_candidate(
+        &self,
+        cache: &Cache,
+        request: &Request<'_>,
+        text: &[u8],
+    ) -> Result<(), &'static str> {
+        if request.inner.is_some() {
+            return Err("it is run by EXECUTE of SQL");
+        }
+        if text.len() > TEXT_MAX {
+            return Err("its text is too long");
+        }
+        if self.client.target != Target::Auto {
+            return Err("the clients of this listener are bound to one kind of server");
+        }
+        let directions = request.directions.as_deref();
+        match directions.and_then(|said| said.cache) {
+            Some(Caching::Never) => Err("a rule or a hint says so"),
+            Some(Caching::Exact) => Ok(()),
+            None if cache.mode() == Mode::Rules => {
+                Err("cache.mode is \"rules\", and no rule says cache = \"exact\"")
+            }
+            None if directions.is_some_and(Directions::names_servers) => {
+                Err("a rule names its servers, and does not say cache = \"exact\"")
+            }
+            None => Ok(()),
+        }
     }
 
-    /// Begins a fill after a miss, where it is worth one.
-    fn begin_fill(
+    /// Begins a fill after a miss, where it is worth one, or says for which one to wait. `missed`: none after a wait.
+    fn missed(
         &mut self,
         cache: &Arc<Cache>,
-        key: &[u8],
-        missed: Miss,
-        (request, text): (&Request<'_>, &[u8]),
-        now: Instant,
-    ) {
-        let mut normalised = self.worker.lists.take_buffer();
+        request: &Request<'_>,
+        text: &[u8],
+        missed: Option<Miss>,
+    ) -> Option<Waiting> {
+        let now = Instant::now();
+        let worker = self.worker.clone();
+        let key = worker.cached.key.borrow();
+        let mut normalised = worker.lists.take_buffer();
         let digest = millrace_sql::digest(text, &self.image.vars.lex, &mut normalised);
         cache.note_text(digest, &normalised);
-        self.worker.lists.put_buffer(normalised);
+        worker.lists.put_buffer(normalised);
         let mut store = cache.store();
-        if store.wants(digest, key, missed, now).is_err() {
-            return;
+        match store.wants(digest, key.key(), missed, now).ok()? {
+            Wanted::Fill => {}
+            Wanted::Wait(waiting) => return Some(waiting),
         }
-        let Some((definitions, version)) = store.definitions() else {
-            return;
-        };
+        let (definitions, version) = store.definitions()?;
         let definitions = definitions.clone();
         drop(store);
         let reads = match self
@@ -188,11 +258,20 @@ impl Session {
             .and_then(|it| it.reads(&definitions))
         {
             Ok(reads) => reads,
-            Err(reason) => return cache.store().note_never(digest, reason),
+            Err(reason) => {
+                cache.store().note_never(digest, reason);
+                return None;
+            }
         };
-        let begun = cache.store().begin_fill(digest, key, &reads, version, now);
-        if let Ok(Begun::Lead(token)) = begun {
-            self.running.fill = Some(Box::new(Fill::new(cache.clone(), token)));
+        let begun = cache
+            .store()
+            .begin_fill(digest, key.key(), &reads, version, now);
+        match begun.ok()? {
+            Begun::Lead(token) => {
+                self.running.fill = Some(Box::new(Fill::new(cache.clone(), token)));
+                None
+            }
+            Begun::Wait(waiting) => Some(waiting),
         }
     }
 
@@ -266,12 +345,10 @@ impl Session {
         if level == Consistency::Global {
             return Must::Ask;
         }
-        let mut shown = None;
+        let (mut shown, mut is_shown) = (None, true);
         if level != Consistency::Eventual && self.image.reads.seen.is_some() {
             shown = self.shown_by_last_read();
-            if shown.is_none() {
-                return Must::Ask;
-            }
+            is_shown = shown.is_some();
         }
         if level == Consistency::Instance {
             if self.worker.cluster.has_untracked() {
@@ -283,6 +360,7 @@ impl Session {
         let reads = &self.image.reads;
         match reads.unknown || reads.stale || reads.shown_by.is_some() {
             true => Must::Ask,
+            false if !is_shown => Must::Learn,
             false => Must::See(&reads.position, shown),
         }
     }
@@ -295,8 +373,92 @@ impl Session {
         (told.incarnation == seen.incarnation).then_some(told.visible)
     }
 
+    /// Answers with what was found. False where that came to nothing: then a server is asked.
+    pub(in crate::session) async fn answer_found(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+        found: Found,
+    ) -> Result<bool, Abort> {
+        let hit = match found {
+            Found::Hit(hit) => Some(hit),
+            Found::Filling(waiting) => self.wait_for_fill(request, text, waiting).await?,
+            Found::Behind => self.catch_up(request, text).await,
+        };
+        match hit {
+            Some(hit) => self.answer_cached(hit).await.map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Learns what the session has seen, lets the log come as far, and looks again. All sessions that have read from a
+    /// server share one question to it, which costs that no more than the statement would.
+    async fn catch_up(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Hit> {
+        let worker = self.worker.clone();
+        let cache = worker.cached.get()?;
+        if let Some(seen) = self.image.reads.seen {
+            let positions = worker.shared.monitor.positions();
+            let told = positions.ask(seen.server, seen.mark, LEARN_LIMIT).await;
+            if let Some(told) = told {
+                cache.follows(&told.visible).await;
+            }
+        }
+        cache.follows(&self.image.reads.position).await;
+        match self.look(cache, request, text)? {
+            Ok(hit) => Some(hit),
+            Err(missed) => {
+                self.missed(cache, request, text, Some(missed));
+                None
+            }
+        }
+    }
+
+    /// Waits for another session's fill. Its result is looked up as any is: it may not be one that this session may
+    /// be served. Nobody waits twice.
+    async fn wait_for_fill(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+        waiting: Waiting,
+    ) -> Result<Option<Hit>, Abort> {
+        let worker = self.worker.clone();
+        let Some(cache) = worker.cached.get() else {
+            return Ok(None);
+        };
+        let filled = poll_fn(|cx| self.poll_filled(cx, cache, &waiting));
+        // Where it takes too long, the look-up below says so.
+        let _ = timeout_at(waiting.until.into(), filled).await;
+        let looked = loop {
+            if self.was_killed() {
+                cache.store().note_waited(&waiting, false);
+                return Err(self.interrupted().await);
+            }
+            match self.look(cache, request, text) {
+                // The log is about to tell of what the result shows.
+                Some(Err(Miss::NotYet)) if Instant::now() < waiting.until => {
+                    sleep(LOOK_AGAIN).await;
+                }
+                looked => break looked,
+            }
+        };
+        let hit = looked.and_then(Result::ok);
+        cache.store().note_waited(&waiting, hit.is_some());
+        if hit.is_none() {
+            self.missed(cache, request, text, None);
+        }
+        Ok(hit)
+    }
+
+    fn poll_filled(&self, cx: &Context<'_>, cache: &Cache, waiting: &Waiting) -> Poll<()> {
+        self.handle.register(cx);
+        match self.was_killed() || cache.store().wait_for_fill(waiting, cx.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
     /// Answers with what was kept.
-    pub(in crate::session) async fn answer_cached(&mut self, hit: Hit) -> Result<(), Abort> {
+    async fn answer_cached(&mut self, hit: Hit) -> Result<(), Abort> {
         if !hit.seen.is_empty() {
             let position = &mut self.image.reads.position;
             position.union(&hit.seen);

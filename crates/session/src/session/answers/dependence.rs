@@ -11,12 +11,12 @@ use millrace_protocol::types::{binary_value, column_type};
 use millrace_protocol::{Capabilities, Malformed};
 use millrace_sql::ident::unquote_ident;
 use millrace_sql::{
-    Comparison, Condition, Constant, LexMode, Reads, Statement, TableRef, Why, reads,
+    Comparison, Condition, Constant, Flags, LexMode, Reads, Statement, TableRef, Why, reads,
 };
 use smallvec::SmallVec;
 
 /// A statement that was not found in the cache.
-pub(super) struct Looked<'a> {
+pub(in crate::session) struct Looked<'a> {
     pub(super) class: &'a Statement,
     pub(super) text: &'a [u8],
     /// What its text was read with.
@@ -140,6 +140,46 @@ impl Looked<'_> {
         }
         all.push(Access::whole(Subject::rights()));
         Ok(all)
+    }
+
+    /// What its result can show, whatever else it depends on; none where that is not known. It may read clocks and
+    /// variables, but must run no code and name no table of unknown kind.
+    pub(in crate::session) fn shows(
+        &self,
+        definitions: &Definitions,
+    ) -> Option<SmallVec<[Access; 4]>> {
+        let class = self.class;
+        let is_known = class.functions.is_empty()
+            && !class.tables.is_empty()
+            && !(class.flags).intersects(Flags::TRUNCATED | Flags::WAITS | Flags::SYSTEM_SCHEMA);
+        if !is_known {
+            return None;
+        }
+        let mut told = Reads::default();
+        reads(self.text, &self.lex, class, &mut told);
+        let by_key = match told.unstable.map(|unstable| unstable.why) {
+            None => true,
+            Some(
+                Why::Function
+                | Why::TimeOfDay
+                | Why::Variable
+                | Why::FullText
+                | Why::NoCache
+                | Why::FoundRows
+                | Why::Limits,
+            ) => false,
+            Some(_) => return None,
+        };
+        let mut all = SmallVec::new();
+        for (at, table) in class.tables.iter().enumerate() {
+            let subject = self.subject(table, definitions)?;
+            let definition = definitions.table(&subject)?;
+            let scope = by_key.then(|| self.scope(definition, &told, at)).flatten();
+            let scope = scope.unwrap_or(Scope::Whole);
+            all.push(Access { subject, scope });
+        }
+        all.push(Access::whole(Subject::rights()));
+        Some(all)
     }
 
     fn subject(&self, table: &TableRef, definitions: &Definitions) -> Option<Subject> {

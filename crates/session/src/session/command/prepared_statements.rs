@@ -255,9 +255,11 @@ impl Session {
         let request = Request::prepared(Task::Execute, (packet, id, types), &class, access)
             .directed(directions);
         let begun = std::time::Instant::now();
-        if let Some(hit) = self.cached(&request, &text) {
+        if let Some(found) = self.cached(&request, &text) {
             self.running.begun = begun;
-            return Box::pin(self.answer_cached(hit)).await;
+            if Box::pin(self.answer_found(&request, &text, found)).await? {
+                return Ok(());
+            }
         }
         // Made in its box, where `Box::pin` would copy it.
         let running = Box::write(Box::new_uninit(), self.run_somewhere(&request));

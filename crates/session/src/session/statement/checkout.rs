@@ -158,7 +158,7 @@ impl Session {
     }
 
     /// A KILL has named the session, or the statement under way.
-    pub(super) fn was_killed(&self) -> bool {
+    pub(in crate::session) fn was_killed(&self) -> bool {
         self.handle.has_ended() || self.handle.is_interrupted()
     }
 

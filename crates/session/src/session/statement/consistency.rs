@@ -76,11 +76,10 @@ const NOWHERE: ServerId = ServerId(u16::MAX);
 impl Session {
     /// The position that a read must have reached.
     pub(in crate::session) fn required(&self) -> &GtidSet {
-        self.image
-            .reads
-            .primary_position
-            .as_deref()
-            .unwrap_or(&self.image.reads.position)
+        let reads = &self.image.reads;
+        let told = reads.primary_position.as_deref();
+        told.or(reads.projected.as_deref())
+            .unwrap_or(&reads.position)
     }
 
     /// Notes what the statement that has just been answered let the session see.

@@ -65,8 +65,10 @@ impl Session {
         // Not in the future, which is to be small.
         self.running.begun = Instant::now();
         self.running.runs_since.set(self.running.begun);
-        if let Some(hit) = self.cached(request, text) {
-            return Box::pin(self.answer_cached(hit)).await;
+        if let Some(found) = self.cached(request, text)
+            && Box::pin(self.answer_found(request, text, found)).await?
+        {
+            return Ok(());
         }
         let lease = self.run_somewhere(request).await?;
         let server = lease.server;
@@ -90,6 +92,7 @@ impl Session {
         self.running
             .route
             .begin(self.level_for(request), request.directions.as_ref());
+        self.forget_projected();
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
         }
@@ -120,6 +123,9 @@ impl Session {
             Box::pin(self.ask_frontier()).await;
         } else if let Some(stuck) = self.is_stuck(request) {
             Box::pin(self.come_loose(stuck)).await;
+        }
+        if self.awaits_log(request) {
+            Box::pin(self.await_log()).await;
         }
         self.try_servers(request).await
     }

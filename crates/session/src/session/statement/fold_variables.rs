@@ -149,8 +149,10 @@ impl Session {
             state.set(name, value);
         }
         if let Some(schema) = &outcome.schema {
+            // A trigger or routine of a database is run in it: whoever has none is told so again (observed on both families).
+            let leaves = schema.is_empty() && !state.database.is_empty();
             state.database = schema.clone();
-            if schema.is_empty() && self.has_prepared_in_database() {
+            if leaves && self.has_prepared_in_database() {
                 // To prepare them again elsewhere puts that connection in their database, and none is left again.
                 self.pin(PinReason::SessionState);
             }

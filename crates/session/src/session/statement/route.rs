@@ -44,6 +44,9 @@ fn after_word<'t>(text: &'t [u8], word: &[u8]) -> Option<&'t [u8]> {
     (start.eq_ignore_ascii_case(word) && ends).then(|| rest.trim_ascii_start())
 }
 
+/// What a read was held to, where that was not its whole position.
+const BY_TABLE: &str = "what touches its tables and keys: docs/consistency.md";
+
 impl Session {
     /// Answers EXPLAIN ROUTE.
     pub(in crate::session) async fn explain_route(&mut self, text: &[u8]) -> Result<(), Abort> {
@@ -70,6 +73,7 @@ impl Session {
         if self.needs_primary_position(&request) {
             Box::pin(self.ask_frontier()).await;
         }
+        self.project(&request, Some(text));
         let pins = self.handle.pins().names();
         let hint = Hint::of(&class, text);
         let mut lines = self.weigh(&request, seen, |world, options, session, load| {
@@ -93,6 +97,10 @@ impl Session {
             let text = String::from_utf8_lossy(text).into_owned();
             lines.insert(0, ("rewritten to".to_owned(), text));
         }
+        if self.running.route.by_table {
+            lines.push(("held to".to_owned(), BY_TABLE.to_owned()));
+        }
+        self.forget_projected();
         if let Some(cached) = self.explain_cached(&request, text) {
             lines.push(("cache".to_owned(), cached));
         }
@@ -123,6 +131,9 @@ impl Session {
             say("because", reason.as_str().to_owned());
         }
         say("level", route.level.name().to_owned());
+        if route.by_table {
+            say("held to", BY_TABLE.to_owned());
+        }
         say(
             "waited for its position",
             if route.waited { "yes" } else { "no" }.to_owned(),

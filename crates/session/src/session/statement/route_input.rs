@@ -21,6 +21,7 @@ impl Session {
         request: &Request<'_>,
     ) -> Result<Candidates, ClientError> {
         let seen = self.look_around(request);
+        self.project(request, None);
         let decision = self.weigh(request, seen, |world, options, session, load| {
             decide(world, options, session, request.access, load)
         });

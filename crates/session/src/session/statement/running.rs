@@ -85,6 +85,8 @@ pub(in crate::session) struct Route {
     pub(in crate::session) server: Option<ServerId>,
     pub(in crate::session) level: Consistency,
     pub(in crate::session) waited: bool,
+    /// It was held to what touches its tables and keys, because some server was not known to have the whole position.
+    pub(in crate::session) by_table: bool,
     /// Servers that were tried before.
     pub(in crate::session) refused: u8,
     /// Connections that broke while it ran.
@@ -126,7 +128,7 @@ impl Route {
         level: Consistency,
         directions: Option<&Rc<Directions>>,
     ) {
-        (self.reason, self.waited) = (Some(Reason::Pinned), false);
+        (self.reason, self.waited, self.by_table) = (Some(Reason::Pinned), false, false);
         (self.refused, self.lost, self.crowded) = (0, 0, 0);
         (self.passed, self.patient, self.brief) = (false, false, false);
         (self.unsent, self.rolled_back) = (false, false);

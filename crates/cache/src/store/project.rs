@@ -1,0 +1,197 @@
+//! What of a position a read needs: a read shows nothing but its own tables, and of these often but a few keys.
+
+use millrace_topology::GtidSet;
+
+use super::Store;
+use crate::Access;
+
+/// Of a position, what a server must have for a read of some tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Projected {
+    /// A server that has this shows these tables as one that has the whole position, or newer.
+    pub required: GtidSet,
+    /// F has all of the position. What it has not counts for every table.
+    pub is_followed: bool,
+}
+
+impl Store {
+    /// Of `position`, what a server must have that answers a read of nothing but `accesses`. None where the
+    /// position is not one of the log that is followed.
+    ///
+    /// Let a server have what is answered, and whatever was committed before anything it has. What else the position
+    /// has is in F, and touches nothing of the accesses; neither does what was committed before that, as all of it is
+    /// in F as well, and would be among the Changes. So the server shows these tables as they were at the position, or
+    /// as they were later. It needs no log that is followed at this moment: what F lacks is required whole.
+    pub fn project(&self, position: &GtidSet, accesses: &[Access]) -> Option<Projected> {
+        if !position.is_comparable(&self.applied) {
+            return None;
+        }
+        let mut required = position.clone();
+        required.subtract(&self.applied);
+        let is_followed = required.is_empty();
+        match self.base_is_settled {
+            // All servers in use have it; one that has come back with less has not.
+            true => {
+                let mut settled = position.clone();
+                settled.intersect(&self.base);
+                required.union(&settled);
+            }
+            // What was committed before the log was followed may have touched anything.
+            false => required.union(&self.base),
+        }
+        for access in accesses {
+            self.subjects
+                .add_changes_of(&access.subject, &access.scope, &mut required);
+        }
+        Some(Projected {
+            required,
+            is_followed,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use millrace_topology::{GtidSet, MySqlSet};
+    use proptest::prelude::*;
+
+    use crate::model::epoch;
+    use crate::{Access, IndexKeys, Interval, Key, Options, Scope, Store, Subject, Touch};
+
+    const UUID: [u8; 16] = [0x11; 16];
+    const TABLES: u8 = 3;
+    const KEYS: i64 = 4;
+
+    /// Transactions from `first` to `last`.
+    fn set(first: u64, last: u64) -> GtidSet {
+        let mut set = MySqlSet::default();
+        if first <= last {
+            set.insert(UUID, first, last);
+        }
+        GtidSet::MySql(set)
+    }
+
+    fn subject(table: u8) -> Subject {
+        Subject::table(b"d", &[b'a' + table])
+    }
+
+    /// What one transaction touches: a table, one key of it or all.
+    #[derive(Clone, Copy, Debug)]
+    struct Written {
+        table: u8,
+        key: Option<i64>,
+    }
+
+    impl Written {
+        fn touch(self) -> Touch {
+            let keys = self.key.map(|key| {
+                vec![IndexKeys {
+                    index: 0,
+                    keys: vec![Key::new().signed(key)],
+                }]
+            });
+            Touch {
+                subject: subject(self.table),
+                keys,
+            }
+        }
+
+        fn concerns(self, read: Written) -> bool {
+            let same_key = || read.key.is_none() || self.key.is_none() || self.key == read.key;
+            self.table == read.table && same_key()
+        }
+
+        fn access(self) -> Access {
+            let scope = match self.key {
+                None => Scope::Whole,
+                Some(key) => Scope::Within {
+                    index: 0,
+                    interval: Interval::point(Key::new().signed(key)),
+                },
+            };
+            Access {
+                subject: subject(self.table),
+                scope,
+            }
+        }
+    }
+
+    fn written() -> impl Strategy<Value = Written> {
+        (0..TABLES, proptest::option::of(0..KEYS)).prop_map(|(table, key)| Written { table, key })
+    }
+
+    /// A store that was begun at `from` and has the log up to `to`; all servers are known to have up to `settled`.
+    fn followed(log: &[Written], from: usize, to: usize, settled: usize, now: Instant) -> Store {
+        let mut store = Store::new(Options {
+            changes_by_key_max: 3,
+            ..Options::default()
+        });
+        store.follow(set(1, from as u64), b"one", now);
+        for (at, written) in log.iter().enumerate().take(to).skip(from) {
+            let at = at as u64 + 1;
+            store.apply(&set(at, at), &[written.touch()], now);
+        }
+        store.settle(&set(1, settled as u64));
+        store
+    }
+
+    proptest! {
+        /// A server that has what is required shows the read no less than one that has the whole position; and where all
+        /// is followed, what touches other tables alone is required of nobody.
+        #[test]
+        fn what_is_required_is_enough(
+            log in prop::collection::vec(written(), 1..24),
+            read in written(),
+            places in (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<prop::sample::Index>()),
+            position in prop::collection::vec(any::<bool>(), 24),
+            has in any::<prop::sample::Index>(),
+        ) {
+            let len = log.len();
+            let from = places.0.index(len + 1);
+            let to = from + places.1.index(len - from + 1);
+            let has = has.index(len + 1);
+            // The server is one of those that are known to have what is settled.
+            let settled = places.2.index(has + 1).min(to);
+            let store = followed(&log, from, to, settled, epoch());
+            let mut wanted = set(1, 0);
+            let in_position = |at: &usize| position[*at];
+            (0..len).filter(in_position).for_each(|at| wanted.union(&set(at as u64 + 1, at as u64 + 1)));
+            let projected = store.project(&wanted, &[read.access()]).unwrap();
+            let server = set(1, has as u64);
+            let last_wanted = (0..len).rev().find(in_position).map_or(0, |at| at + 1);
+            let missed = (has..last_wanted).find(|at| log[*at].concerns(read));
+            if server.contains(&projected.required) {
+                prop_assert_eq!(missed, None, "of {:?} to {}", read, last_wanted);
+            } else if from <= has && last_wanted <= to && missed.is_none() {
+                // Something else is asked for only where it is not kept apart by key, or is newer than the position.
+                let asked = (has..to).any(|at| log[at].table == read.table);
+                prop_assert!(asked, "{} is asked for in vain", projected.required);
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_log_has_not_told_is_required_whole() {
+        let log = [Written {
+            table: 0,
+            key: Some(1),
+        }; 4];
+        let store = followed(&log, 1, 3, 1, epoch());
+        let other = Written {
+            table: 1,
+            key: None,
+        }
+        .access();
+        let projected = store.project(&set(2, 3), &[other.clone()]).unwrap();
+        assert!(projected.required.is_empty() && projected.is_followed);
+        let projected = store.project(&set(2, 4), &[other]).unwrap();
+        assert_eq!(
+            (projected.required, projected.is_followed),
+            (set(4, 4), false)
+        );
+        let foreign = GtidSet::parse_mariadb(b"0-1-5").unwrap();
+        assert_eq!(store.project(&foreign, &[]), None);
+    }
+}
