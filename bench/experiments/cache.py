@@ -10,7 +10,9 @@ from harness.load import Bursts
 SERVER_CORES = 0.25
 #: With and without the cache, and nothing else.
 BOTH = ("millrace-all", "millrace-cached")
-#: The same, and each result is kept at once.
+#: The same, and what a read must see is held to its tables and keys.
+BY_TABLE = ("millrace-all-table", "millrace-cached-table")
+#: The first two again, but each result is kept at once.
 FILLING = ("millrace-all", "millrace-filling")
 #: As systems.toml has it.
 MEMORY_MIB = 64
@@ -51,7 +53,7 @@ S3 = Experiment(
                 group="writes",
                 x=percent,
                 server_cores=SERVER_CORES,
-                only=BOTH,
+                only=(*BOTH, *BY_TABLE),
                 quick=rand == "uniform",
             )
             for percent, rand in (*((percent, "uniform") for percent in WRITES), (5, "pareto"))
@@ -89,6 +91,7 @@ S3 = Experiment(
         "primary. A read is stale that shows less than was acknowledged through Millrace before it began, less "
         "than was acknowledged at the primary a second before, or less than its session has seen. It is only late "
         "where a replica lags behind the primary by more than that second, and the answer is not from memory.",
+        "By table: routing.freshness = \"table\" on both sides, with the cache and without it.",
     ),
 )
 
