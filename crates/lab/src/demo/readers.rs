@@ -19,7 +19,7 @@ const HOT: u64 = 50;
 /// Every so many rows is written beside Millrace only.
 const BESIDE_EVERY: u64 = 10;
 /// Between two statements of a client, as applications have it.
-const REST: Duration = Duration::from_millis(20);
+const REST: Duration = Duration::from_millis(50);
 /// Between two writes beside Millrace.
 const BESIDE_REST: Duration = Duration::from_millis(50);
 /// A write beside Millrace is to be seen within this.
