@@ -3,6 +3,7 @@
 #               Some fifteen minutes; make release PLAIN=1 leaves the training out
 # make demo     a private cluster, Millrace before it, and a workload to watch
 # make demo-failover   the primary is killed under load: what Millrace sees, what clients notice
+# make demo-cache      the same load with the cache off and on: what it saves, and that nothing is stale
 # make test     everything CI runs
 # make check    the fast part of it
 # make long     what make test has a minute for, for ten minutes on each family: every read's promise,
@@ -22,7 +23,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # What `make demo` shows; for example DEMO='--family mariadb --clients 500'.
 DEMO ?= --for 15 --stay
 
-.PHONY: build release demo demo-failover test check long foreign bench faults
+.PHONY: build release demo demo-failover demo-cache test check long foreign bench faults
 .NOTPARALLEL:
 
 build:
@@ -44,6 +45,9 @@ demo:
 
 demo-failover:
 	@$(MAKE) --no-print-directory demo DEMO='--failover $(DEMO_FAILOVER)'
+
+demo-cache:
+	@$(MAKE) --no-print-directory demo DEMO='--cached $(DEMO_CACHE)'
 
 test:
 	@scripts/ci-steps.sh test

@@ -253,6 +253,8 @@ class Bench:
 
     def left(self, experiment, number, point):
         """The systems not yet measured; all of them where they are measured at once."""
+        if point.rounds_max and number >= point.rounds_max:
+            return []
         takers = [system for system in self.systems if experiment.takes(system, point)]
         left = [
             system for system in takers if not self.results.has(experiment.id, number, point.name, system.name)
@@ -327,6 +329,8 @@ class Bench:
         """Rivals may fail, which the results show. Millrace may not."""
         if system.family == "millrace" and seen.get("failed"):
             self.results.about["failures"].append(f"{where}: {system.name}: {seen['failed']}")
+        if system.family == "millrace" and seen.get("stale"):
+            self.results.about["failures"].append(f"{where}: {system.name}: {seen['stale']} stale reads: {seen['examples']}")
         self.results.add(
             {
                 "experiment": experiment.id,
@@ -389,6 +393,13 @@ def summary(seen):
         ("p95_ms", "p95 {:.1f} ms"),
         ("proxy_us", "proxy {:.1f} µs"),
         ("servers_us", "servers {:.0f} µs"),
+        ("hits_percent", "{:.1f} % hits"),
+        ("fills_percent", "{:.1f} % fills"),
+        ("checked", "{:,.0f} reads checked"),
+        ("stale", "{:.0f} STALE"),
+        ("seen_p50_ms", "seen after {:.1f} ms (p50)"),
+        ("row_us", "proxy {:.1f} µs a row"),
+        ("added_mib", "{:.1f} MiB more"),
         ("kib_per_client", "{:.1f} KiB each"),
         ("idle_cpu_percent", "idle {:.2f} %"),
         ("server_connections", "{:.0f} server connections"),

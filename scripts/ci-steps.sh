@@ -59,6 +59,7 @@ steps_alone=(
     "foreign|900|alone|deps build tests|test suites that others wrote for drivers, directly and through Millrace"
     "demo|180|alone|deps build tests|the demo: a cluster, Millrace and a checked workload"
     "demo-failover|180|alone|deps build tests|the demo of a failover: the primary is killed under the workload"
+    "demo-cache|180|alone|deps build tests|the demo of the cache: one load with it off and on, checked"
 )
 
 # Without MySQL (status 3) MariaDB is still there to test on; the tests that need
@@ -93,6 +94,7 @@ run_tests() {
 run_instructions() { scripts/check-instructions.sh; }
 run_demo() { "$MILLRACE_LAB_BIN" demo --for 15 --json; }
 run_demo-failover() { "$MILLRACE_LAB_BIN" demo --failover --json; }
+run_demo-cache() { "$MILLRACE_LAB_BIN" demo --cached --json; }
 run_follower() {
     cargo test --workspace --locked --test follower -- --test-threads "${MILLRACE_TEST_THREADS:-2}"
 }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from experiments import proxies_compared, wescale
+from experiments import cache, proxies_compared, wescale
 from harness.results import Results, Spread
 
 BOUNDS = {
@@ -165,13 +165,13 @@ def scaled(figure, factor):
     return times
 
 
-def errors(experiment, points, system):
+def total(experiment, points, system, metric):
     """Of all rounds together; none where no round got that far."""
 
     def figure(results):
         if not any(results.rounds(experiment, point, system) for point in points):
             return None
-        return Spread.of([sum(results.total(experiment, point, system, "errors") for point in points)])
+        return Spread.of([sum(results.total(experiment, point, system, metric) for point in points)])
 
     return figure
 
@@ -263,7 +263,7 @@ def _wescale():
         "errors with up to 10,000 busy clients, and as many idle ones",
         "at most",
         0,
-        errors("W3", [*busy, "10,000 idle clients"], "millrace-30"),
+        total("W3", [*busy, "10,000 idle clients"], "millrace-30", "errors"),
         "",
         0,
     )
@@ -293,6 +293,47 @@ def _straight(experiment, points, system="millrace-all", how_routed=""):
                   line(experiment, system, points, corrected), "of ideal", needs_caps=True)  # fmt: skip
 
 
+def _cache():
+    hits = cache.CAPPED.name
+    yield Aim("S3", "reads, all hits, to the same servers without the cache", "at least", 10,
+              ratio("S3", hits, "reads_per_s", "millrace-cached", "millrace-all"), needs_caps=True)  # fmt: skip
+    yield Aim("S3", "… to direct", "at least", 10,
+              ratio("S3", hits, "reads_per_s", "millrace-cached", "direct"), needs_caps=True)  # fmt: skip
+    yield Aim("S3", "CPU per hit to the bare relay's per statement, no caps", "at most", 0.55,
+              ratio("S3", cache.UNCAPPED.name, "proxy_us", "millrace-cached", "relay"))  # fmt: skip
+    yield Aim("S3", "p50 of one client above direct's", "less than", 0,
+              value("S3", cache.ONE_CLIENT.name, "millrace-cached", "added_p50_us"), "µs", 0)  # fmt: skip
+    checked = [point.name for point in cache.S3.points if point.group == "writes"]
+    for (without, cached), how in ((cache.BOTH, ""), (cache.BY_TABLE, ", by table")):
+        for percent, limit in zip(cache.WRITES, (5, 3, 1.5), strict=True):
+            yield Aim("S3", f"reads with {percent} % writes{how}, to the same servers without the cache", "at least", limit,
+                      ratio("S3", cache.writes_point(percent), "reads_per_s", cached, without), needs_caps=True)  # fmt: skip
+        yield Aim("S3", f"stale reads, of all that were checked meanwhile{how}", "at most", 0,
+                  total("S3", checked, cached, "stale"), "", 0)  # fmt: skip
+        yield Aim("S3", f"reads checked, of all rounds together{how}", "more than", 0,
+                  total("S3", checked, cached, "checked"), "", 0)  # fmt: skip
+    for point, system, limit in (
+        ("misses that are not kept", "millrace-cached", 1.05),
+        ("misses that are kept", "millrace-filling", 1.5),
+    ):
+        yield Aim("CACHE", f"CPU of {point}, to the same with the cache off", "at most", limit,
+                  ratio("CACHE", point, "proxy_us", system, "millrace-all"))  # fmt: skip
+    past = "written past Millrace"
+    yield Aim("CACHE", "a write past Millrace is seen after, p95", "at most", 10,
+              value("CACHE", past, "millrace-cached", "seen_p95_ms"), "ms", 1)  # fmt: skip
+    yield Aim("CACHE", "… at most", "at most", 1000,
+              value("CACHE", past, "millrace-cached", "seen_max_ms"), "ms", 1)  # fmt: skip
+    for point in (point.name for point in cache.CACHE.points if point.group == "following"):
+        yield Aim("CACHE", f"CPU of following, each row, {point}", "at most", 3,
+                  difference("CACHE", point, "row_us", "millrace-cached", "millrace-all"), "µs")  # fmt: skip
+    last = cache.CACHE.points[-1].name
+    added = difference("CACHE", last, "added_mib", "millrace-filling", "millrace-all")
+    yield Aim("CACHE", f"resident memory of the cache after {last}, to what is configured", "at most", 1.05,
+              scaled(added, 1 / cache.MEMORY_MIB))  # fmt: skip
+    yield Aim("CACHE", "… by its own account", "at most", 1.05,
+              scaled(value("CACHE", last, "millrace-filling", "cache_mib"), 1 / cache.MEMORY_MIB))  # fmt: skip
+
+
 def _proxies_compared():
     def at(cores):
         return [point.name for point in proxies_compared.T1.points if point.proxy_cores == cores]
@@ -305,7 +346,7 @@ def _proxies_compared():
 
     for experiment in ("T1", "T2"):
         yield Aim(experiment, "errors with 4,096 threads on one core", "at most", 0,
-                  errors(experiment, at(1.0)[-1:], "millrace"), "", 0, needs_caps=True)  # fmt: skip
+                  total(experiment, at(1.0)[-1:], "millrace", "errors"), "", 0, needs_caps=True)  # fmt: skip
         for cores in proxies_compared.CAPS:
             yield Aim(experiment, f"CPU per read to HAProxy's, most at any count, {cores:g} core", "less than", 1,
                       every(max, experiment, "proxy_us", cores), needs_caps=True,
@@ -334,4 +375,4 @@ def _udb():
         yield from _straight(experiment, {n: f"{n} server{'s' * (n > 1)}, 256 threads" for n in nodes})
 
 
-AIMS = (*_cpu(), *_clients(), *_wescale(), *_scalearc(), *_proxies_compared(), *_udb())
+AIMS = (*_cpu(), *_clients(), *_wescale(), *_scalearc(), *_cache(), *_proxies_compared(), *_udb())

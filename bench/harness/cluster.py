@@ -23,6 +23,8 @@ PRIMARY_FIRST = {"primary": 0, "replica": 1}
 #: sysbench's tables, and rows in each. So many can be dealt evenly to one to four servers.
 TABLES = 12
 ROWS = 10_000
+#: Rows of clients that check what they read.
+REGISTERS = 32
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,11 @@ class Cluster:
 
     # --- bench-client -------------------------------------------------------------
 
-    def client(self, *words):
-        """A command of bench-client, logged in as the load's account."""
+    def client(self, *words, rows=ROWS):
+        """A command of bench-client, logged in as the load's account. It reads so many of the rows."""
         # Its password is on no command line.
         os.environ["MILLRACE_BENCH_PASSWORD"] = self.password
-        account = ["--user", self.user, "--database", self.database, "--rows", str(ROWS)]
+        account = ["--user", self.user, "--database", self.database, "--rows", str(rows)]
         return [self._client, *account, *map(str, words)]
 
     def sql(self, server, *statements):
@@ -119,6 +121,12 @@ class Cluster:
         primary = self.servers[0]
         run(self.sysbench("oltp_read_write", [primary.address], "--threads=2", "prepare"), timeout=300)
         self.sql(primary, "CREATE TABLE bench_mark (mark INT)", "INSERT INTO bench_mark VALUES (0)")
+        registers = ", ".join(f"({number}, 0)" for number in range(1, REGISTERS + 1))
+        self.sql(
+            primary,
+            "CREATE TABLE bench_register (id INT PRIMARY KEY, n BIGINT NOT NULL)",
+            f"INSERT INTO bench_register VALUES {registers}",
+        )
         self.settle()
 
     def settle(self):

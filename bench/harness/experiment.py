@@ -21,6 +21,10 @@ class Point:
     proxy_cores: float | None = None
     #: The load lasts that long at least, but in a quick run.
     seconds_min: float = 0
+    #: Only these systems take it, by their names; all of the experiment's without them.
+    only: tuple[str, ...] = ()
+    #: It is measured in so many rounds at most; 0 for all.
+    rounds_max: int = 0
     #: Whether it is part of a quick run.
     quick: bool = True
 
@@ -53,6 +57,8 @@ class Experiment:
 
     def takes(self, system, point):
         if system.points and not point.name.startswith(tuple(system.points)):
+            return False
+        if point.only and system.name not in point.only:
             return False
         if system.experiments is None:
             return not self.by_name_only

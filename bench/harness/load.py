@@ -14,7 +14,7 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 
-from harness import cluster, procs
+from harness import cluster, counters, procs
 from harness.meter import Meter
 
 LUA = pathlib.Path(__file__).resolve().parent.parent / "lua"
@@ -91,11 +91,14 @@ class Sysbench:
         with few._started(target, 1) as sysbench:
             sysbench.wait_until(1 + PATIENCE_SECONDS)
 
+    def path(self):
+        ours = LUA / f"{self.script}.lua"
+        return str(ours) if ours.exists() else self.script
+
     def _started(self, target, seconds):
-        script = LUA / f"{self.script}.lua"
         return Running(
             target.cluster.sysbench(
-                str(script) if script.exists() else self.script,
+                self.path(),
                 target.running.addresses,
                 f"--db-ps-mode={'auto' if self.prepared else 'disable'}",
                 f"--threads={self.clients}",
@@ -174,6 +177,8 @@ def _parsed(text):
         "queries": int(_number(r"total:\s+(\d+)", text)),
         "qps": _number(r"queries:\s+\d+\s+\(([\d.]+) per sec", text),
         "events_per_s": _number(r"transactions:\s+\d+\s+\(([\d.]+) per sec", text),
+        "reads": int(_number(r"read:\s+(\d+)", text)),
+        "writes": int(_number(r"write:\s+(\d+)", text)),
         "reads_per_s": _number(r"read:\s+(\d+)", text) / seconds,
         "writes_per_s": _number(r"write:\s+(\d+)", text) / seconds,
         "mean_ms": _number(r"avg:\s+([\d.]+)", text),
@@ -317,6 +322,9 @@ def _idle(servers, address, clients):
 class Bursts:
     """Single queries from one client, in bursts to each system in turn."""
 
+    #: How many rows they read in turn.
+    rows: int = cluster.ROWS
+
     writes = False
     #: All systems are measured at the same time.
     together = True
@@ -327,8 +335,10 @@ class Bursts:
     def measure_all(self, targets):
         words = ["latency", "--seconds", int(targets[0].seconds)]
         for target in targets:
+            if target.running.metrics_address:
+                counters.wait_until_following(target.running)
             words += ["--target", f"{target.name}={target.running.addresses[0]}"]
-        command = targets[0].cluster.client(*words)
+        command = targets[0].cluster.client(*words, rows=self.rows)
         reports = json.loads(cluster.run(command, timeout=targets[0].seconds + PATIENCE_SECONDS))
         direct = next((report for report in reports if report["name"] == "direct"), None)
         found = {}

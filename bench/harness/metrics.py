@@ -8,6 +8,8 @@ class Metric:
     title: str
     unit: str = ""
     digits: int = 1
+    #: Of all rounds together.
+    is_total: bool = False
 
     @property
     def heading(self):
@@ -49,6 +51,21 @@ METRICS = {
     "kib_per_client_pss": Metric("proportional", "KiB"),
     "idle_cpu_percent": Metric("idle CPU", "% of a core", 2),
     "login_seconds": Metric("to log all in", "s", 1),
-    "errors": Metric("errors", "", 0),
-    "reconnects": Metric("reconnects", "", 0),
+    "hits_percent": Metric("reads out of memory", "%"),
+    "fills_percent": Metric("statements whose result was kept", "%"),
+    "checked": Metric("reads checked", "", 0, is_total=True),
+    "stale": Metric("stale", "", 0, is_total=True),
+    "late": Metric("late by a replica's lag", "", 0, is_total=True),
+    "seen_p50_ms": Metric("seen after, p50", "ms", 2),
+    "seen_p95_ms": Metric("p95", "ms", 2),
+    "seen_p99_ms": Metric("p99", "ms", 2),
+    "seen_max_ms": Metric("at most", "ms", 2),
+    "written": Metric("writes", "", 0, is_total=True),
+    "unseen": Metric("never seen", "", 0, is_total=True),
+    "rows_per_s": Metric("rows written", "1/s", 0),
+    "row_us": Metric("proxy CPU each row", "µs", 2),
+    "added_mib": Metric("resident memory added", "MiB"),
+    "cache_mib": Metric("the cache's own account", "MiB"),
+    "errors": Metric("errors", "", 0, is_total=True),
+    "reconnects": Metric("reconnects", "", 0, is_total=True),
 }

@@ -204,7 +204,9 @@ def _cell(results, experiment, row, metric, other):
             return None
         spread = results.ratio(experiment.id, metric, (point.name, system), (point.name, other))
         return spread and f"{spread.mid:.2f}"
-    if metric in ("errors", "reconnects"):
+    if METRICS[metric].is_total:
+        if not results.by_round(experiment.id, point.name, system, metric):
+            return None
         return f"{results.total(experiment.id, point.name, system, metric):,.0f}"
     spread = results.spread(experiment.id, point.name, system, metric)
     if spread is None or (metric.startswith("proxy_") and not spread.high):

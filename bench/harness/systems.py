@@ -75,6 +75,7 @@ class System:
         self.splits = entry.get("splits", False)
         self.workers = entry.get("workers", 1)
         self.idle_clients = entry.get("idle_clients", 10_000)
+        self.has_metrics = entry.get("metrics", False)
         self.is_direct = "command" not in entry
         for name, path in tools.items():
             if path is None and f"${{{name}}}" in str(entry):
@@ -103,9 +104,8 @@ class Launcher:
         if system.is_direct:
             return Direct(system, servers)
         group = self._groups.group(f"{system.name}-{next(self._numbers)}")
-        return Running(
-            system, servers, self.cluster, next(filter(_is_free, self._ports)), group, self._groups
-        )
+        ports = [next(filter(_is_free, self._ports)) for _ in range(2)]
+        return Running(system, servers, self.cluster, ports, group, self._groups)
 
 
 def _is_free(port):
@@ -123,6 +123,7 @@ class Direct:
 
     pids = ()
     group = None
+    metrics_address = None
 
     def __init__(self, system, servers):
         self.system = system
@@ -138,9 +139,12 @@ class Direct:
 class Running:
     """A started system."""
 
-    def __init__(self, system, servers, cluster, port, group, groups):
+    def __init__(self, system, servers, cluster, ports, group, groups):
         self.system = system
-        self.addresses = [f"127.0.0.1:{port}"]
+        self.addresses = [f"127.0.0.1:{ports[0]}"]
+        side_address = f"127.0.0.1:{ports[1]}"
+        #: Where it tells what it counts, if it does.
+        self.metrics_address = side_address if system.has_metrics else None
         self.group = group
         self._groups = groups
         self._servers = servers
@@ -151,8 +155,9 @@ class Running:
             **system.tools,
             "dir": str(self._folder),
             "host": "127.0.0.1",
-            "port": str(port),
+            "port": str(ports[0]),
             "address": self.addresses[0],
+            "side_address": side_address,
             "primary": cluster.servers[0].address,
             "certificate": cluster.certificate,
             "key": cluster.key,
@@ -185,6 +190,10 @@ class Running:
                 self._process.wait()
         self._groups.drop(self.group)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def log_end(self):
+        """Its last words."""
+        return self._log.read_text()[-2000:]
 
     def _launch(self):
         entry = self.system.entry
@@ -239,7 +248,7 @@ class Running:
         deadline = time.monotonic() + READY_WITHIN_SECONDS
         while not greets(self.addresses[0]):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.system.name} did not start:\n{self._log.read_text()[-2000:]}")
+                raise RuntimeError(f"{self.system.name} did not start:\n{self.log_end()}")
             time.sleep(0.05)
 
 

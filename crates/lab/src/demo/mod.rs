@@ -1,6 +1,7 @@
 //! `millrace-lab demo`: a private cluster, Millrace before it, a workload whose clients check every
 //! answer, and a view of where statements run. Everything it starts ends with it.
 
+mod cached;
 mod client;
 mod failover;
 mod http;
@@ -8,6 +9,7 @@ mod observer;
 mod ports;
 mod proxy;
 mod random;
+mod readers;
 mod schema;
 mod steady;
 mod tally;
@@ -59,6 +61,10 @@ pub(crate) struct DemoArgs {
     /// Millrace saw and what clients noticed.
     #[arg(long, conflicts_with_all = ["seconds", "stay"])]
     failover: bool,
+    /// Run the same load with the cache off and then on, while somebody writes past Millrace, and
+    /// show what the cache saved.
+    #[arg(long, conflicts_with_all = ["seconds", "stay", "failover"])]
+    cached: bool,
     /// After the summary leave everything up until Ctrl-C, if there is a terminal to press it.
     #[arg(long, requires = "seconds", conflicts_with = "json")]
     stay: bool,
@@ -141,6 +147,12 @@ impl Stage {
         if args.failover {
             return self.fail_over(args, &opts, signals).await;
         }
+        if args.cached {
+            return tokio::select! {
+                right = self.with_and_without_cache(args, &opts) => Ok(i32::from(!right?)),
+                () = signals.next() => Ok(INTERRUPTED),
+            };
+        }
         if !args.json {
             say(&format!(
                 "\n{}\n",
@@ -189,6 +201,42 @@ impl Stage {
             () = signals.next() => Ok(INTERRUPTED),
             error = self.proxy.ended() => Err(error),
         }
+    }
+
+    /// Whether every answer was right.
+    async fn with_and_without_cache(&mut self, args: &DemoArgs, opts: &Opts) -> Result<bool> {
+        let (clients, ports) = (args.clients, self.proxy.ports());
+        let book = cached::prepare(&self.cluster).await?;
+        let seconds = cached::LOAD.as_secs();
+        tell(
+            args,
+            &format!(
+                "{clients} clients read and now and then write for {seconds} s, and check every answer. Another \
+                 writes past Millrace."
+            ),
+        );
+        let off = tokio::select! {
+            part = cached::load(&self.cluster, ports, opts, clients, &book) => part?,
+            error = self.proxy.ended() => return Err(error),
+        };
+        tell(
+            args,
+            &format!(
+                "Millrace is started anew with its cache on, and they do the same for {seconds} s."
+            ),
+        );
+        self.proxy.restart_cached(&self.cluster).await?;
+        let serve = async {
+            cached::until_serving(ports).await?;
+            cached::load(&self.cluster, ports, opts, clients, &book).await
+        };
+        let on = tokio::select! {
+            part = serve => part?,
+            error = self.proxy.ended() => return Err(error),
+        };
+        let wrong = cached::compare(&self.cluster, &book).await?;
+        cached::report(&off, &on, &wrong, args.json);
+        Ok(cached::is_right(&off, &on, &wrong))
     }
 
     fn client_opts(&self) -> Opts {
@@ -324,6 +372,9 @@ fn spec(args: &DemoArgs) -> Result<ClusterSpec> {
             "--failover takes two replicas at least, and clients"
         );
         spec.semi_sync = true;
+    }
+    if args.cached {
+        ensure!(args.clients > 0, "--cached takes clients");
     }
     if let Some(dir) = &args.dir {
         spec.dir.clone_from(dir);

@@ -21,10 +21,14 @@ const DRAIN_S: u64 = 2;
 /// Of the demo's admin listener.
 pub(super) const ADMIN_PASSWORD: &str = "operator-secret";
 
+/// More of the configuration, for [`Proxy::restart_cached`].
+const CACHE_ON: &str = "\n[cache]\nmode = \"auto\"\n";
+
 pub(super) struct Proxy {
     child: Child,
     log: PathBuf,
     ports: Ports,
+    connections_max: u64,
 }
 
 impl Proxy {
@@ -49,19 +53,38 @@ impl Proxy {
             child: spawn(&config, &log)?,
             log,
             ports,
+            connections_max,
         };
+        proxy.wait_ready(cluster).await?;
+        Ok(proxy)
+    }
+
+    /// Ends it and starts it anew, with its cache on.
+    ///
+    /// # Errors
+    /// As [`Proxy::start`], and when it does not end.
+    pub(super) async fn restart_cached(&mut self, cluster: &Cluster) -> Result<()> {
+        self.end().await?;
+        let config = cluster.dir().join("millrace.toml");
+        let text = configuration(&cluster.servers(), self.ports, self.connections_max);
+        std::fs::write(&config, text + CACHE_ON)?;
+        self.child = spawn(&config, &self.log)?;
+        self.wait_ready(cluster).await
+    }
+
+    async fn wait_ready(&mut self, cluster: &Cluster) -> Result<()> {
         let replicas = cluster.replicas().len();
         let ended = tokio::select! {
-            ready = timeout(READY_LIMIT, ready(ports.http, replicas)) => ready.map_err(|_| None),
-            status = proxy.child.wait() => Err(Some(status)),
+            ready = timeout(READY_LIMIT, ready(self.ports.http, replicas)) => ready.map_err(|_| None),
+            status = self.child.wait() => Err(Some(status)),
         };
         match ended {
-            Ok(()) => Ok(proxy),
+            Ok(()) => Ok(()),
             Err(None) => bail!(
                 "Millrace is not ready after 30 s; its log ends:\n{}",
-                proxy.log_end()
+                self.log_end()
             ),
-            Err(Some(status)) => Err(proxy.gone(status)),
+            Err(Some(status)) => Err(self.gone(status)),
         }
     }
 
@@ -81,6 +104,10 @@ impl Proxy {
     /// # Errors
     /// When it does not end, or not well.
     pub(super) async fn stop(mut self) -> Result<()> {
+        self.end().await
+    }
+
+    async fn end(&mut self) -> Result<()> {
         if let Some(pid) = self
             .child
             .id()
@@ -219,6 +246,8 @@ mod tests {
         let config = Config::from_toml("demo.toml", &text, &environment()).expect("valid");
         assert_eq!((config.listeners.len(), config.servers.len()), (3, 2));
         assert_eq!(config.pool.max_connections, 20);
+        let text = text + CACHE_ON;
+        Config::from_toml("demo.toml", &text, &environment()).expect("valid with the cache on");
     }
 
     fn environment() -> Environment {

@@ -1,6 +1,10 @@
 //! The measuring clients that sysbench has no equal of: many idle ones, ones that log in for
-//! each query, and one that times single queries against several systems in turn. They never
-//! judge a result; they print what they saw as one line of JSON.
+//! each query, one that times single queries against several systems in turn, ones that check what
+//! they read, and one that waits for writes beside the system. They never judge a result; they print
+//! what they saw as one line of JSON.
+
+mod registers;
+mod seen;
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -82,6 +86,10 @@ enum Command {
         #[arg(long, default_value_t = 50)]
         burst: u32,
     },
+    /// Reads rows that others write, through the system and beside it, and counts what is stale.
+    Registers(registers::Registers),
+    /// Times how long it takes until a write that bypasses the system is seen through it.
+    Seen(seen::Seen),
 }
 
 #[derive(Clone)]
@@ -145,6 +153,8 @@ async fn main() -> Result<()> {
             seconds,
             burst,
         } => latency(&cli.account, target, Duration::from_secs(seconds), burst).await,
+        Command::Registers(how) => registers::check(&cli.account, &how).await,
+        Command::Seen(how) => seen::wait(&cli.account, &how).await,
     }
 }
 
