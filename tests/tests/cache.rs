@@ -10,6 +10,8 @@ mod ground;
 mod registers;
 #[path = "cache/rules.rs"]
 mod rules;
+#[path = "cache/verify.rs"]
+mod verify;
 #[path = "cache/waits.rs"]
 mod waits;
 
@@ -56,6 +58,7 @@ async fn cache(release: Release) -> anyhow::Result<()> {
         .run("waits for a fill", waits::for_a_fill(ground))
         .await;
     checks.run("rules and hints", rules::obeyed(ground)).await;
+    checks.run("verify", verify::differences(ground)).await;
     checks.run("by state", answers::by_state(ground)).await;
     checks
         .run("written through", changes::through(ground))

@@ -5,6 +5,7 @@ mod follow;
 mod look;
 mod memory;
 mod remove;
+mod verify;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,6 +14,10 @@ use std::time::{Duration, Instant};
 use millrace_topology::GtidSet;
 
 use crate::admission::Sights;
+pub(crate) use verify::Check;
+pub use verify::Verified;
+use verify::Verify;
+
 use crate::entry::{Slot, State, Token, Waiting};
 use crate::slab::Slab;
 use crate::statements::{Statement, Statements, Totals};
@@ -139,6 +144,7 @@ pub struct Store {
     /// Prepared transactions, with what they touched.
     prepared: HashMap<XaId, Vec<Touch>>,
     prepared_heap: usize,
+    verify: Verify,
     /// What tables are.
     definitions: Arc<Definitions>,
     /// Counts up with each change of them.
@@ -190,6 +196,7 @@ impl Store {
             statements: Statements::new(options.statements_max),
             prepared: HashMap::new(),
             prepared_heap: 0,
+            verify: Verify::default(),
             definitions: Arc::default(),
             definitions_version: 0,
             are_defined: false,

@@ -150,6 +150,7 @@ impl Store {
     fn take_in(&mut self, transaction: &GtidSet, now: Instant) {
         self.applied.union(transaction);
         self.heard(now);
+        self.compare(now);
         self.make_room(now);
     }
 

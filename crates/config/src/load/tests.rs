@@ -387,6 +387,7 @@ mode = "auto"
 memory = "41MiB"
 entry_max = "42KiB"
 second_use = false
+verify = 0.25
 max_silence = "43s"
 [failover]
 hold_time = "21s"
@@ -523,6 +524,7 @@ timeout = "17s"
         },
         cache: CacheOptions {
             mode: Mode::Auto,
+            verify: 0.25,
             store: millrace_cache::Options {
                 memory: 41 << 20,
                 entry_max: 42 << 10,
@@ -1056,6 +1058,18 @@ fn clients_that_nobody_asks_for_certificates_are_warned_about() {
         assert!(warnings(&format!("{ca}{which}")).is_empty());
     }
     assert_eq!(warnings("client_certificates = \"optional\"").len(), 1);
+}
+
+#[test]
+fn a_share_is_a_part_of_a_whole() {
+    let told = |share: &str| errors(&format!("{SMALL}[cache]\nverify = {share}\n"));
+    for right in ["0", "0.0", "0.01", "1", "1.0"] {
+        assert_eq!(told(right), "", "{right}");
+    }
+    for wrong in ["1.5", "-0.1", "2", "nan", "\"1\""] {
+        let told = told(wrong);
+        assert!(told.contains("a number from 0.0 to 1.0"), "{wrong}: {told}");
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout_at};
 
 use crate::error::Abort;
 use crate::session::Session;
+use crate::session::answers::compared::has_one_answer;
 use crate::session::answers::dependence::{Looked, Parameters};
 use crate::session::statement::access::metric_kind;
 use crate::session::statement::fill::Fill;
@@ -83,6 +84,8 @@ impl Session {
         let cache = worker.cached.get()?;
         match self.look(cache, request, text)? {
             Ok(hit) => Some(Found::Hit(hit)),
+            // It is read again.
+            Err(Miss::Checked) => None,
             Err(missed) => self
                 .missed(cache, request, text, Some(missed))
                 .map(Found::Filling),
@@ -116,17 +119,42 @@ impl Session {
             return None;
         }
         let now = Instant::now();
-        Some(match self.must_see(self.level_for(request)) {
+        let is_due = worker.cached.is_check_due() && self.has_one_answer(text);
+        let mut check = None;
+        let looked = match self.must_see(self.level_for(request)) {
             Must::See(required, shown) => {
                 let mut store = cache.store();
-                let is_behind = shown.is_some_and(|shown| !store.applied().contains(&shown));
-                match is_behind {
-                    true => Err(Miss::Behind),
-                    false => store.look(key.key(), required, now),
+                if shown.is_some_and(|shown| !store.applied().contains(&shown)) {
+                    Err(Miss::Behind)
+                } else {
+                    check = is_due
+                        .then(|| store.begin_check(key.key(), required, now))
+                        .flatten();
+                    match check {
+                        Some(_) => Err(Miss::Checked),
+                        None => store.look(key.key(), required, now),
+                    }
                 }
             }
             Must::Ask => Err(Miss::Behind),
-        })
+        };
+        if cache.verify() > 0.0 && (looked.is_ok() || check.is_some()) {
+            worker.cached.note_hit(cache.verify(), check.is_some());
+        }
+        if let Some(token) = check {
+            self.running.fill = Some(Box::new(Fill::new(cache.clone(), token)));
+        }
+        Some(looked)
+    }
+
+    /// Whether what two servers answer to a statement can be compared.
+    fn has_one_answer(&self, text: &[u8]) -> bool {
+        let vars = &self.image.vars;
+        let mut normalised = self.worker.lists.take_buffer();
+        millrace_sql::digest(text, &vars.lex, &mut normalised);
+        let has_one = has_one_answer(&normalised, &vars.state);
+        self.worker.lists.put_buffer(normalised);
+        has_one
     }
 
     /// A statement, as what it depends on is found from.
@@ -405,7 +433,7 @@ impl Session {
         };
         let hit = looked.and_then(Result::ok);
         cache.store().note_waited(&waiting, hit.is_some());
-        if hit.is_none() {
+        if hit.is_none() && self.running.fill.is_none() {
             self.missed(cache, request, text, None);
         }
         Ok(hit)
