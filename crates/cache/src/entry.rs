@@ -40,6 +40,8 @@ pub(crate) struct Slot {
     pub(crate) key: Arc<[u8]>,
     pub(crate) statement: u64,
     pub(crate) accesses: Accesses,
+    /// It is served for so long, whatever changes; none where it must be exact.
+    pub(crate) ttl: Option<Duration>,
     pub(crate) state: State,
     /// Bytes that it is counted with.
     pub(crate) weight: usize,

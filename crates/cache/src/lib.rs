@@ -23,6 +23,9 @@
 //!    cannot, everything is dropped ([`Store::follow`]).
 //!
 //! Each is said where it is done, by its number.
+//!
+//! Beside these are results that somebody wants to be served for a time whatever changes (`store/within.rs`). They have keys
+//! of their own, and no rule but their time.
 
 mod admission;
 mod definitions;

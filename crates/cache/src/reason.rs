@@ -118,6 +118,8 @@ reasons! {
         Gap = "the log could not be followed further",
         NotUnderstood = "something in the log was not understood",
         Wrong = "a result was not what a server answered (cache.verify)",
+        Unlogged = "rows were written that the log may not tell of",
+        Expired = "its time (`ttl`) was over",
         Flush = "FLUSH CACHE",
         Evicted = "its memory was needed",
     }

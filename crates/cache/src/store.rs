@@ -6,6 +6,7 @@ mod look;
 mod memory;
 mod remove;
 mod verify;
+mod within;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -137,6 +138,8 @@ pub struct Store {
     /// The rank of what was last evicted.
     clock: u64,
     fills: usize,
+    /// How many slots are served for a time.
+    timed: usize,
     /// Bytes of all slots.
     slots_weight: usize,
     sights: Sights,
@@ -191,6 +194,7 @@ impl Store {
             ranks: BTreeSet::new(),
             clock: 0,
             fills: 0,
+            timed: 0,
             slots_weight: 0,
             sights: Sights::new(sights),
             statements: Statements::new(options.statements_max),
@@ -214,6 +218,11 @@ impl Store {
     /// What a server must have before it comes into use: sessions have seen it without knowing.
     pub fn base(&self) -> &GtidSet {
         &self.base
+    }
+
+    #[cfg(test)]
+    pub(crate) fn timed_slots(&self) -> usize {
+        self.timed
     }
 
     /// How many results there are.
@@ -282,6 +291,7 @@ impl Store {
             self.subjects.unwatch(*subject, scope, at);
         }
         self.slots_weight = self.slots_weight.saturating_sub(slot.weight);
+        self.timed -= usize::from(slot.ttl.is_some());
         match &slot.state {
             State::Filling(_) => self.fills = self.fills.saturating_sub(1),
             State::Stored(stored) => {

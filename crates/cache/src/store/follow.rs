@@ -161,8 +161,11 @@ impl Store {
             (Some(_), true) => Cause::Key,
             (None, true) => Cause::Table,
         };
-        let removed =
+        let mut removed =
             self.remove_concerned(&touch.subject, &touched, Some(transaction), cause, now);
+        if cause == Cause::Rights {
+            removed += self.drop_timed(cause, now);
+        }
         self.subjects.change(&touch.subject, transaction, touched);
         removed
     }

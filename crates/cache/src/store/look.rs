@@ -43,6 +43,9 @@ impl Store {
             return Err(reason);
         }
         let slot = self.slots.get_mut(at).ok_or(Miss::Absent)?;
+        if slot.ttl.is_some() {
+            return Err(Miss::Absent);
+        }
         let State::Stored(stored) = &mut slot.state else {
             return Err(Miss::Filling);
         };
@@ -94,7 +97,7 @@ impl Store {
         wanted
     }
 
-    fn may_wait(
+    pub(super) fn may_wait(
         &mut self,
         digest: u64,
         key: &[u8],

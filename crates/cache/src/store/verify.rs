@@ -11,8 +11,8 @@ use std::time::Instant;
 use millrace_topology::GtidSet;
 
 use super::{Finished, Store};
+use crate::Cause;
 use crate::entry::{State, Token};
-use crate::{Cause, Miss};
 
 /// Answers at most that wait for the log.
 const WAITING_MAX: usize = 32;
@@ -70,8 +70,8 @@ impl Store {
     /// server says. None where it may not, and where that could not be told of it.
     pub fn begin_check(&mut self, key: &[u8], required: &GtidSet, now: Instant) -> Option<Token> {
         let at = self.servable(key, required, now).ok()?;
-        let slot = self.slots.get(at)?;
-        let State::Stored(stored) = &slot.state else {
+        let slot = self.slots.get_mut(at)?;
+        let State::Stored(stored) = &mut slot.state else {
             return None;
         };
         // So that any further transaction on its tables removes it.
@@ -79,12 +79,15 @@ impl Store {
         if stored.ahead.as_deref().is_some_and(is_ahead) {
             return None;
         }
+        // It was of use.
+        stored.hits += 1;
+        let slot = &*slot;
         let mut must = GtidSet::new(self.applied.family());
         for (subject, scope) in &slot.accesses {
             self.subjects.add_changes(*subject, scope, &mut must);
         }
         let statement = slot.statement;
-        self.statements.missed(statement, Miss::Checked);
+        self.statements.checked(statement);
         Some(Token {
             slot: at,
             generation: self.slots.generation(at),

@@ -1061,6 +1061,21 @@ fn clients_that_nobody_asks_for_certificates_are_warned_about() {
 }
 
 #[test]
+fn a_time_to_live_belongs_to_a_rule_that_says_so() {
+    let rule = |lines: &str| format!("{SMALL}[[rule]]\nname = \"r\"\n{lines}");
+    let rules = load(&rule("cache = \"ttl\"\nttl = \"5s\"\n")).unwrap();
+    assert_eq!(rules.rule_texts()[0].then, "cache = ttl, ttl = 5s");
+    for wrong in [
+        "cache = \"ttl\"\n",
+        "ttl = \"5s\"\n",
+        "cache = \"exact\"\nttl = \"5s\"\n",
+    ] {
+        let told = errors(&rule(wrong));
+        assert!(told.contains("belong together"), "{wrong}: {told}");
+    }
+}
+
+#[test]
 fn a_share_is_a_part_of_a_whole() {
     let told = |share: &str| errors(&format!("{SMALL}[cache]\nverify = {share}\n"));
     for right in ["0", "0.0", "0.01", "1", "1.0"] {
