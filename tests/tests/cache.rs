@@ -10,6 +10,10 @@ mod ground;
 mod registers;
 #[path = "cache/rules.rs"]
 mod rules;
+#[path = "cache/timed.rs"]
+mod timed;
+#[path = "cache/verify.rs"]
+mod verify;
 #[path = "cache/waits.rs"]
 mod waits;
 
@@ -56,6 +60,10 @@ async fn cache(release: Release) -> anyhow::Result<()> {
         .run("waits for a fill", waits::for_a_fill(ground))
         .await;
     checks.run("rules and hints", rules::obeyed(ground)).await;
+    checks.run("verify", verify::differences(ground)).await;
+    checks
+        .run("served for a time", timed::whatever_is_written(ground))
+        .await;
     checks.run("by state", answers::by_state(ground)).await;
     checks
         .run("written through", changes::through(ground))

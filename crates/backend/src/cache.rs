@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use millrace_cache::{Finished, Options, Store, Token};
 use millrace_topology::{GtidSet, ServerId};
 use tokio::sync::Notify;
+use tracing::error;
 
 use crate::monitor::{Monitor, World};
 
@@ -59,10 +60,12 @@ pub enum Mode {
 }
 
 /// `[cache]`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct CacheOptions {
     /// What is cached.
     pub mode: Mode,
+    /// Which share of hits is read again and compared, from 0 to 1.
+    pub verify: f64,
     /// Within which limits.
     pub store: Options,
 }
@@ -196,6 +199,11 @@ impl Cache {
         self.options.mode
     }
 
+    /// Which share of hits is read again and compared, from 0 to 1.
+    pub fn verify(&self) -> f64 {
+        self.options.verify
+    }
+
     /// Its limits.
     pub fn options(&self) -> &Options {
         &self.options.store
@@ -313,7 +321,7 @@ impl Cache {
 
     /// Places results in the log, and tells the store what all servers have, until the process ends.
     pub async fn place(self: Arc<Self>, monitor: Arc<Monitor>) {
-        let mut answers = 0;
+        let (mut answers, mut differences) = (0, 0);
         loop {
             tokio::select! {
                 () = self.has_ended.notified() => {
@@ -327,7 +335,27 @@ impl Cache {
                 answers = now;
                 self.settle(&monitor);
             }
+            if self.options.verify > 0.0 {
+                self.tell_differences(&mut differences);
+            }
         }
+    }
+
+    /// A result that was not what a server answers must not go unnoticed. `told`: how many there were the last time.
+    fn tell_differences(&self, told: &mut u64) {
+        let verified = self.store().verified();
+        if verified.differences == *told {
+            return;
+        }
+        *told = verified.differences;
+        let text = verified.last.and_then(|digest| self.text(digest));
+        error!(
+            differences = verified.differences,
+            compared = verified.compared,
+            statement = %String::from_utf8_lossy(&text.unwrap_or_default()),
+            "a result in memory was not what a server answers; everything was removed from memory. Set [cache] mode \
+             = \"off\" and report this, unless rows were written beside the binary log"
+        );
     }
 
     async fn place_ended(&self, monitor: &Monitor) {

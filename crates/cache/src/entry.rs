@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use millrace_topology::GtidSet;
 
 use crate::scope::Scope;
+use crate::store::Check;
 
 /// A fill that was begun. It must be given back: by [`Store::finish`](crate::Store::finish) or
 /// [`Store::abandon`](crate::Store::abandon).
@@ -15,6 +16,8 @@ pub struct Token {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
     pub(crate) statement: u64,
+    /// The result is not to be kept, but to be compared with the entry of the slot.
+    pub(crate) check: Option<Box<Check>>,
 }
 
 /// A place among those that wait for a fill: [`Store::wait_for_fill`](crate::Store::wait_for_fill).
@@ -37,6 +40,8 @@ pub(crate) struct Slot {
     pub(crate) key: Arc<[u8]>,
     pub(crate) statement: u64,
     pub(crate) accesses: Accesses,
+    /// It is served for so long, whatever changes; none where it must be exact.
+    pub(crate) ttl: Option<Duration>,
     pub(crate) state: State,
     /// Bytes that it is counted with.
     pub(crate) weight: usize,

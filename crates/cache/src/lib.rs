@@ -23,6 +23,9 @@
 //!    cannot, everything is dropped ([`Store::follow`]).
 //!
 //! Each is said where it is done, by its number.
+//!
+//! Beside these are results that somebody wants to be served for a time whatever changes (`store/within.rs`). They have keys
+//! of their own, and no rule but their time.
 
 mod admission;
 mod definitions;
@@ -51,4 +54,6 @@ pub use reason::{Cause, Miss, Never, NoFill, Refused};
 pub use scope::{Access, IndexKeys, Interval, Key, Scope, Subject, Touch};
 pub use situation::{Isolation, Situation};
 pub use statements::{Statement, Totals};
-pub use store::{Applied, Begun, Ended, Finished, Hit, Projected, Resumed, Store, Wanted, XaId};
+pub use store::{
+    Applied, Begun, Ended, Finished, Hit, Projected, Resumed, Store, Verified, Wanted, XaId,
+};

@@ -75,6 +75,7 @@ reasons! {
         Behind = "the log has not told yet of everything that the session must see",
         Unknown = "it is not known what the session must see",
         Stopped = "the log is not followed",
+        Checked = "it is read again, to be compared (cache.verify)",
         Silent = "nothing was heard of the log for too long",
     }
 }
@@ -101,6 +102,7 @@ reasons! {
         Incomparable = "the server's position says nothing about the log's",
         TooLarge = "the result is too large",
         NotWorthIt = "it saves less time than what is in the cache",
+        Compared = "it was read to be compared with what is in the cache",
         Dropped = "everything was dropped meanwhile",
     }
 }
@@ -116,6 +118,9 @@ reasons! {
         Rights = "rights changed",
         Gap = "the log could not be followed further",
         NotUnderstood = "something in the log was not understood",
+        Wrong = "a result was not what a server answered (cache.verify)",
+        Unlogged = "rows were written that the log may not tell of",
+        Expired = "its time (`ttl`) was over",
         Flush = "FLUSH CACHE",
         Evicted = "its memory was needed",
     }

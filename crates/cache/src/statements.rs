@@ -163,6 +163,15 @@ impl Statements {
         self.both(digest, |statement| statement.misses[reason as usize] += 1);
     }
 
+    /// A result that could have been served is read again.
+    pub(crate) fn checked(&mut self, digest: u64) {
+        self.both(digest, |statement| {
+            statement.misses[Miss::Checked as usize] += 1;
+            statement.wasted = 0;
+            statement.rests_until = None;
+        });
+    }
+
     pub(crate) fn not_filled(&mut self, digest: u64, reason: NoFill) {
         self.both(digest, |statement| {
             statement.not_filled[reason as usize] += 1;

@@ -7,6 +7,8 @@ mod look;
 mod memory;
 mod project;
 mod remove;
+mod verify;
+mod within;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,6 +17,10 @@ use std::time::{Duration, Instant};
 use millrace_topology::GtidSet;
 
 use crate::admission::Sights;
+pub(crate) use verify::Check;
+pub use verify::Verified;
+use verify::Verify;
+
 use crate::entry::{Slot, State, Token, Waiting};
 use crate::slab::Slab;
 use crate::statements::{Statement, Statements, Totals};
@@ -138,6 +144,8 @@ pub struct Store {
     /// The rank of what was last evicted.
     clock: u64,
     fills: usize,
+    /// How many slots are served for a time.
+    timed: usize,
     /// Bytes of all slots.
     slots_weight: usize,
     sights: Sights,
@@ -145,6 +153,7 @@ pub struct Store {
     /// Prepared transactions, with what they touched.
     prepared: HashMap<XaId, Vec<Touch>>,
     prepared_heap: usize,
+    verify: Verify,
     /// What tables are.
     definitions: Arc<Definitions>,
     /// Counts up with each change of them.
@@ -192,11 +201,13 @@ impl Store {
             ranks: BTreeSet::new(),
             clock: 0,
             fills: 0,
+            timed: 0,
             slots_weight: 0,
             sights: Sights::new(sights),
             statements: Statements::new(options.statements_max),
             prepared: HashMap::new(),
             prepared_heap: 0,
+            verify: Verify::default(),
             definitions: Arc::default(),
             definitions_version: 0,
             are_defined: false,
@@ -214,6 +225,11 @@ impl Store {
     /// What a server must have before it comes into use: sessions have seen it without knowing.
     pub fn base(&self) -> &GtidSet {
         &self.base
+    }
+
+    #[cfg(test)]
+    pub(crate) fn timed_slots(&self) -> usize {
+        self.timed
     }
 
     /// How many results there are.
@@ -282,6 +298,7 @@ impl Store {
             self.subjects.unwatch(*subject, scope, at);
         }
         self.slots_weight = self.slots_weight.saturating_sub(slot.weight);
+        self.timed -= usize::from(slot.ttl.is_some());
         match &slot.state {
             State::Filling(_) => self.fills = self.fills.saturating_sub(1),
             State::Stored(stored) => {

@@ -10,7 +10,7 @@ use millrace_topology::{Family, GtidSet};
 use crate::model::epoch;
 use crate::{
     Access, Begun, Cause, Finished, IndexKeys, Interval, Key, Miss, NoFill, Options, Refused,
-    Resumed, Scope, Store, Subject, Token, Touch, Waiting, Wanted, XaId,
+    Resumed, Scope, Store, Subject, Token, Touch, Verified, Waiting, Wanted, XaId,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -411,14 +411,14 @@ fn a_fill_wakes_all_that_wait_however_it_ends() {
 #[test]
 fn only_what_takes_long_and_was_kept_is_waited_for() {
     let wants = |store: &mut Store, now| store.wants(1, b"k", Some(Miss::Filling), now);
-    let (mut store, now) = store_after(9 * MS, 8);
+    let (mut store, now) = store_after(19 * MS, 8);
     let _token = lead(&mut store, b"k", by_key(5, 5), now);
     assert_eq!(wants(&mut store, now), Err(NoFill::QuickerAsked));
     let (mut store, now) = store_after(20 * MS, 8);
     let token = lead(&mut store, b"k", by_key(5, 5), now);
-    assert_eq!(wait(&mut store, now).until, now + 34 * MS);
+    assert_eq!(wait(&mut store, now).until, now + 35 * MS);
     // Its time is over: it takes longer than it did.
-    assert_eq!(wants(&mut store, now + 34 * MS), Err(NoFill::QuickerAsked));
+    assert_eq!(wants(&mut store, now + 35 * MS), Err(NoFill::QuickerAsked));
     store.apply(&set("11"), &[row(5)], now);
     let position = set("1-10");
     store
@@ -563,4 +563,232 @@ fn definitions_hold_for_what_is_filled_under_them() {
     let version = store.definitions().map(|(_, version)| version);
     assert_eq!(version, Some(3));
     assert!(matches!(begin(&mut store, 3), Ok(Begun::Lead(_))));
+}
+
+/// A text result of one column.
+fn text_rows(rows: &[&str]) -> Vec<u8> {
+    let mut packets = vec![vec![1], b"\x03def".to_vec()];
+    packets.extend(rows.iter().map(|row| row.as_bytes().to_vec()));
+    packets.push(vec![0xFE, 0, 0, 2, 0]);
+    let mut out = Vec::new();
+    for packet in packets {
+        out.extend_from_slice(&(packet.len() as u32).to_le_bytes());
+        out.extend_from_slice(&packet);
+    }
+    out
+}
+
+/// Puts an entry of these rows there, and reads it again: other rows, with P and Q.
+fn checked(
+    store: &mut Store,
+    now: Instant,
+    (kept, read): (&[&str], &[&str]),
+    (lower, upper): (&str, &str),
+    between: impl FnOnce(&mut Store),
+) -> Verified {
+    let token = lead(store, b"k", by_key(5, 5), now);
+    let position = store.applied().clone();
+    let entry = result(&position, &position, &text_rows(kept));
+    store.finish(token, entry, now).kept.unwrap();
+    let token = store.begin_check(b"k", &set("1"), now).unwrap();
+    between(store);
+    let (lower, upper) = (set(lower), set(upper));
+    let read = result(&lower, &upper, &text_rows(read));
+    let ended = store.finish(token, read, now);
+    assert_eq!(ended.kept, Err(Refused::Compared));
+    store.verified()
+}
+
+#[test]
+fn a_wrong_entry_is_found_and_everything_goes() {
+    let (mut store, now) = store();
+    fill(&mut store, b"other", by_key(7, 7), "1-10", now).unwrap();
+    let told = checked(&mut store, now, (&["a"], &["b"]), ("1-10", "1-10"), |_| ());
+    assert_eq!((told.compared, told.differences), (1, 1));
+    assert_eq!(told.last, Some(1));
+    assert!(store.is_empty());
+    assert_eq!(store.totals().removed(Cause::Wrong), 2);
+    assert_eq!(store.totals().missed(Miss::Checked), 1);
+}
+
+#[test]
+fn a_right_entry_stays() {
+    let (mut store, now) = store();
+    let told = checked(
+        &mut store,
+        now,
+        (&["a", "b"], &["b", "a"]),
+        ("1-10", "1-10"),
+        |_| (),
+    );
+    assert_eq!((told.compared, told.differences), (1, 0));
+    assert!(look(&mut store, b"k", now).is_ok());
+    // Nor does one go whose check came to nothing.
+    let token = store.begin_check(b"k", &set("1"), now).unwrap();
+    assert_eq!(store.abandon(token), 0);
+    assert!(look(&mut store, b"k", now).is_ok());
+    assert_eq!(store.begin_check(b"k", &set("11"), now), None);
+    assert_eq!(store.begin_check(b"absent", &set("1"), now), None);
+}
+
+#[test]
+fn what_may_rightly_differ_is_not_compared() {
+    let rows: (&[&str], &[&str]) = (&["a"], &["b"]);
+    // Its table has changed since.
+    let (mut store, now) = store();
+    let told = checked(&mut store, now, rows, ("1-11", "1-11"), |store| {
+        store.apply(&set("11"), &[row(5)], now);
+    });
+    assert_eq!(told, Verified::default());
+    // The server may lack a change.
+    let (mut store, now) = store_with(options());
+    store.apply(&set("11"), &[row(5)], now);
+    let told = checked(&mut store, now, rows, ("1-10", "1-11"), |_| ());
+    assert_eq!(told, Verified::default());
+    // It may show one that the log has not told of yet: it is compared when it has.
+    for (touch, differences) in [(row(5), 0), (row(6), 1)] {
+        let (mut store, now) = store_with(options());
+        let told = checked(&mut store, now, rows, ("1-10", "1-11"), |_| ());
+        assert_eq!(told, Verified::default());
+        store.apply(&set("11"), &[touch], now);
+        assert_eq!(store.verified().differences, differences);
+    }
+}
+
+const TTL: Duration = Duration::from_secs(5);
+
+fn fill_within(store: &mut Store, key: &[u8], now: Instant) -> Result<(), Refused> {
+    match store.begin_within(1, key, TTL, Some(Miss::Absent), now) {
+        Ok(Begun::Lead(token)) => {
+            let bytes: Arc<[u8]> = b"old".as_slice().into();
+            store.finish_within(token, (bytes, 1), MS, now).kept
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn look_within(store: &mut Store, now: Instant) -> Result<Arc<[u8]>, Miss> {
+    store.look_within(b"timed", now).map(|hit| hit.bytes)
+}
+
+#[test]
+fn what_is_served_for_a_time_is_served_whatever_changes() {
+    type Change = fn(&mut Store, Instant);
+    let changes: [(&str, Change); 8] = [
+        ("a row", |store, now| {
+            store.apply(&set("11"), &[row(5)], now);
+        }),
+        ("not understood", |store, now| {
+            store.apply_unknown(&set("11"), now);
+        }),
+        ("a definition", |store, now| {
+            store.redefine(Some(&table()), now);
+        }),
+        ("definitions", |store, now| {
+            store.redefine(None, now);
+        }),
+        ("a gap", |store, now| {
+            store.gap();
+            store.resume(&set("1-9"), b"one", now);
+        }),
+        ("another log", |store, now| {
+            store.follow(set("1-99"), b"another", now);
+        }),
+        ("no log", |store, _| store.gap()),
+        ("unlogged", |store, now| {
+            store.distrust(now);
+        }),
+    ];
+    for (name, change) in changes {
+        let (mut store, now) = store();
+        fill_within(&mut store, b"timed", now).unwrap();
+        fill(&mut store, b"exact", by_key(5, 5), "1-10", now).unwrap();
+        change(&mut store, now);
+        assert!(look(&mut store, b"exact", now).is_err(), "{name}");
+        let last = now + TTL - MS;
+        assert_eq!(
+            look_within(&mut store, last).as_deref(),
+            Ok(&b"old"[..]),
+            "{name}"
+        );
+        assert_eq!(
+            look_within(&mut store, now + TTL),
+            Err(Miss::Absent),
+            "{name}"
+        );
+        assert_eq!(store.totals().removed(Cause::Expired), 1, "{name}");
+        assert_eq!(store.timed_slots(), 0, "{name}");
+    }
+}
+
+#[test]
+fn rights_and_flush_end_it_before_its_time() {
+    type End = fn(&mut Store, Instant) -> usize;
+    let ends: [End; 4] = [
+        |store, now| store.flush(None, now),
+        |store, now| store.flush(Some(&Subject::table(b"d", b"any")), now),
+        |store, now| {
+            let touch = Touch::whole(Subject::rights());
+            store.apply(&set("11"), &[touch], now).removed
+        },
+        |store, now| {
+            let touch = Touch::whole(Subject::account(b"app", b"%"));
+            store.apply(&set("11"), &[touch], now).removed
+        },
+    ];
+    for end in ends {
+        let (mut store, now) = store();
+        fill_within(&mut store, b"timed", now).unwrap();
+        assert_eq!(end(&mut store, now), 1);
+        assert_eq!(look_within(&mut store, now), Err(Miss::Absent));
+        // A fill under way has read what was before.
+        let begun = store.begin_within(1, b"timed", TTL, None, now);
+        let Ok(Begun::Lead(token)) = begun else {
+            panic!("{begun:?}");
+        };
+        store.flush(None, now);
+        let bytes: Arc<[u8]> = b"old".as_slice().into();
+        let ended = store.finish_within(token, (bytes, 1), MS, now);
+        assert_eq!(ended.kept, Err(Refused::Dropped));
+        assert_eq!((store.len(), store.timed_slots()), (0, 0));
+    }
+}
+
+#[test]
+fn it_needs_no_log_and_has_keys_of_its_own() {
+    let now = epoch();
+    let mut store = Store::new(options());
+    fill_within(&mut store, b"timed", now).unwrap();
+    assert!(look_within(&mut store, now).is_ok());
+    // A look-up that must be exact never has it, nor the other way round.
+    assert_eq!(look(&mut store, b"timed", now), Err(Miss::Stopped));
+    let (mut store, now) = store_with(options());
+    fill(&mut store, b"timed", by_key(5, 5), "1-10", now).unwrap();
+    assert_eq!(look_within(&mut store, now), Err(Miss::Absent));
+    // It shares the memory of the others.
+    let (mut store, now) = store_with(Options {
+        memory: 1 << 20,
+        ..options()
+    });
+    for n in 0..5_000_u32 {
+        let _ = fill_within(&mut store, &[&n.to_le_bytes()[..], &[0; 200]].concat(), now);
+        assert!(store.bytes() <= 1 << 20);
+    }
+    assert!(store.timed_slots() > 500);
+}
+
+#[test]
+fn one_reads_what_is_served_for_a_time_and_others_wait() {
+    let (mut store, now) = store_after(20 * MS, 8);
+    let begin = |store: &mut Store| store.begin_within(1, b"timed", TTL, Some(Miss::Filling), now);
+    let Ok(Begun::Lead(token)) = begin(&mut store) else {
+        panic!("no fill");
+    };
+    let Ok(Begun::Wait(waiting)) = begin(&mut store) else {
+        panic!("no wait");
+    };
+    let waker = Waker::from(Arc::new(Woken::default()));
+    assert!(!store.wait_for_fill(&waiting, &waker));
+    store.abandon(token);
+    assert!(store.wait_for_fill(&waiting, &waker));
 }

@@ -9,8 +9,8 @@ use toml::de::DeValue;
 use crate::check::Item;
 use crate::key::{Key, Sample, key};
 use crate::kind::{
-    ANY_TIME, At, Choice, File, Flag, Kind, Maybe, Millis, OrNever, Own, Seconds, Text, Texts,
-    Time, number, size, time,
+    ANY_TIME, At, Choice, File, Flag, Kind, Maybe, Millis, OrNever, Own, Seconds, Share, Text,
+    Texts, Time, number, size, time,
 };
 use crate::model::{Account, Admin, Config, Listener, Server};
 use crate::section::Section;
@@ -519,6 +519,9 @@ fn cache() -> Vec<Key<'static, Config>> {
             "The longest result that is kept."),
         key!(Config: "second_use", cache.store.second_use, Flag,
             "A result is kept when it is asked for the second time, so that what is asked for once takes no place."),
+        key!(Config: "verify", cache.verify, Share,
+            "This share of answers out of memory is read from a server all the same, and compared. There must be no \
+             difference: `millrace_cache_verify_differences_total`."),
         key!(Config: "max_silence", cache.store.max_silence, time(Duration::from_millis(100)),
             "After so long without a word of the primary's binary log nothing is served from memory."),
     ]

@@ -56,6 +56,27 @@ impl<V: TryFrom<u32> + Display> Kind<V> for Number {
     }
 }
 
+/// A part of a whole, from 0 to 1.
+pub(crate) struct Share;
+
+impl Kind<f64> for Share {
+    fn parse(&self, _: &Context<'_>, value: &DeValue<'_>) -> Parsed<f64> {
+        value::share(value)
+    }
+
+    fn show(&self, value: &f64) -> String {
+        format!("{value:?}")
+    }
+
+    fn takes(&self) -> String {
+        "number from 0.0 to 1.0".to_owned()
+    }
+
+    fn is_bare(&self) -> bool {
+        true
+    }
+}
+
 /// True or false.
 pub(crate) struct Flag;
 

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use millrace_routing::rules::{KindName, Network, Pattern, Rewrite, Rule, TableName, Then};
+use millrace_routing::rules::{
+    Caching, KindName, Network, Pattern, Rewrite, Rule, TableName, Then,
+};
 use millrace_routing::{Balance, ServerSet, Wanted};
 use toml::de::DeValue;
 
@@ -13,7 +15,7 @@ use crate::key::{Key, key, read_all};
 use crate::kind::{Choice, Flag, Kind, Maybe, Own, Text, number, time};
 use crate::section::Section;
 use crate::value::{Wrong, text, texts};
-use crate::words::{BALANCE, CACHING, CONSISTENCY, TO};
+use crate::words::{BALANCE, CACHING, CONSISTENCY, CacheWord, TO};
 use crate::{Listener, Server};
 
 type Parsed<V> = Result<V, Wrong>;
@@ -133,6 +135,9 @@ pub(crate) struct RuleDraft {
     /// `rewrite` and `rewrite_to`, which belong together.
     pattern: Option<Pattern>,
     template: Option<String>,
+    /// `cache` and `ttl`, which belong together where the first says so.
+    cache: Option<CacheWord>,
+    ttl: Option<Duration>,
 }
 
 impl RuleDraft {
@@ -143,6 +148,15 @@ impl RuleDraft {
             pattern: rewrite.map(|rewrite| rewrite.pattern.clone()),
             template: rewrite
                 .map(|rewrite| String::from_utf8_lossy(&rewrite.template).into_owned()),
+            cache: rule.then.cache.map(|caching| match caching {
+                Caching::Never => CacheWord::Never,
+                Caching::Exact => CacheWord::Exact,
+                Caching::Within(_) => CacheWord::Ttl,
+            }),
+            ttl: match rule.then.cache {
+                Some(Caching::Within(ttl)) => Some(ttl),
+                _ => None,
+            },
             rule,
         }
     }
@@ -223,10 +237,14 @@ pub(crate) fn then_keys<'a>(names: Names<'a>) -> Vec<Key<'a, RuleDraft>> {
         .example("LIMIT \\d+"),
         key!(RuleDraft: "rewrite_to", template, Maybe(Text), "What stands there instead.")
             .example("LIMIT 10"),
-        key!(RuleDraft: "cache", rule.then.cache, Maybe(Choice(CACHING)),
+        key!(RuleDraft: "cache", cache, Maybe(Choice(CACHING)),
             "`exact`: its results are kept in memory, also where the rule names servers or `cache.mode` is `rules`. \
-             `never`: a server answers each time.")
+             `ttl`: they are kept and served for as long as `ttl` says, whatever is written. `never`: a server answers \
+             each time.")
         .example("exact"),
+        key!(RuleDraft: "ttl", ttl, Maybe(time(Duration::from_millis(1))),
+            "For how long results are served where `cache` is `ttl`.")
+        .example("5s"),
     ]
 }
 
@@ -253,6 +271,16 @@ pub(crate) fn read_rule(section: &Section<'_>, number: usize, names: &Names<'_>)
         (None, None) => {}
         _ => section.missing("`rewrite` and `rewrite_to` belong together"),
     }
+    rule.then.cache = match (draft.cache, draft.ttl) {
+        (Some(CacheWord::Ttl), Some(ttl)) => Some(Caching::Within(ttl)),
+        (Some(CacheWord::Ttl), None) | (_, Some(_)) => {
+            section.missing("`cache = \"ttl\"` and `ttl` belong together");
+            None
+        }
+        (Some(CacheWord::Never), None) => Some(Caching::Never),
+        (Some(CacheWord::Exact), None) => Some(Caching::Exact),
+        (None, None) => None,
+    };
     if rule.then == Then::default() && !rule.goes_on {
         section.missing(
             "this rule does nothing: give it `to`, `servers`, `consistency`, `time_limit`, \

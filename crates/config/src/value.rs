@@ -72,6 +72,17 @@ fn integer(value: &DeValue<'_>) -> Option<u64> {
     u64::from_str_radix(number.as_str(), number.radix()).ok()
 }
 
+/// A number from 0 to 1, both included.
+pub(crate) fn share(value: &DeValue<'_>) -> Parsed<f64> {
+    let number = match value {
+        DeValue::Float(number) => number.as_str().parse().ok(),
+        _ => integer(value).map(|number| number as f64),
+    };
+    number
+        .filter(|number| (0.0..=1.0).contains(number))
+        .ok_or_else(|| Wrong::not("a number from 0.0 to 1.0", value))
+}
+
 /// A whole number within bounds, both included.
 pub(crate) fn number(min: u32, max: u32) -> impl Fn(&DeValue<'_>) -> Parsed<u32> {
     move |value| {

@@ -2,7 +2,6 @@
 
 use millrace_backend::cache::Mode;
 use millrace_backend::tls::ServerTlsMode;
-use millrace_routing::rules::Caching;
 use millrace_routing::{AllLag, Balance, Consistency, Freshness, Reads, Target, Wanted};
 use millrace_topology::ConfiguredRole;
 use millrace_worker::{Hosts, ListenerTls};
@@ -60,7 +59,19 @@ pub(crate) const CACHE_MODE: Words<Mode> = &[
     ("rules", Mode::Rules),
 ];
 
-pub(crate) const CACHING: Words<Caching> = &[("never", Caching::Never), ("exact", Caching::Exact)];
+/// What a rule's `cache` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CacheWord {
+    Never,
+    Exact,
+    Ttl,
+}
+
+pub(crate) const CACHING: Words<CacheWord> = &[
+    ("never", CacheWord::Never),
+    ("exact", CacheWord::Exact),
+    ("ttl", CacheWord::Ttl),
+];
 
 pub(crate) const BALANCE: Words<Balance> = &[
     ("least_outstanding", Balance::LeastOutstanding),

@@ -90,6 +90,8 @@ impl<'a> World<'a> {
         to.metric(table::CACHE_HITS, &one(state.hits))?;
         to.metric(table::CACHE_MISSES, &labelled(&state.misses))?;
         to.metric(table::CACHE_FILLS, &one(state.fills))?;
+        to.metric(table::CACHE_VERIFIED, &one(state.verified))?;
+        to.metric(table::CACHE_DIFFERENCES, &one(state.differences))?;
         let sent = state.waits.saturating_sub(state.waits_served);
         let waits = [
             count(&["served"], state.waits_served),

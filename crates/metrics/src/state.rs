@@ -43,6 +43,10 @@ pub struct CacheState {
     pub misses: Vec<(String, u64)>,
     /// Results that were kept.
     pub fills: u64,
+    /// Answers that were read again, and compared.
+    pub verified: u64,
+    /// Those of them that differed. Must be 0.
+    pub differences: u64,
     /// Waits for another session's fill.
     pub waits: u64,
     /// Those of them that were served with its result.

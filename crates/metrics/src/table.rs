@@ -125,6 +125,10 @@ table! {
     CACHE_MISSES = Counter "millrace_cache_misses" ["reason"]
         "Look-ups of the cache without an answer";
     CACHE_FILLS = Counter "millrace_cache_fills" [] "Results that were kept in memory";
+    CACHE_VERIFIED = Counter "millrace_cache_verified" []
+        "Answers out of memory that were read from a server too, and compared (cache.verify)";
+    CACHE_DIFFERENCES = Counter "millrace_cache_verify_differences" []
+        "Those of them that were not what the server answered; must stay 0";
     CACHE_WAITS = Counter "millrace_cache_waits" ["outcome"]
         "Statements that waited for a result that another session read: served with it, or sent to a server";
     CACHE_INVALIDATIONS = Counter "millrace_cache_invalidations" ["cause"]

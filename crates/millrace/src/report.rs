@@ -61,6 +61,8 @@ fn cache_state(cache: &Cache) -> CacheState {
             .map(|reason| (label(reason.name()), totals.missed(*reason)))
             .collect(),
         fills: totals.fills,
+        verified: store.verified().compared,
+        differences: store.verified().differences,
         waits: totals.waits(),
         waits_served: totals.waits_served(),
         invalidations: causes

@@ -226,6 +226,7 @@ fn directions_in_words(directions: &Directions, world: &Snapshot) -> Vec<String>
     match directions.cache {
         Some(Caching::Never) => words.push("never out of memory".to_owned()),
         Some(Caching::Exact) => words.push("out of memory while that is exact".to_owned()),
+        Some(Caching::Within(ttl)) => words.push(format!("out of memory for {ttl:?}")),
         None => {}
     }
     if let Some(text) = &directions.refuse {

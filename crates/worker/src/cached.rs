@@ -1,6 +1,6 @@
 //! What a worker knows of the cache: numbers for what results are found by beside their text.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ pub struct CacheView {
     cache: Option<Arc<Cache>>,
     keeps_results: bool,
     states: RefCell<HashMap<*const SessionState, (Rc<SessionState>, u64)>>,
+    /// Hits that should have been read again and compared, and were not yet.
+    due: Cell<f64>,
     /// Keys are put together here.
     pub key: RefCell<KeyBuilder>,
 }
@@ -40,6 +42,18 @@ impl CacheView {
     /// The log that is followed, for results or for what reads must see.
     pub fn log(&self) -> Option<&Arc<Cache>> {
         self.cache.as_ref()
+    }
+
+    /// Whether the next hit is to be read again, and compared.
+    pub fn is_check_due(&self) -> bool {
+        self.due.get() >= 1.0
+    }
+
+    /// A hit. `share`: how many of them are to be read again; `is_checked`: this one is.
+    pub fn note_hit(&self, share: f64, is_checked: bool) {
+        let checked = f64::from(u8::from(is_checked));
+        // What cannot be compared is not made up for later.
+        self.due.set((self.due.get() + share - checked).min(2.0));
     }
 
     /// The number of a session's state: that of every equal one, and of no other.

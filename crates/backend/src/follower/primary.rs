@@ -37,7 +37,7 @@ impl Target {
             Waits::Log => return Err("the primary has no GTIDs: set gtid_mode = ON".into()),
             Waits::Cluster => {
                 return Err(
-                    "the logs of a Galera cluster are not followed: set [cache] mode = \"off\""
+                    "the logs of a Galera cluster are not followed: only rules with cache = \"ttl\" keep results"
                         .into(),
                 );
             }

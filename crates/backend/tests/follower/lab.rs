@@ -67,6 +67,7 @@ impl Lab {
         }
         let cache = Arc::new(Cache::new(CacheOptions {
             mode: Mode::Auto,
+            verify: 0.0,
             store: Options {
                 second_use: false,
                 ..Options::default()

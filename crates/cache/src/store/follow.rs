@@ -155,6 +155,7 @@ impl Store {
         self.applied.union(transaction);
         self.announced.take_in(transaction, &self.applied);
         self.heard(now);
+        self.compare(now);
         self.make_room(now);
     }
 
@@ -165,8 +166,11 @@ impl Store {
             (Some(_), true) => Cause::Key,
             (None, true) => Cause::Table,
         };
-        let removed =
+        let mut removed =
             self.remove_concerned(&touch.subject, &touched, Some(transaction), cause, now);
+        if cause == Cause::Rights {
+            removed += self.drop_timed(cause, now);
+        }
         self.subjects.change(&touch.subject, transaction, touched);
         removed
     }

@@ -15,11 +15,37 @@ impl Store {
     ///
     /// A miss is counted where [`Store::wants`] is asked, which needs the digest.
     pub fn look(&mut self, key: &[u8], required: &GtidSet, now: Instant) -> Result<Hit, Miss> {
+        let at = self.servable(key, required, now)?;
+        let slot = self.slots.get_mut(at).ok_or(Miss::Absent)?;
+        let State::Stored(stored) = &mut slot.state else {
+            return Err(Miss::Filling);
+        };
+        stored.hits += 1;
+        let (bytes, rows, cost) = (stored.bytes.clone(), stored.rows, stored.cost);
+        self.statements.hit(slot.statement, cost);
+        let hit = Hit {
+            bytes,
+            rows,
+            seen: self.seen(at),
+        };
+        Ok(hit)
+    }
+
+    /// The place of a result that such a session may be served.
+    pub(super) fn servable(
+        &mut self,
+        key: &[u8],
+        required: &GtidSet,
+        now: Instant,
+    ) -> Result<u32, Miss> {
         let at = *self.by_key.get(key).ok_or(Miss::Absent)?;
         if let Some(reason) = self.stopped(now) {
             return Err(reason);
         }
         let slot = self.slots.get_mut(at).ok_or(Miss::Absent)?;
+        if slot.ttl.is_some() {
+            return Err(Miss::Absent);
+        }
         let State::Stored(stored) = &mut slot.state else {
             return Err(Miss::Filling);
         };
@@ -41,15 +67,7 @@ impl Store {
         if must_wait {
             return Err(Miss::Behind);
         }
-        stored.hits += 1;
-        let (bytes, rows, cost) = (stored.bytes.clone(), stored.rows, stored.cost);
-        self.statements.hit(slot.statement, cost);
-        let hit = Hit {
-            bytes,
-            rows,
-            seen: self.seen(at),
-        };
-        Ok(hit)
+        Ok(at)
     }
 
     /// Whether there is a result of a key, which some session may be served now or in a moment.
@@ -85,7 +103,7 @@ impl Store {
         wanted
     }
 
-    fn may_wait(
+    pub(super) fn may_wait(
         &mut self,
         digest: u64,
         key: &[u8],

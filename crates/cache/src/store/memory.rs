@@ -24,6 +24,7 @@ impl Store {
             + self.statements.heap()
             + self.sights.heap()
             + self.prepared_heap
+            + self.verify.heap()
     }
 
     /// Ranks a result anew. Nothing where there is none.

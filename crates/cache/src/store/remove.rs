@@ -10,22 +10,32 @@ use crate::scope::Touched;
 use crate::{Cause, Subject};
 
 impl Store {
-    /// Removes all results, or those of one table.
+    /// Removes all results, or those of one table. Of which tables a result is that is served for a time is not known:
+    /// those go in any case.
     pub fn flush(&mut self, subject: Option<&Subject>, now: Instant) -> usize {
-        match subject {
+        let timed = self.drop_timed(Cause::Flush, now);
+        let exact = match subject {
             Some(subject) => self.remove_concerned(subject, &None, None, Cause::Flush, now),
             None => self.drop_all(Cause::Flush, now),
-        }
+        };
+        timed + exact
     }
 
-    /// Removes everything, fills included.
+    /// Rows were written that the log may not tell of: removes all that must be exact.
+    pub fn distrust(&mut self, now: Instant) -> usize {
+        self.drop_all(Cause::Unlogged, now)
+    }
+
+    /// Removes everything that must be exact, fills included.
     pub(super) fn drop_all(&mut self, cause: Cause, now: Instant) -> usize {
-        let all: Vec<u32> = self.slots.iter().map(|(at, _)| at).collect();
+        let slots = self.slots.iter();
+        let exact = slots.filter(|(_, slot)| slot.ttl.is_none());
+        let exact: Vec<u32> = exact.map(|(at, _)| at).collect();
         let before = self.ranks.len();
-        for at in all {
+        for at in exact {
             self.remove_entry(at, cause, now);
         }
-        before
+        before - self.ranks.len()
     }
 
     /// Ends the fills that depend on a subject: their results are not kept.

@@ -388,6 +388,7 @@ mode = "auto"
 memory = "41MiB"
 entry_max = "42KiB"
 second_use = false
+verify = 0.25
 max_silence = "43s"
 [failover]
 hold_time = "21s"
@@ -524,6 +525,7 @@ timeout = "17s"
         },
         cache: CacheOptions {
             mode: Mode::Auto,
+            verify: 0.25,
             store: millrace_cache::Options {
                 memory: 41 << 20,
                 entry_max: 42 << 10,
@@ -1058,6 +1060,33 @@ fn clients_that_nobody_asks_for_certificates_are_warned_about() {
         assert!(warnings(&format!("{ca}{which}")).is_empty());
     }
     assert_eq!(warnings("client_certificates = \"optional\"").len(), 1);
+}
+
+#[test]
+fn a_time_to_live_belongs_to_a_rule_that_says_so() {
+    let rule = |lines: &str| format!("{SMALL}[[rule]]\nname = \"r\"\n{lines}");
+    let rules = load(&rule("cache = \"ttl\"\nttl = \"5s\"\n")).unwrap();
+    assert_eq!(rules.rule_texts()[0].then, "cache = ttl, ttl = 5s");
+    for wrong in [
+        "cache = \"ttl\"\n",
+        "ttl = \"5s\"\n",
+        "cache = \"exact\"\nttl = \"5s\"\n",
+    ] {
+        let told = errors(&rule(wrong));
+        assert!(told.contains("belong together"), "{wrong}: {told}");
+    }
+}
+
+#[test]
+fn a_share_is_a_part_of_a_whole() {
+    let told = |share: &str| errors(&format!("{SMALL}[cache]\nverify = {share}\n"));
+    for right in ["0", "0.0", "0.01", "1", "1.0"] {
+        assert_eq!(told(right), "", "{right}");
+    }
+    for wrong in ["1.5", "-0.1", "2", "nan", "\"1\""] {
+        let told = told(wrong);
+        assert!(told.contains("a number from 0.0 to 1.0"), "{wrong}: {told}");
+    }
 }
 
 #[test]

@@ -103,6 +103,8 @@ pub enum Caching {
     Never,
     /// Results are kept and served as long as they are exactly what a server would answer.
     Exact,
+    /// Results are kept and served for so long, whatever is written.
+    Within(Duration),
 }
 
 /// A statement's text by a template.

@@ -4,6 +4,7 @@
 pub(super) mod cached;
 pub(super) mod charsets;
 pub(super) mod columns;
+mod compared;
 mod dependence;
 pub(super) mod diagnostics;
 pub(super) mod internal;

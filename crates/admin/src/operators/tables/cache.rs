@@ -112,6 +112,8 @@ pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(
             number("misses", totals.misses());
             number("fills", totals.fills);
             number("saved_ms", millis(totals));
+            number("compared", store.verified().compared);
+            number("differences", store.verified().differences);
             number("waits", totals.waits());
             number("waits_served", totals.waits_served());
             for reason in Miss::ALL {

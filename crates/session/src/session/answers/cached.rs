@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout_at};
 
 use crate::error::Abort;
 use crate::session::Session;
+use crate::session::answers::compared::has_one_answer;
 use crate::session::answers::dependence::{Looked, Parameters};
 use crate::session::statement::access::metric_kind;
 use crate::session::statement::fill::Fill;
@@ -29,6 +30,9 @@ use crate::session::statement::fill::Fill;
 const HARMLESS: Flags = Flags::COMPOUND_QUERY
     .union(Flags::PARAMETERS)
     .union(Flags::COMMENT);
+
+/// What a statement may have besides where it may be old: the time, chance.
+const OLD: Flags = Flags::NONDETERMINISTIC;
 
 /// Longer statements are not looked for.
 const TEXT_MAX: usize = 64 * 1024;
@@ -46,6 +50,20 @@ fn has_plain_strings(state: &SessionState) -> bool {
         let plain = [&b"utf8"[..], b"latin1", b"ascii", b"binary"];
         plain.iter().any(|begin| name.starts_with(begin))
     })
+}
+
+/// What is promised of an answer out of memory.
+#[derive(Clone, Copy)]
+enum Promise {
+    /// It is exactly what a server would answer.
+    Exact,
+    /// It is what a server has answered within this time.
+    Within(Duration),
+}
+
+/// In the key of an answer.
+fn nanos(ttl: Duration) -> u64 {
+    u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What there is in memory for a statement.
@@ -88,14 +106,17 @@ impl Session {
     fn look_up(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Found> {
         let worker = self.worker.clone();
         let cache = worker.cached.get()?;
-        match self.look(cache, request, text)? {
+        let (promise, looked) = self.look(cache, request, text)?;
+        match looked {
             Ok(hit) => Some(Found::Hit(hit)),
             // The key is at hand.
             Err(Miss::Behind) if cache.store().holds(worker.cached.key.borrow().key()) => {
                 Some(Found::Behind)
             }
+            // It is read again.
+            Err(Miss::Checked) => None,
             Err(missed) => self
-                .missed(cache, request, text, Some(missed))
+                .missed(cache, (request, text), promise, Some(missed))
                 .map(Found::Filling),
         }
     }
@@ -106,16 +127,17 @@ impl Session {
         cache: &Arc<Cache>,
         request: &Request<'_>,
         text: &[u8],
-    ) -> Option<Result<Hit, Miss>> {
+    ) -> Option<(Promise, Result<Hit, Miss>)> {
         let worker = self.worker.clone();
         let class = request.class;
         let is_cached = request.access == Access::Read
             && class.kind == Kind::Select
-            && !class.tables.is_empty()
-            && self.is_candidate(cache, request, text).is_ok();
-        if !is_cached || self.situation(class).check().is_err() {
+            && !class.tables.is_empty();
+        if !is_cached {
             return None;
         }
+        let promise = self.promise(cache, request, text).ok()?;
+        self.situation(class, promise).check().ok()?;
         let mut key = worker.cached.key.borrow_mut();
         key.clear()
             .number(worker.cached.state(cache, &self.image.vars.state))
@@ -127,18 +149,47 @@ impl Session {
             return None;
         }
         let now = Instant::now();
-        Some(match self.must_see(self.level_for(request)) {
+        if let Promise::Within(ttl) = promise {
+            key.part(b"ttl").number(nanos(ttl));
+            return Some((promise, cache.store().look_within(key.key(), now)));
+        }
+        let is_due = worker.cached.is_check_due() && self.has_one_answer(text);
+        let mut check = None;
+        let looked = match self.must_see(self.level_for(request)) {
             Must::See(required, shown) => {
                 let mut store = cache.store();
-                let is_behind = shown.is_some_and(|shown| !store.applied().contains(&shown));
-                match is_behind {
-                    true => Err(Miss::Behind),
-                    false => store.look(key.key(), required, now),
+                if shown.is_some_and(|shown| !store.applied().contains(&shown)) {
+                    Err(Miss::Behind)
+                } else {
+                    check = is_due
+                        .then(|| store.begin_check(key.key(), required, now))
+                        .flatten();
+                    match check {
+                        Some(_) => Err(Miss::Checked),
+                        None => store.look(key.key(), required, now),
+                    }
                 }
             }
             Must::Learn => Err(Miss::Behind),
             Must::Ask => Err(Miss::Unknown),
-        })
+        };
+        if cache.verify() > 0.0 && (looked.is_ok() || check.is_some()) {
+            worker.cached.note_hit(cache.verify(), check.is_some());
+        }
+        if let Some(token) = check {
+            self.running.fill = Some(Box::new(Fill::new(cache.clone(), token)));
+        }
+        Some((promise, looked))
+    }
+
+    /// Whether what two servers answer to a statement can be compared.
+    fn has_one_answer(&self, text: &[u8]) -> bool {
+        let vars = &self.image.vars;
+        let mut normalised = self.worker.lists.take_buffer();
+        millrace_sql::digest(text, &vars.lex, &mut normalised);
+        let has_one = has_one_answer(&normalised, &vars.state);
+        self.worker.lists.put_buffer(normalised);
+        has_one
     }
 
     /// A statement, as what it depends on is found from.
@@ -180,6 +231,19 @@ impl Session {
     ) -> Option<String> {
         let worker = self.worker.clone();
         let cache = worker.cached.get()?;
+        let promise = match self.promise(cache, request, text) {
+            Ok(promise) => promise,
+            Err(why) => return Some(format!("no: {why}")),
+        };
+        let never = self.situation(request.class, promise).check();
+        if let Promise::Within(ttl) = promise {
+            return Some(match never.and_then(|()| self.may_be_old(request, text)) {
+                Err(why) => format!("no: {why}"),
+                Ok(()) => format!(
+                    "its result may be kept, and served again for {ttl:?}, whatever is written"
+                ),
+            });
+        }
         if let Some(why) = cache.store().not_serving(Instant::now()) {
             return Some(format!("no: {why}; see SHOW CACHE of the admin listener"));
         }
@@ -187,10 +251,6 @@ impl Session {
         let Some(definitions) = definitions else {
             return Some(format!("no: {}", NoFill::Undefined));
         };
-        if let Err(why) = self.is_candidate(cache, request, text) {
-            return Some(format!("no: {why}"));
-        }
-        let never = self.situation(request.class).check();
         let reads = never.and_then(|()| self.looked(request, text)?.reads(&definitions));
         Some(match reads {
             Err(why) => format!("no: {why}"),
@@ -200,13 +260,13 @@ impl Session {
         })
     }
 
-    /// Whether the statement is one that is looked for at all; else why not.
-    fn is_candidate(
+    /// What is promised of the statement's answer out of memory; or why it is not looked for at all.
+    fn promise(
         &self,
         cache: &Cache,
         request: &Request<'_>,
         text: &[u8],
-    ) -> Result<(), &'static str> {
+    ) -> Result<Promise, &'static str> {
         if request.inner.is_some() {
             return Err("it is run by EXECUTE of SQL");
         }
@@ -219,23 +279,30 @@ impl Session {
         let directions = request.directions.as_deref();
         match directions.and_then(|said| said.cache) {
             Some(Caching::Never) => Err("a rule or a hint says so"),
-            Some(Caching::Exact) => Ok(()),
+            Some(Caching::Exact) => Ok(Promise::Exact),
+            Some(Caching::Within(ttl)) => Ok(Promise::Within(ttl)),
             None if cache.mode() == Mode::Rules => {
                 Err("cache.mode is \"rules\", and no rule says cache = \"exact\"")
             }
             None if directions.is_some_and(Directions::names_servers) => {
                 Err("a rule names its servers, and does not say cache = \"exact\"")
             }
-            None => Ok(()),
+            None => Ok(Promise::Exact),
         }
+    }
+
+    /// Whether the statement is a plain SELECT whose answer may be an old one: of any tables and views, and also
+    /// of the time and of chance.
+    fn may_be_old(&self, request: &Request<'_>, text: &[u8]) -> Result<(), Never> {
+        self.looked(request, text)?.may_be_old()
     }
 
     /// Begins a fill after a miss, where it is worth one, or says for which one to wait. `missed`: none after a wait.
     fn missed(
         &mut self,
         cache: &Arc<Cache>,
-        request: &Request<'_>,
-        text: &[u8],
+        (request, text): (&Request<'_>, &[u8]),
+        promise: Promise,
         missed: Option<Miss>,
     ) -> Option<Waiting> {
         let now = Instant::now();
@@ -245,6 +312,22 @@ impl Session {
         let digest = millrace_sql::digest(text, &self.image.vars.lex, &mut normalised);
         cache.note_text(digest, &normalised);
         worker.lists.put_buffer(normalised);
+        if let Promise::Within(ttl) = promise {
+            if let Err(reason) = self.may_be_old(request, text) {
+                cache.store().note_never(digest, reason);
+                return None;
+            }
+            let mut store = cache.store();
+            let begun = store.begin_within(digest, key.key(), ttl, missed, now);
+            drop(store);
+            return match begun.ok()? {
+                Begun::Lead(token) => {
+                    self.running.fill = Some(Box::new(Fill::timed(cache.clone(), token)));
+                    None
+                }
+                Begun::Wait(waiting) => Some(waiting),
+            };
+        }
         let mut store = cache.store();
         match store.wants(digest, key.key(), missed, now).ok()? {
             Wanted::Fill => {}
@@ -276,7 +359,11 @@ impl Session {
     }
 
     /// What of rules 1 and 5 the session and the statement's class tell.
-    fn situation(&self, class: &Statement) -> Situation {
+    fn situation(&self, class: &Statement, promise: Promise) -> Situation {
+        let harmless = match promise {
+            Promise::Exact => HARMLESS,
+            Promise::Within(_) => HARMLESS | OLD,
+        };
         let tx = &self.image.tx;
         let in_transaction = self.lease.is_some()
             || tx.is_deferred()
@@ -293,7 +380,7 @@ impl Session {
             has_into: (class.flags).intersects(Flags::INTO_OUTFILE | Flags::INTO_VARIABLE),
             uses_variables: (class.flags).intersects(Flags::READS_USER_VARS | Flags::READS_SYSVARS),
             functions_are_stable: class.functions.is_empty()
-                && HARMLESS.contains(class.flags)
+                && harmless.contains(class.flags)
                 && !self.image.vars.switches.finds_last_row,
             ..Situation::plain()
         }
@@ -405,9 +492,11 @@ impl Session {
         }
         cache.follows(&self.image.reads.position).await;
         match self.look(cache, request, text)? {
-            Ok(hit) => Some(hit),
-            Err(missed) => {
-                self.missed(cache, request, text, Some(missed));
+            (_, Ok(hit)) => Some(hit),
+            // It is read again.
+            (_, Err(Miss::Checked)) => None,
+            (promise, Err(missed)) => {
+                self.missed(cache, (request, text), promise, Some(missed));
                 None
             }
         }
@@ -435,18 +524,22 @@ impl Session {
             }
             match self.look(cache, request, text) {
                 // The log is about to tell of what the result shows.
-                Some(Err(Miss::NotYet)) if Instant::now() < waiting.until => {
+                Some((_, Err(Miss::NotYet))) if Instant::now() < waiting.until => {
                     sleep(LOOK_AGAIN).await;
                 }
                 looked => break looked,
             }
         };
-        let hit = looked.and_then(Result::ok);
-        cache.store().note_waited(&waiting, hit.is_some());
-        if hit.is_none() {
-            self.missed(cache, request, text, None);
+        let is_served = matches!(looked, Some((_, Ok(_))));
+        cache.store().note_waited(&waiting, is_served);
+        match looked {
+            Some((_, Ok(hit))) => return Ok(Some(hit)),
+            Some((promise, Err(_))) if self.running.fill.is_none() => {
+                self.missed(cache, (request, text), promise, None);
+            }
+            _ => {}
         }
-        Ok(hit)
+        Ok(None)
     }
 
     fn poll_filled(&self, cx: &Context<'_>, cache: &Cache, waiting: &Waiting) -> Poll<()> {

@@ -11,7 +11,7 @@ use millrace_protocol::types::{binary_value, column_type};
 use millrace_protocol::{Capabilities, Malformed};
 use millrace_sql::ident::unquote_ident;
 use millrace_sql::{
-    Comparison, Condition, Constant, Flags, LexMode, Reads, Statement, TableRef, Why, reads,
+    Comparison, Condition, Constant, Flags, LexMode, Reads, Statement, TableRef, Why, digest, reads,
 };
 use smallvec::SmallVec;
 
@@ -182,6 +182,31 @@ impl Looked<'_> {
         Some(all)
     }
 
+    /// Whether its result may be an old one. What asks about the session or the connection may not, nor what was not
+    /// understood or has SQL_NO_CACHE.
+    pub(super) fn may_be_old(&self) -> Result<(), Never> {
+        let mut told = Reads::default();
+        reads(self.text, &self.lex, self.class, &mut told);
+        let why = told.unstable.map(|unstable| unstable.why);
+        let is_old = |why: &Why| {
+            matches!(
+                why,
+                Why::Function | Why::FullText | Why::TimeOfDay | Why::Sample | Why::PastRows
+            )
+        };
+        match why.filter(|why| !is_old(why)) {
+            Some(why) => return Err(never(why)),
+            None if why.is_none() => return Ok(()),
+            None => {}
+        }
+        let mut normalised = Vec::new();
+        digest(self.text, &self.lex, &mut normalised);
+        match asks_about_session(&normalised) {
+            true => Err(Never::Function),
+            false => Ok(()),
+        }
+    }
+
     fn subject(&self, table: &TableRef, definitions: &Definitions) -> Option<Subject> {
         let unquoted = |span: millrace_sql::Span| unquote_ident(span.of(self.text)).into_owned();
         let schema = table
@@ -294,6 +319,37 @@ impl Looked<'_> {
     }
 }
 
+/// Functions about who asks, and those that are called for what they do.
+const ABOUT_SESSION: &[&[u8]] = &[
+    b"BENCHMARK",
+    b"CURRENT_ROLE",
+    b"CURRENT_USER",
+    b"PS_CURRENT_THREAD_ID",
+    b"PS_THREAD_ID",
+    b"ROLES_GRAPHML",
+    b"SESSION_USER",
+    b"SLEEP",
+    b"SYSTEM_USER",
+    b"USER",
+];
+
+/// Whether a text calls one of them, or names one without parentheses.
+fn asks_about_session(normalised: &[u8]) -> bool {
+    let words = normalised.split(|byte| *byte == b' ');
+    let mut words = words.map(<[u8]>::trim_ascii).peekable();
+    while let Some(word) = words.next() {
+        let name = word.strip_prefix(b"`").unwrap_or(word);
+        let name = name.strip_suffix(b"`").unwrap_or(name);
+        let is_called = words.peek().is_some_and(|next| next.starts_with(b"("));
+        let is_bare = matches!(name, b"CURRENT_USER" | b"CURRENT_ROLE") && name == word;
+        let is_listed = ABOUT_SESSION.iter().any(|it| name.eq_ignore_ascii_case(it));
+        if is_listed && (is_called || is_bare) {
+            return true;
+        }
+    }
+    false
+}
+
 fn is_on(condition: &Condition, column: &KeyColumn) -> bool {
     condition.column[..] == column.name[..]
 }
@@ -394,6 +450,37 @@ mod tests {
             within(6, 6)
         );
         assert_eq!(scope("SELECT v FROM t WHERE id = ?", &id, &[]), None);
+    }
+
+    #[test]
+    fn what_may_be_old_asks_nothing_about_the_session() {
+        let lex = LexMode::new(Family::MySql, 90_700);
+        for (text, wanted) in [
+            ("SELECT a FROM t", Ok(())),
+            ("SELECT NOW(), a FROM v WHERE d < CURRENT_DATE", Ok(())),
+            ("SELECT user, `USER` FROM t ORDER BY RAND()", Ok(())),
+            ("SELECT a FROM t WHERE MATCH(a) AGAINST('x')", Ok(())),
+            ("SELECT NOW(), USER() FROM t", Err(Never::Function)),
+            ("SELECT CURRENT_USER FROM t", Err(Never::Function)),
+            ("SELECT session_user () FROM t", Err(Never::Function)),
+            ("SELECT SLEEP(1) FROM t", Err(Never::Function)),
+            ("SELECT SQL_NO_CACHE NOW() FROM t", Err(Never::Forbidden)),
+            ("SELECT @a FROM t", Err(Never::Variables)),
+            ("SELECT a FROM t; SELECT b FROM t", Err(Never::NotASelect)),
+            ("SELECT a FROM t FOR UPDATE", Err(Never::LocksRows)),
+        ] {
+            let mut class = Statement::default();
+            classify(text.as_bytes(), &lex, &mut class);
+            let looked = Looked {
+                class: &class,
+                text: text.as_bytes(),
+                lex,
+                strings_are_plain: true,
+                database: b"d".as_slice().into(),
+                parameters: Parameters::default(),
+            };
+            assert_eq!(looked.may_be_old(), wanted, "{text}");
+        }
     }
 
     #[test]

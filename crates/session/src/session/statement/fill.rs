@@ -17,6 +17,8 @@ pub(in crate::session) struct Fill {
     bytes: Vec<u8>,
     /// It has become too long.
     is_too_long: bool,
+    /// It is to be served for a time, wherever it was read.
+    is_timed: bool,
 }
 
 /// A server, and what it is known to have had before it was asked.
@@ -36,7 +38,20 @@ impl Fill {
             source: None,
             bytes: Vec::new(),
             is_too_long: false,
+            is_timed: false,
         }
+    }
+
+    /// Of a place whose result is served for a time, whatever changes.
+    pub(in crate::session) fn timed(cache: Arc<Cache>, token: Token) -> Fill {
+        let mut fill = Fill::new(cache, token);
+        fill.is_timed = true;
+        fill
+    }
+
+    /// Nothing need be known of the server where it is read.
+    pub(in crate::session) fn is_timed(&self) -> bool {
+        self.is_timed
     }
 
     /// The statement is about to be sent to a server, perhaps not for the first time.
@@ -60,6 +75,14 @@ impl Fill {
     /// The answer has ended, and is one to be kept. `mark`: this moment, as the server's positions count.
     pub(in crate::session) fn end(mut self, rows: u64, mark: impl FnOnce(ServerId) -> u64) {
         if self.is_too_long || self.bytes.is_empty() {
+            return;
+        }
+        if self.is_timed {
+            if let Some(token) = self.token.take() {
+                let (bytes, cost) = (std::mem::take(&mut self.bytes), self.begun.elapsed());
+                let mut store = self.cache.store();
+                store.finish_within(token, (bytes.into(), rows), cost, Instant::now());
+            }
             return;
         }
         if let Some(source) = self.source.take()

@@ -16,6 +16,9 @@ impl Session {
     /// The statement is about to be sent on this connection: what its server is known to have by now.
     #[cold]
     pub(super) fn read_for_cache(&mut self, lease: &Lease, waits: bool) {
+        if let Some(fill) = self.running.fill.as_mut().filter(|fill| fill.is_timed()) {
+            return fill.begin(None);
+        }
         let required = waits.then(|| self.required().clone());
         let source = self.source(lease, required.as_ref());
         if let Some(fill) = &mut self.running.fill {
@@ -85,7 +88,7 @@ impl Session {
         };
         let is_off = self.image.vars.state.is_off("sql_log_bin");
         if is_off || class.flags.contains(Flags::SET_STATEMENT) {
-            cache.store().flush(None, Instant::now());
+            cache.store().distrust(Instant::now());
         }
     }
 }
