@@ -719,6 +719,8 @@ fn the_example_can_be_uncommented() {
         .replace("password_file = \"password\"\n", "")
         .replace("keep = \"made.pem\"\n", "")
         .replace("to = \"replicas\"\n", "")
+        .replace("cache = \"exact\"\n", "")
+        .replace("ttl = \"5s\"\n", "")
         .replace("APP_PASSWORD", "MILLRACE_MONITOR_PASSWORD")
         .replace("MILLRACE_ADMIN_PASSWORD", "MILLRACE_MONITOR_PASSWORD")
         .replace(".key\"", ".pem\"");
