@@ -14,6 +14,7 @@ pub(super) mod fill;
 pub(super) mod filling;
 pub(super) mod fold;
 pub(super) mod fold_variables;
+pub(super) mod foresee;
 pub(super) mod gone_database;
 pub(super) mod measuring;
 pub(in crate::session) mod next_transaction;

@@ -17,21 +17,21 @@ use smallvec::SmallVec;
 
 /// A statement that was not found in the cache.
 pub(in crate::session) struct Looked<'a> {
-    pub(super) class: &'a Statement,
-    pub(super) text: &'a [u8],
+    pub(in crate::session) class: &'a Statement,
+    pub(in crate::session) text: &'a [u8],
     /// What its text was read with.
-    pub(super) lex: LexMode,
+    pub(in crate::session) lex: LexMode,
     /// The bytes of a string of ASCII are those of its text.
-    pub(super) strings_are_plain: bool,
+    pub(in crate::session) strings_are_plain: bool,
     /// Where its names are looked for.
-    pub(super) database: Box<[u8]>,
-    pub(super) parameters: Parameters,
+    pub(in crate::session) database: Box<[u8]>,
+    pub(in crate::session) parameters: Parameters,
 }
 
 /// What an execution's parameters are, as far as keys can be made of them.
 #[derive(Default)]
-pub(super) struct Parameters {
-    values: SmallVec<[Option<i128>; 4]>,
+pub(in crate::session) struct Parameters {
+    pub(in crate::session) values: SmallVec<[Option<i128>; 4]>,
     /// One is of type TIME, which servers complete with the current date where they need one.
     has_time: bool,
     /// One is of type DATE, DATETIME or TIMESTAMP, for which a TIME is completed.
@@ -207,7 +207,7 @@ impl Looked<'_> {
         }
     }
 
-    fn subject(&self, table: &TableRef, definitions: &Definitions) -> Option<Subject> {
+    pub(in crate::session) fn subject(&self, table: &TableRef, definitions: &Definitions) -> Option<Subject> {
         let unquoted = |span: millrace_sql::Span| unquote_ident(span.of(self.text)).into_owned();
         let schema = table
             .schema
@@ -216,7 +216,7 @@ impl Looked<'_> {
     }
 
     /// The keys of one of the statement's tables that all rows have which it can show; none where that is not known.
-    fn scope(&self, table: &Table, told: &Reads, at: usize) -> Option<Scope> {
+    pub(in crate::session) fn scope(&self, table: &Table, told: &Reads, at: usize) -> Option<Scope> {
         let columns = table.primary_key.as_deref()?;
         let interval = match columns {
             [column] => self.interval(column, told, at)?,
@@ -304,14 +304,14 @@ impl Looked<'_> {
         Some((from.clamp(least, most), to.clamp(least, most)))
     }
 
-    fn integer(&self, constant: &Constant) -> Option<i128> {
+    pub(in crate::session) fn integer(&self, constant: &Constant) -> Option<i128> {
         match constant {
             Constant::Parameter(number) => *self.parameters.values.get(usize::from(*number))?,
             _ => constant.integer(constant.literal()?.span.of(self.text)),
         }
     }
 
-    fn bytes(&self, constant: &Constant) -> Option<SmallVec<[u8; 16]>> {
+    pub(in crate::session) fn bytes(&self, constant: &Constant) -> Option<SmallVec<[u8; 16]>> {
         if matches!(constant, Constant::Text(_)) && !self.strings_are_plain {
             return None;
         }

@@ -70,6 +70,7 @@ impl Session {
         {
             return Ok(());
         }
+        self.foresee(request, text);
         let lease = self.run_somewhere(request).await?;
         let server = lease.server;
         self.conclude(lease, request, text).await?;

@@ -471,6 +471,7 @@ impl Session {
         self.running.outcome.positioned = true;
         match GtidSet::parse(self.image.reads.position.family(), position) {
             Ok(written) => {
+                self.announce(&written);
                 self.image.reads.position.union(&written);
                 self.worker.cluster.wrote(&written);
             }

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::error::ClientError;
 use crate::session::statement::fill::Fill;
+use crate::session::statement::foresee::Foreseen;
 use millrace_worker::UntrackedWrite;
 
 /// The statement under way; between two, what is left of the last.
@@ -39,6 +40,8 @@ pub(in crate::session) struct Running {
     pub(in crate::session) outcome: Box<Outcome>,
     /// Its answer is for the cache as well.
     pub(in crate::session) fill: Option<Box<Fill>>,
+    /// What it is about to write.
+    pub(in crate::session) foreseen: Option<Box<Foreseen>>,
 }
 
 impl Running {
@@ -55,6 +58,7 @@ impl Running {
             answers_binary: false,
             outcome: Box::default(),
             fill: None,
+            foreseen: None,
         }
     }
 }
