@@ -1,14 +1,14 @@
 //! Statements that are anything: the classifier must not panic, must name no byte that is not
 //! there, and must say the same each time; an answer that is not understood must be a write. What the
-//! result cache may take must be a read.
+//! result cache may take must be a read, what is told of a write must be of the table that it writes.
 #![no_main]
 
 use std::cell::RefCell;
 
 use libfuzzer_sys::fuzz_target;
 use millrace_sql::{
-    Access, Charset, Family, Kind, LexMode, Reads, Shapes, Span, Statement, classify, digest,
-    parts, reads,
+    Access, Charset, Family, Kind, LexMode, Reads, Shapes, Span, Statement, TableUse, Writes,
+    classify, digest, parts, reads, writes,
 };
 
 const CHARSETS: [Charset; 7] = [
@@ -97,6 +97,23 @@ fuzz_target!(|data: &[u8]| {
                 .map(|literal| literal.span),
         );
     }
+
+    let mut written = Writes::default();
+    writes(text, &mode, &out, &mut written);
+    if let Some(table) = written.table {
+        assert!(out.tables[usize::from(table)].usage == TableUse::Write);
+    } else {
+        assert_eq!(written, Writes::default());
+    }
+    let of_conditions = (written.conditions.iter()).flat_map(|one| written.constants(one));
+    let of_rows = (0..written.rows()).flat_map(|at| written.row(at).iter().flatten());
+    within(
+        text,
+        of_conditions
+            .chain(of_rows)
+            .filter_map(|constant| constant.literal())
+            .map(|literal| literal.span),
+    );
 
     let mut end = 0;
     for part in parts(text, &mode) {

@@ -8,6 +8,8 @@
 //! [`reads`] says what the result cache asks of a SELECT: whether its answer is a function of rows, session and
 //! parameters, and on which rows of its tables it can depend.
 //!
+//! [`writes`] says of a statement that writes one table which rows those are.
+//!
 //! # What a text cannot tell
 //!
 //! Callers must bring these together with what they know of the session and the servers:
@@ -36,6 +38,7 @@ mod shapes;
 mod statement;
 mod traits;
 mod words;
+mod writes;
 
 pub use digest::digest;
 pub use hint::{Hint, tags};
@@ -45,7 +48,7 @@ pub use millrace_base::Family;
 pub use mode::{Charset, LexMode};
 pub use parts::{Parts, parts};
 pub use reads::{
-    ColumnName, Comparison, Condition, Constant, Literal, Reads, Unstable, Why, reads,
+    ColumnName, Comparison, Condition, Conditions, Constant, Literal, Reads, Unstable, Why, reads,
 };
 pub use shapes::Shapes;
 pub use statement::{
@@ -54,6 +57,7 @@ pub use statement::{
     ValueKind, XaOp,
 };
 pub use traits::Traits;
+pub use writes::{Writes, writes};
 
 /// Classifies `text` as a server in `mode` would read it and stores the answer in `out`.
 ///

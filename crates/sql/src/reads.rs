@@ -11,7 +11,7 @@
 
 mod from;
 mod terms;
-mod walk;
+pub(crate) mod walk;
 
 use std::fmt;
 
@@ -211,8 +211,8 @@ pub enum Comparison {
     In,
 }
 
-/// What all rows of a table have in common that the statement's answer can depend on, as far as this naming of the table
-/// is concerned.
+/// What all rows of a table have in common that the statement's answer can depend on, or that it changes, as far as this
+/// naming of the table is concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// Which of [`Statement::tables`].
@@ -221,8 +221,55 @@ pub struct Condition {
     pub column: ColumnName,
     /// How it is compared.
     pub comparison: Comparison,
-    /// Where its constants begin in [`Reads::constants`], and how many there are.
+    /// Where its constants begin in [`Conditions`], and how many there are.
     constants: (u16, u16),
+}
+
+/// Conditions and what they compare with. All of those on one table hold of its rows together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Conditions {
+    list: SmallVec<[Condition; 4]>,
+    constants: SmallVec<[Constant; 4]>,
+}
+
+impl Conditions {
+    /// What the condition's column is compared with: one constant, two for BETWEEN, any number for IN.
+    pub fn constants(&self, condition: &Condition) -> &[Constant] {
+        let (from, len) = condition.constants;
+        let from = usize::from(from);
+        self.constants
+            .get(from..from + usize::from(len))
+            .unwrap_or(&[])
+    }
+
+    /// The conditions on one of [`Statement::tables`].
+    pub fn on(&self, table: usize) -> impl Iterator<Item = &Condition> {
+        let is_of = move |condition: &&Condition| usize::from(condition.table) == table;
+        self.list.iter().filter(is_of)
+    }
+
+    /// Forgets them and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
+        self.constants.clear();
+    }
+}
+
+impl std::ops::Deref for Conditions {
+    type Target = [Condition];
+
+    fn deref(&self) -> &[Condition] {
+        &self.list
+    }
+}
+
+impl<'a> IntoIterator for &'a Conditions {
+    type Item = &'a Condition;
+    type IntoIter = std::slice::Iter<'a, Condition>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.iter()
+    }
 }
 
 /// The answer of [`reads`]. Meant to be reused: it keeps its memory.
@@ -234,8 +281,7 @@ pub struct Reads {
     /// What holds of all rows that matter. Of each table in [`Statement::tables`] that is named here all rows
     /// matter for which all its conditions hold; of one that is not named, all of its rows. A table that a statement
     /// names twice has two places in that list.
-    pub conditions: SmallVec<[Condition; 4]>,
-    constants: SmallVec<[Constant; 4]>,
+    pub conditions: Conditions,
     /// How many `?` the text has.
     pub parameters: u16,
     /// The text may convert a column's value by its type: it has operators, functions or set operations beside its
@@ -245,25 +291,19 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// What the condition's column is compared with: one constant, two for BETWEEN, any number for IN.
+    /// See [`Conditions::constants`].
     pub fn constants(&self, condition: &Condition) -> &[Constant] {
-        let (from, len) = condition.constants;
-        let from = usize::from(from);
-        self.constants
-            .get(from..from + usize::from(len))
-            .unwrap_or(&[])
+        self.conditions.constants(condition)
     }
 
-    /// The conditions on one of [`Statement::tables`].
+    /// See [`Conditions::on`].
     pub fn conditions_on(&self, table: usize) -> impl Iterator<Item = &Condition> {
-        let is_of = move |condition: &&Condition| usize::from(condition.table) == table;
-        self.conditions.iter().filter(is_of)
+        self.conditions.on(table)
     }
 
     fn clear(&mut self) {
         self.unstable = None;
         self.conditions.clear();
-        self.constants.clear();
         self.parameters = 0;
         self.computes = false;
     }
@@ -275,7 +315,10 @@ impl Reads {
 /// Another text of the same shape has the same answer, but for the spans.
 pub fn reads(text: &[u8], mode: &LexMode, statement: &Statement, out: &mut Reads) {
     out.clear();
-    walk::Walk::new(text, mode, statement, out).run();
+    let told = walk::Walk::new(text, mode, statement, &mut out.conditions).judge();
+    out.unstable = told.unstable;
+    out.parameters = told.parameters;
+    out.computes = told.computes;
 }
 
 #[cfg(test)]

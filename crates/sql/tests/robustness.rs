@@ -3,8 +3,8 @@
 mod common;
 
 use millrace_sql::{
-    Access, Charset, Family, Flags, Kind, LexMode, Reads, Span, Statement, Target, TextSource,
-    classify, digest, ident, parts, reads,
+    Access, Charset, Family, Flags, Kind, LexMode, Reads, Span, Statement, TableUse, Target,
+    TextSource, Writes, classify, digest, ident, parts, reads, writes,
 };
 use proptest::prelude::*;
 
@@ -204,9 +204,22 @@ const TERMS: &[&str] = &[
     "/* */",
 ];
 
+/// What they may stand behind.
+const BEGINNINGS: &[&str] = &[
+    "SELECT * FROM t WHERE id = 5 AND ",
+    "UPDATE t SET v = 1 WHERE id = 5 AND ",
+    "UPDATE t SET ",
+    "DELETE FROM t WHERE ",
+    "INSERT INTO t (id, v) VALUES (1, 'x'), ",
+    "REPLACE t VALUES (",
+    "INSERT t SET id = 5, v",
+    "INSERT t () VALUES () ON DUPLICATE KEY UPDATE v = ",
+];
+
 fn query_soup() -> impl Strategy<Value = Vec<u8>> {
-    proptest::collection::vec(0..TERMS.len(), 0..20).prop_map(|pieces| {
-        let mut text = b"SELECT * FROM t WHERE id = 5 AND ".to_vec();
+    let pieces = proptest::collection::vec(0..TERMS.len(), 0..20);
+    (0..BEGINNINGS.len(), pieces).prop_map(|(beginning, pieces)| {
+        let mut text = BEGINNINGS[beginning].as_bytes().to_vec();
         for piece in pieces {
             text.extend_from_slice(TERMS[piece].as_bytes());
             text.push(b' ');
@@ -278,6 +291,39 @@ fn check_reads(text: &[u8], mode: &LexMode, statement: &Statement) {
     }
 }
 
+/// What is told of a statement that writes: the same.
+fn check_writes(text: &[u8], mode: &LexMode, statement: &Statement) {
+    let mut out = Writes::default();
+    writes(text, mode, statement, &mut out);
+    let mut again = out.clone();
+    writes(text, mode, statement, &mut again);
+    assert_eq!(again, out, "reusing the answer changes it");
+    let Some(table) = out.table else {
+        assert_eq!(out, Writes::default());
+        return;
+    };
+    let is_written = |table: u16| statement.tables[usize::from(table)].usage == TableUse::Write;
+    assert!(is_written(table));
+    assert!(statement.parts == 1 && statement.access == Access::Write);
+    let of_conditions = out.conditions.iter().flat_map(|condition| {
+        assert_eq!(condition.table, table);
+        assert!(!out.constants(condition).is_empty());
+        out.constants(condition)
+    });
+    let of_rows = (0..out.rows()).flat_map(|at| {
+        let row = out.row(at);
+        assert!(out.columns.is_empty() || out.columns.len() == row.len());
+        row.iter().flatten()
+    });
+    for literal in of_conditions
+        .chain(of_rows)
+        .filter_map(|constant| constant.literal())
+    {
+        assert!(!literal.span.of(text).is_empty());
+    }
+    assert!(out.row(out.rows()).is_empty());
+}
+
 fn check(text: &[u8], mode: &LexMode) {
     let mut out = Statement::default();
     classify(text, mode, &mut out);
@@ -301,6 +347,7 @@ fn check(text: &[u8], mode: &LexMode) {
     assert_eq!(again, out, "reusing the answer changes it");
 
     check_reads(text, mode, &out);
+    check_writes(text, mode, &out);
 
     let all: Vec<Span> = parts(text, mode).collect();
     assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start));

@@ -171,7 +171,7 @@ impl Walk<'_, '_> {
     }
 
     /// `name` or `schema.name`.
-    fn table_name(&mut self, item: &mut Item) -> bool {
+    pub(crate) fn table_name(&mut self, item: &mut Item) -> bool {
         if !self.cur.is_name() || self.cur.is(Kw::Dual) {
             return false;
         }
@@ -192,7 +192,7 @@ impl Walk<'_, '_> {
     }
 
     /// Partitions, the alias with its columns, index hints.
-    fn behind_table(&mut self, mut item: Item) -> bool {
+    pub(crate) fn behind_table(&mut self, mut item: Item) -> bool {
         if self.cur.id.part() == Part::Partition && self.next.tok == Tok::Open {
             self.bump();
             self.skip_group();
@@ -236,7 +236,9 @@ impl Walk<'_, '_> {
                         | Kw::StraightJoin
                         | Kw::Where
                         | Kw::Full
+                        | Kw::Set
                 )
+                || self.at_returning()
                 || matches!(
                     word.id.part(),
                     Part::Force
@@ -247,6 +249,11 @@ impl Walk<'_, '_> {
                         | Part::Natural
                         | Part::Partition
                 ))
+    }
+
+    /// RETURNING of a statement that writes. MySQL has none, and columns may have that name.
+    pub(crate) fn at_returning(&self) -> bool {
+        self.cur.is(Kw::Returning) && self.is_mariadb()
     }
 
     fn at_index_hint(&self) -> bool {
@@ -281,6 +288,7 @@ impl Walk<'_, '_> {
     pub(super) fn at_end_of_terms(&self) -> bool {
         let word = self.cur;
         self.at_clause()
+            || self.at_returning()
             || matches!(
                 word.kw(),
                 Kw::Where | Kw::Join | Kw::StraightJoin | Kw::On | Kw::Using

@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::walk::Walk;
-use super::{ColumnName, Comparison, Condition, Constant, Literal};
+use super::{ColumnName, Comparison, Condition, Conditions, Constant, Literal};
 use crate::lexer::{Tok, Token};
 use crate::words::{Kw, Part};
 
@@ -34,14 +34,14 @@ struct Column {
 impl Walk<'_, '_> {
     fn level(&self, is_open: bool) -> Level {
         Level {
-            kept: self.out.conditions.len(),
+            kept: self.conditions.list.len(),
             is_open,
             betweens: 0,
         }
     }
 
     /// Reads a WHERE or ON up to what follows it. `tells`: its terms are conditions.
-    pub(super) fn conjunction(&mut self, tells: bool) {
+    pub(crate) fn conjunction(&mut self, tells: bool) {
         let mut outer: SmallVec<[Level; 4]> = smallvec![];
         let mut level = self.level(tells);
         let mut starts = true;
@@ -109,7 +109,7 @@ impl Walk<'_, '_> {
     }
 
     fn drop_conditions(&mut self, kept: usize) {
-        self.out.conditions.truncate(kept);
+        self.conditions.list.truncate(kept);
     }
 
     /// Parentheses that hold terms, not a query.
@@ -154,8 +154,8 @@ impl Walk<'_, '_> {
 
     /// A term begins here. Takes what it understands of it.
     fn term(&mut self, level: &mut Level, is_clause: bool) {
-        let first = self.out.constants.len();
-        let computed = self.out.computes;
+        let first = self.conditions.constants.len();
+        let computed = self.computes;
         let told = match self.constant() {
             Some(constant) => self.constant_first(constant),
             None => self.column_first(level),
@@ -164,9 +164,9 @@ impl Walk<'_, '_> {
         let is_kept = told.is_some_and(|(column, comparison)| self.keep(column, comparison, first));
         if is_kept {
             // A column and constants, whatever becomes of the condition.
-            self.out.computes = computed;
+            self.computes = computed;
         } else {
-            self.out.constants.truncate(first);
+            self.conditions.constants.truncate(first);
         }
     }
 
@@ -175,14 +175,14 @@ impl Walk<'_, '_> {
         let (Some(table), Some(name)) = (column.table, self.column_name(column.name)) else {
             return false;
         };
-        let len = self.out.constants.len() - first;
+        let len = self.conditions.constants.len() - first;
         let (Ok(first), Ok(len)) = (u16::try_from(first), u16::try_from(len)) else {
             return false;
         };
-        if self.out.conditions.len() >= CONDITIONS_MAX {
+        if self.conditions.list.len() >= CONDITIONS_MAX {
             return false;
         }
-        self.out.conditions.push(Condition {
+        self.conditions.list.push(Condition {
             table,
             column: name,
             comparison,
@@ -192,7 +192,7 @@ impl Walk<'_, '_> {
     }
 
     /// Names beyond ASCII are compared by rules of the server's own.
-    fn column_name(&self, name: Token) -> Option<ColumnName> {
+    pub(crate) fn column_name(&self, name: Token) -> Option<ColumnName> {
         let name = crate::ident::unquote_ident(self.bytes(name));
         let lower = name.iter().map(u8::to_ascii_lowercase).collect();
         name.is_ascii().then_some(lower)
@@ -208,7 +208,7 @@ impl Walk<'_, '_> {
             same => same,
         };
         let column = self.column()?;
-        self.out.constants.push(constant);
+        self.conditions.constants.push(constant);
         Some((column, comparison))
     }
 
@@ -229,12 +229,12 @@ impl Walk<'_, '_> {
             self.bump();
             level.betweens -= 1;
             let high = self.constant()?;
-            self.out.constants.extend([low, high]);
+            self.conditions.constants.extend([low, high]);
             return Some((column, Comparison::Between));
         }
         let comparison = self.comparison()?;
         let constant = self.constant()?;
-        self.out.constants.push(constant);
+        self.conditions.constants.push(constant);
         Some((column, comparison))
     }
 
@@ -249,7 +249,7 @@ impl Walk<'_, '_> {
             let Some(constant) = self.constant() else {
                 break;
             };
-            self.out.constants.push(constant);
+            self.conditions.constants.push(constant);
             match self.cur.tok {
                 Tok::Comma => self.bump(),
                 Tok::Close => {
@@ -303,7 +303,7 @@ impl Walk<'_, '_> {
         let joins = joins
             || (self.cur.tok == Tok::Word
                 && matches!(self.cur.id.part(), Part::Between | Part::Xor));
-        if !self.cur.is_name() || joins || self.next.tok == Tok::Open {
+        if !self.cur.is_name() || joins || self.next.tok == Tok::Open || self.is_of_the_moment() {
             return None;
         }
         let mut names: SmallVec<[Token; 3]> = smallvec![self.cur];
@@ -329,7 +329,7 @@ impl Walk<'_, '_> {
     }
 
     /// A constant; nothing is taken where there is none.
-    fn constant(&mut self) -> Option<Constant> {
+    pub(crate) fn constant(&mut self) -> Option<Constant> {
         let sign = match self.bytes(self.cur) {
             b"-" => Some(true),
             b"+" => Some(false),
@@ -369,8 +369,8 @@ impl Walk<'_, '_> {
 
     /// Drops what may be true of a row that an outer join has completed with NULL.
     pub(super) fn drop_what_null_fulfils(&mut self) {
-        let constants = &self.out.constants;
-        self.out.conditions.retain(|condition| {
+        let Conditions { list, constants } = &mut *self.conditions;
+        list.retain(|condition| {
             let first = constants.get(usize::from(condition.constants.0));
             condition.comparison != Comparison::NullSafeEqual
                 || !matches!(first, Some(Constant::Parameter(_)))

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Reads, Unstable, Why};
+use super::{Conditions, Unstable, Why};
 use crate::lexer::{Lexer, Tok, Token};
 use crate::mode::LexMode;
 use crate::statement::{Flags, Kind, Span, Statement};
@@ -11,45 +11,57 @@ use crate::words::{Callee, Kw, Part, Role, WordId};
 use millrace_base::Family;
 
 /// Something in the outermost FROM.
-pub(super) struct Item {
+pub(crate) struct Item {
     /// The name by which columns are qualified; none where it has none.
-    pub(super) visible: Option<Span>,
+    pub(crate) visible: Option<Span>,
     /// The database, where the name is the table's own.
-    pub(super) schema: Option<Span>,
+    pub(crate) schema: Option<Span>,
     /// Which of the statement's tables; none for what is no table.
-    pub(super) table: Option<u16>,
+    pub(crate) table: Option<u16>,
 }
 
 /// A position in a text, and what was found before it.
-pub(super) struct Walk<'t, 'o> {
-    pub(super) text: &'t [u8],
-    mode: &'t LexMode,
-    statement: &'t Statement,
+pub(crate) struct Walk<'t, 'o> {
+    pub(crate) text: &'t [u8],
+    pub(crate) mode: &'t LexMode,
+    pub(crate) statement: &'t Statement,
     lexer: Lexer<'t>,
     prev: Token,
-    pub(super) cur: Token,
-    pub(super) next: Token,
-    pub(super) out: &'o mut Reads,
+    pub(crate) cur: Token,
+    pub(crate) next: Token,
+    pub(crate) conditions: &'o mut Conditions,
     /// Open parentheses.
     depth: usize,
     /// Numbers and strings so far.
-    pub(super) literals: u32,
+    pub(crate) literals: u32,
     parameters: u32,
     /// Conditions cannot be told.
-    pub(super) gave_up: bool,
+    pub(crate) gave_up: bool,
     /// The outermost FROM has LEFT JOIN or RIGHT JOIN.
     pub(super) has_outer_join: bool,
-    pub(super) items: SmallVec<[Item; 4]>,
+    pub(crate) items: SmallVec<[Item; 4]>,
     /// A word that the classifier takes for unstable was found to be stable.
     is_excused: bool,
+    /// Looks for what keeps an answer from being stable, and goes no further. Else functions and variables are
+    /// passed over: what a statement writes is another question.
+    judges: bool,
+    unstable: Option<Unstable>,
+    pub(super) computes: bool,
+}
+
+/// What [`Walk::judge`] says beside the conditions.
+pub(super) struct Told {
+    pub(super) unstable: Option<Unstable>,
+    pub(super) parameters: u16,
+    pub(super) computes: bool,
 }
 
 impl<'t, 'o> Walk<'t, 'o> {
-    pub(super) fn new(
+    pub(crate) fn new(
         text: &'t [u8],
         mode: &'t LexMode,
         statement: &'t Statement,
-        out: &'o mut Reads,
+        conditions: &'o mut Conditions,
     ) -> Self {
         let mut lexer = Lexer::new(text, mode);
         let cur = lexer.next();
@@ -66,7 +78,7 @@ impl<'t, 'o> Walk<'t, 'o> {
             prev: none,
             cur,
             next,
-            out,
+            conditions,
             depth: 0,
             literals: 0,
             parameters: 0,
@@ -74,12 +86,17 @@ impl<'t, 'o> Walk<'t, 'o> {
             has_outer_join: false,
             items: SmallVec::new(),
             is_excused: false,
+            judges: false,
+            unstable: None,
+            computes: false,
         }
     }
 
-    pub(super) fn run(mut self) {
+    pub(super) fn judge(mut self) -> Told {
+        self.judges = true;
         if let Some(why) = self.foreseen() {
-            return self.stop_at_text(why);
+            self.stop_at_text(why);
+            return self.told(0);
         }
         self.outermost_query();
         while !self.at_end() {
@@ -89,6 +106,15 @@ impl<'t, 'o> Walk<'t, 'o> {
             self.stop_at_text(why);
         }
         self.finish();
+        self.told(u16::try_from(self.parameters).unwrap_or(u16::MAX))
+    }
+
+    fn told(&self, parameters: u16) -> Told {
+        Told {
+            unstable: self.unstable,
+            parameters,
+            computes: self.computes,
+        }
     }
 
     /// What is known before the text is read.
@@ -121,7 +147,7 @@ impl<'t, 'o> Walk<'t, 'o> {
             true => Flags::NONDETERMINISTIC,
             false => Flags::empty(),
         };
-        if self.out.unstable.is_some() {
+        if self.unstable.is_some() {
             None
         } else if !self.statement.functions.is_empty() {
             Some(Why::Function)
@@ -132,13 +158,11 @@ impl<'t, 'o> Walk<'t, 'o> {
 
     fn finish(&mut self) {
         let limit = u32::from(u16::MAX);
-        if self.literals > limit || self.parameters > limit || self.out.unstable.is_some() {
+        if self.literals > limit || self.parameters > limit || self.unstable.is_some() {
             self.gave_up = true;
         }
-        self.out.parameters = u16::try_from(self.parameters).unwrap_or(u16::MAX);
         if self.gave_up {
-            self.out.conditions.clear();
-            self.out.constants.clear();
+            self.conditions.clear();
         }
         if self.has_outer_join {
             self.drop_what_null_fulfils();
@@ -152,32 +176,32 @@ impl<'t, 'o> Walk<'t, 'o> {
 
     /// Nothing more is read.
     fn stop(&mut self, why: Why, at: Span) {
-        if self.out.unstable.is_none() {
-            self.out.unstable = Some(Unstable { why, at });
+        if self.unstable.is_none() {
+            self.unstable = Some(Unstable { why, at });
         }
         self.cur.tok = Tok::End;
         self.next.tok = Tok::End;
         self.gave_up = true;
-        self.out.conditions.clear();
+        self.conditions.clear();
     }
 
-    pub(super) fn at_end(&self) -> bool {
+    pub(crate) fn at_end(&self) -> bool {
         matches!(self.cur.tok, Tok::End | Tok::Semicolon | Tok::Bad)
     }
 
     /// How many `?` stand before the current token.
-    pub(super) fn parameters(&self) -> u32 {
+    pub(crate) fn parameters(&self) -> u32 {
         self.parameters
     }
 
     /// The one of the statement's tables whose name stands there.
-    pub(super) fn table_at(&self, name: Span) -> Option<u16> {
+    pub(crate) fn table_at(&self, name: Span) -> Option<u16> {
         let tables = &self.statement.tables;
         let at = tables.iter().position(|table| table.name == name)?;
         u16::try_from(at).ok()
     }
 
-    pub(super) fn bytes(&self, token: Token) -> &'t [u8] {
+    pub(crate) fn bytes(&self, token: Token) -> &'t [u8] {
         token.span().of(self.text)
     }
 
@@ -189,12 +213,12 @@ impl<'t, 'o> Walk<'t, 'o> {
     }
 
     /// Takes the current token.
-    pub(super) fn bump(&mut self) {
+    pub(crate) fn bump(&mut self) {
         if self.at_end() {
             return;
         }
         self.look();
-        if self.out.unstable.is_some() {
+        if self.unstable.is_some() {
             return;
         }
         self.prev = self.cur;
@@ -203,7 +227,7 @@ impl<'t, 'o> Walk<'t, 'o> {
     }
 
     /// Takes what is in parentheses, the current token being the first of them.
-    pub(super) fn skip_group(&mut self) {
+    pub(crate) fn skip_group(&mut self) {
         let outside = self.depth;
         self.bump();
         self.leave_group(outside);
@@ -216,7 +240,7 @@ impl<'t, 'o> Walk<'t, 'o> {
         }
     }
 
-    pub(super) fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.depth
     }
 
@@ -229,8 +253,11 @@ impl<'t, 'o> Walk<'t, 'o> {
             },
             Tok::Number | Tok::Str => self.literals += 1,
             Tok::Param => self.parameters += 1,
+            // What it binds is not known, nor where what it assigns ends.
+            Tok::Brace | Tok::Assign if !self.judges => self.gave_up = true,
+            _ if !self.judges => {}
             Tok::UserVar | Tok::SysVar | Tok::Assign => self.stop(Why::Variable, self.cur.span()),
-            Tok::Equal | Tok::Op => self.out.computes = true,
+            Tok::Equal | Tok::Op => self.computes = true,
             Tok::Brace => self.stop(Why::NotUnderstood, self.cur.span()),
             Tok::Word => self.look_at_word(),
             Tok::Quoted if self.next.tok == Tok::Open => self.look_at_call(),
@@ -242,7 +269,7 @@ impl<'t, 'o> Walk<'t, 'o> {
         if self.cur.id == WordId::NONE && self.next.tok != Tok::Open {
             return;
         }
-        self.out.computes |= self.may_convert();
+        self.computes |= self.may_convert();
         match self.unstable_word() {
             Some(why) => self.stop(why, self.cur.span()),
             None if self.next.tok == Tok::Open => self.look_at_call(),
@@ -252,8 +279,10 @@ impl<'t, 'o> Walk<'t, 'o> {
 
     /// A word that says something whether or not it is called.
     fn unstable_word(&self) -> Option<Why> {
-        let maria = self.mode.family == Family::MariaDb;
         let next = self.next;
+        if self.is_of_the_moment() {
+            return Some(Why::Function);
+        }
         match self.cur.kw() {
             Kw::Into => return Some(Why::Into),
             Kw::Procedure => return Some(Why::Procedure),
@@ -262,8 +291,6 @@ impl<'t, 'o> Walk<'t, 'o> {
             Kw::For if next.id.part() == Part::SystemTime => return Some(Why::PastRows),
             Kw::Lock if next.is(Kw::In) => return Some(Why::Locks),
             Kw::Next | Kw::Previous if next.is(Kw::Value) => return Some(Why::Sequence),
-            word if word.is_of_the_moment() => return Some(Why::Function),
-            Kw::Sysdate | Kw::Rownum if maria => return Some(Why::Function),
             _ => {}
         }
         match self.cur.id.part() {
@@ -276,6 +303,16 @@ impl<'t, 'o> Walk<'t, 'o> {
             Part::Time if self.makes_time() => Some(Why::TimeOfDay),
             _ => None,
         }
+    }
+
+    /// A word that is a call without parentheses, not a column.
+    pub(super) fn is_of_the_moment(&self) -> bool {
+        let word = self.cur.kw();
+        word.is_of_the_moment() || (matches!(word, Kw::Sysdate | Kw::Rownum) && self.is_mariadb())
+    }
+
+    pub(crate) fn is_mariadb(&self) -> bool {
+        self.mode.family == Family::MariaDb
     }
 
     /// A word that may bring values of two types together, or one value to another type.
@@ -342,7 +379,7 @@ impl<'t, 'o> Walk<'t, 'o> {
         self.look_at_set_operation();
         let name = self.cur;
         let quoted = name.tok == Tok::Quoted;
-        self.out.computes |= quoted || name.id.role() == Role::Unlisted;
+        self.computes |= quoted || name.id.role() == Role::Unlisted;
         let callee = match self.prev.tok {
             Tok::Dot => Callee::Stored,
             _ => name.id.callee(self.mode, name.glued, quoted),

@@ -497,6 +497,7 @@ fn values_change_nothing() {
     let [one, other] = texts.map(|text| {
         let (_, out) = read(text, &mysql());
         let places: Vec<_> = out
+            .conditions
             .constants
             .iter()
             .map(|c| c.literal().unwrap().place)

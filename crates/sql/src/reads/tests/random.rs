@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::expression::{Choices, Expression, Value, operate, read as read_expression, write};
 use super::*;
+use crate::{Kind, Writes, writes};
 
 const VALUES: [Value; 5] = [None, Some(-1), Some(0), Some(1), Some(2)];
 
@@ -15,7 +16,7 @@ fn column_of(row: &Row, name: &str) -> Value {
 }
 
 /// Whether a condition holds for a row of its table.
-fn holds(condition: &Condition, out: &Reads, text: &str, parameter: Value, row: &Row) -> bool {
+fn holds(condition: &Condition, out: &Conditions, text: &str, parameter: Value, row: &Row) -> bool {
     let name = String::from_utf8_lossy(&condition.column);
     let left = column_of(row, &name);
     let constants: Vec<Value> = out
@@ -62,25 +63,48 @@ fn join(tokens: &[String], choices: &mut Choices) -> String {
     text
 }
 
+/// What is told of a statement that is a function of its rows, or changes some of one table.
+fn conditions(text: &str, mode: &LexMode) -> Conditions {
+    let (statement, out) = read(text, mode);
+    if statement.kind == Kind::Select {
+        assert_eq!(out.unstable, None, "{text}");
+        return out.conditions;
+    }
+    let mut out = Writes::default();
+    writes(text.as_bytes(), mode, &statement, &mut out);
+    assert_eq!(out.table, Some(0), "{text}");
+    out.conditions
+}
+
 /// Every row that WHERE takes fulfils every condition. Gives how many conditions there were.
 fn check_where(seed: u64) -> usize {
     let mut choices = Choices(seed);
     let mut tokens = Vec::new();
     write(&mut choices, &["id", "k", "t.id"], 2, &mut tokens);
     let parameter = VALUES[choices.below(5) as usize];
-    let text = format!("SELECT * FROM t WHERE {}", join(&tokens, &mut choices));
+    let terms = join(&tokens, &mut choices);
     let expression = read_expression(&tokens, parameter);
+    let verbs = [
+        "SELECT * FROM t",
+        "DELETE FROM t",
+        "UPDATE t SET k = 1, id = 7",
+    ];
+    let verb = choices.one_of(&verbs);
+    let end = match verb == verbs[0] {
+        true => "",
+        false => choices.one_of(&["", " LIMIT 1", " ORDER BY id = 6 AND k = 7"]),
+    };
+    let text = format!("{verb} WHERE {terms}{end}");
     let mut count = 0;
     for mode in both() {
-        let (_, out) = read(&text, &mode);
-        assert_eq!(out.unstable, None, "{text}");
-        count += out.conditions.len();
+        let conditions = conditions(&text, &mode);
+        count += conditions.len();
         for id in VALUES {
             for k in VALUES {
                 let row = [id, k];
                 let taken = expression.holds(&|name| column_of(&row, name));
-                for condition in &out.conditions {
-                    let fine = !taken || holds(condition, &out, &text, parameter, &row);
+                for condition in &conditions {
+                    let fine = !taken || holds(condition, &conditions, &text, parameter, &row);
                     assert!(fine, "{text} {row:?} {parameter:?} {condition:?}");
                 }
             }
@@ -208,7 +232,7 @@ fn check_joins(seed: u64) -> usize {
         let restricted: [Vec<Row>; 3] = std::array::from_fn(|at| {
             let matters = |row: &&Row| {
                 out.conditions_on(at)
-                    .all(|condition| holds(condition, &out, &text, parameter, row))
+                    .all(|condition| holds(condition, &out.conditions, &text, parameter, row))
             };
             data[at].iter().filter(matters).copied().collect()
         });
