@@ -5,7 +5,7 @@ pub(super) mod cached;
 pub(super) mod charsets;
 pub(super) mod columns;
 mod compared;
-mod dependence;
+pub(super) mod dependence;
 pub(super) mod diagnostics;
 pub(super) mod internal;
 pub(super) mod local;

@@ -11,7 +11,8 @@ use millrace_protocol::types::{binary_value, column_type};
 use millrace_protocol::{Capabilities, Malformed};
 use millrace_sql::ident::unquote_ident;
 use millrace_sql::{
-    Comparison, Condition, Constant, Flags, LexMode, Reads, Statement, TableRef, Why, digest, reads,
+    Comparison, Condition, Conditions, Constant, Flags, LexMode, Reads, Statement, TableRef, Why,
+    digest, reads,
 };
 use smallvec::SmallVec;
 
@@ -135,7 +136,9 @@ impl Looked<'_> {
             if definition.has_time && (told.computes || self.parameters.has_date) {
                 return Err(Never::Function);
             }
-            let scope = self.scope(definition, &told, at).unwrap_or(Scope::Whole);
+            let scope = self
+                .scope(definition, &told.conditions, at)
+                .unwrap_or(Scope::Whole);
             all.push(Access { subject, scope });
         }
         all.push(Access::whole(Subject::rights()));
@@ -174,7 +177,9 @@ impl Looked<'_> {
         for (at, table) in class.tables.iter().enumerate() {
             let subject = self.subject(table, definitions)?;
             let definition = definitions.table(&subject)?;
-            let scope = by_key.then(|| self.scope(definition, &told, at)).flatten();
+            let scope = by_key
+                .then(|| self.scope(definition, &told.conditions, at))
+                .flatten();
             let scope = scope.unwrap_or(Scope::Whole);
             all.push(Access { subject, scope });
         }
@@ -207,7 +212,11 @@ impl Looked<'_> {
         }
     }
 
-    pub(in crate::session) fn subject(&self, table: &TableRef, definitions: &Definitions) -> Option<Subject> {
+    pub(in crate::session) fn subject(
+        &self,
+        table: &TableRef,
+        definitions: &Definitions,
+    ) -> Option<Subject> {
         let unquoted = |span: millrace_sql::Span| unquote_ident(span.of(self.text)).into_owned();
         let schema = table
             .schema
@@ -216,7 +225,12 @@ impl Looked<'_> {
     }
 
     /// The keys of one of the statement's tables that all rows have which it can show; none where that is not known.
-    pub(in crate::session) fn scope(&self, table: &Table, told: &Reads, at: usize) -> Option<Scope> {
+    pub(in crate::session) fn scope(
+        &self,
+        table: &Table,
+        told: &Conditions,
+        at: usize,
+    ) -> Option<Scope> {
         let columns = table.primary_key.as_deref()?;
         let interval = match columns {
             [column] => self.interval(column, told, at)?,
@@ -229,10 +243,10 @@ impl Looked<'_> {
     }
 
     /// The key that all columns of an index are compared with.
-    fn point(&self, columns: &[KeyColumn], told: &Reads, at: usize) -> Option<Key> {
+    fn point(&self, columns: &[KeyColumn], told: &Conditions, at: usize) -> Option<Key> {
         let mut key = Key::new();
         for column in columns {
-            let mut conditions = told.conditions_on(at);
+            let mut conditions = told.on(at);
             let equal = |one: &&Condition| {
                 is_on(one, column)
                     && matches!(
@@ -251,7 +265,7 @@ impl Looked<'_> {
     }
 
     /// The keys between which all conditions leave one column of integers, or its one key.
-    fn interval(&self, column: &KeyColumn, told: &Reads, at: usize) -> Option<Interval> {
+    fn interval(&self, column: &KeyColumn, told: &Conditions, at: usize) -> Option<Interval> {
         let (least, most) = match column.kind {
             KeyKind::Binary(_) => {
                 let key = self.point(std::slice::from_ref(column), told, at)?;
@@ -261,7 +275,7 @@ impl Looked<'_> {
             KeyKind::Unsigned(_) => (0, i128::from(u64::MAX)),
         };
         let (mut lo, mut hi) = (least, most);
-        for condition in told.conditions_on(at).filter(|one| is_on(one, column)) {
+        for condition in told.on(at).filter(|one| is_on(one, column)) {
             let Some((from, to)) = self.bounds(condition, told, least, most) else {
                 continue;
             };
@@ -284,7 +298,7 @@ impl Looked<'_> {
     fn bounds(
         &self,
         condition: &Condition,
-        told: &Reads,
+        told: &Conditions,
         least: i128,
         most: i128,
     ) -> Option<(i128, i128)> {
@@ -410,7 +424,7 @@ mod tests {
         let mut told = Reads::default();
         reads(looked.text, &looked.lex, looked.class, &mut told);
         assert_eq!(told.unstable, None, "{text}");
-        looked.scope(&table(kinds), &told, 0)
+        looked.scope(&table(kinds), &told.conditions, 0)
     }
 
     fn within(lo: i64, hi: i64) -> Option<Scope> {

@@ -1,7 +1,9 @@
 //! What a write that commits by itself touches, as its text tells: said to the follower's store with the write's position,
 //! before the log tells it (`Store::announce`).
 
-use millrace_cache::{Definitions, IndexKeys, Key, KeyColumn, KeyKind, PRIMARY, Scope, Table, Touch};
+use millrace_cache::{
+    Definitions, IndexKeys, Key, KeyColumn, KeyKind, PRIMARY, Scope, Table, Touch,
+};
 use millrace_engine::request::{Request, Task};
 use millrace_routing::Freshness;
 use millrace_sql::{Access, Flags, Kind, Writes, writes};
