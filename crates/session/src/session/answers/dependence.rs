@@ -34,9 +34,9 @@ pub(in crate::session) struct Looked<'a> {
 pub(in crate::session) struct Parameters {
     pub(in crate::session) values: SmallVec<[Option<i128>; 4]>,
     /// One is of type TIME, which servers complete with the current date where they need one.
-    has_time: bool,
+    pub(in crate::session) has_time: bool,
     /// One is of type DATE, DATETIME or TIMESTAMP, for which a TIME is completed.
-    has_date: bool,
+    pub(in crate::session) has_date: bool,
 }
 
 impl Parameters {

@@ -238,3 +238,125 @@ enum Inserted {
     /// One, whose key is the number that the server gives it.
     Numbered(KeyKind),
 }
+
+#[cfg(test)]
+mod tests {
+    use millrace_cache::Subject;
+    use millrace_sql::{Family, LexMode, Statement, classify};
+
+    use super::*;
+    use crate::session::answers::dependence::Parameters;
+
+    const INT: KeyKind = KeyKind::Signed(4);
+
+    /// Tables of the database d: `a` has a numbered key and three columns, `b` a key of two columns, `t` a trigger, `p` a
+    /// child that follows it, `n` no key.
+    fn definitions() -> Definitions {
+        let column = |name: &str, position, kind, is_auto| KeyColumn {
+            name: name.as_bytes().into(),
+            position,
+            kind,
+            is_auto,
+        };
+        let table = |name: &str, key: Vec<KeyColumn>| {
+            let table = Table {
+                columns: 3,
+                primary_key: (!key.is_empty()).then(|| key.into()),
+                is_plain: name != "t",
+                cascades: match name {
+                    "p" => [Subject::table(b"d", b"c")].into(),
+                    _ => [].into(),
+                },
+                ..Table::default()
+            };
+            (Subject::table(b"d", name.as_bytes()), table)
+        };
+        let id = || vec![column("id", 0, INT, true)];
+        let both = vec![
+            column("x", 0, KeyKind::Unsigned(1), false),
+            column("y", 1, KeyKind::Binary(2), false),
+        ];
+        Definitions::new(
+            false,
+            [
+                table("a", id()),
+                table("b", both),
+                table("t", id()),
+                table("p", id()),
+                table("n", vec![]),
+            ],
+        )
+    }
+
+    /// What a text touches in words: the keys, `number`, `all` of its table, or nothing that is known.
+    fn touched(text: &str, parameters: &[i128]) -> String {
+        let lex = LexMode::new(Family::MySql, 90_700);
+        let mut class = Statement::default();
+        classify(text.as_bytes(), &lex, &mut class);
+        let looked = Looked {
+            class: &class,
+            text: text.as_bytes(),
+            lex,
+            strings_are_plain: true,
+            database: b"d".as_slice().into(),
+            parameters: Parameters {
+                values: parameters.iter().copied().map(Some).collect(),
+                ..Parameters::default()
+            },
+        };
+        match looked.touches(&definitions()) {
+            None => "unknown".to_owned(),
+            Some((_, Some(_))) => "number".to_owned(),
+            Some((touch, None)) => match touch.keys {
+                None => "all".to_owned(),
+                Some(keys) => format!("{:?}", keys[0].keys),
+            },
+        }
+    }
+
+    #[test]
+    fn keys_that_a_write_touches() {
+        let ints = |all: &[i64]| {
+            let keys: Vec<Key> = all.iter().map(|key| Key::new().signed(*key)).collect();
+            format!("{keys:?}")
+        };
+        let pair = format!("{:?}", [Key::new().unsigned(7).bytes(b"q", 2)]);
+        let cases: [(&str, String); 29] = [
+            ("UPDATE a SET v = v + 1 WHERE id = 5", ints(&[5])),
+            ("UPDATE d.a SET v = ? WHERE id = ?", ints(&[6])),
+            ("UPDATE a SET v = 1 WHERE id = 5 AND v = 3", ints(&[5])),
+            ("UPDATE a SET v = 1 WHERE id = 5 OR v = 3", "all".into()),
+            ("UPDATE a SET v = 1 WHERE id > 5", "all".into()),
+            ("UPDATE a SET v = 1", "all".into()),
+            ("UPDATE a SET id = 6 WHERE id = 5", "all".into()),
+            ("UPDATE a SET v = 1, `ID` = 6 WHERE id = 5", "all".into()),
+            ("DELETE FROM a WHERE id = -5", ints(&[-5])),
+            ("DELETE FROM a WHERE id = '5'", "all".into()),
+            ("DELETE FROM b WHERE x = 7 AND y = 'q'", pair.clone()),
+            ("DELETE FROM b WHERE x = 7", "all".into()),
+            ("INSERT INTO a (id, v) VALUES (5, 1)", ints(&[5])),
+            ("INSERT INTO a (v, id) VALUES (1, 5), (2, 6)", ints(&[5, 6])),
+            ("INSERT INTO a VALUES (5, 1, 2)", ints(&[5])),
+            ("INSERT INTO a (v) VALUES (1)", "number".into()),
+            ("INSERT INTO a (v) VALUES (1), (2)", "all".into()),
+            ("INSERT INTO a (id, v) VALUES (0, 1)", "all".into()),
+            ("INSERT INTO a (id, v) VALUES (NULL, 1)", "all".into()),
+            ("INSERT INTO a (id, v) VALUES (3000000000, 1)", "all".into()),
+            ("INSERT INTO a (id, v) VALUES (2 + 3, 1)", "all".into()),
+            ("INSERT INTO b VALUES (7, 'q', 1)", pair),
+            ("INSERT INTO b VALUES (300, 'q', 1)", "all".into()),
+            (
+                "INSERT INTO a (id, v) VALUES (5, 1) ON DUPLICATE KEY UPDATE v = 2",
+                "all".into(),
+            ),
+            ("REPLACE INTO a (id, v) VALUES (5, 1)", "all".into()),
+            ("INSERT INTO n VALUES (5, 1, 2)", "all".into()),
+            ("UPDATE t SET v = 1 WHERE id = 5", "unknown".into()),
+            ("DELETE FROM p WHERE id = 5", "unknown".into()),
+            ("INSERT INTO a SELECT * FROM view", "unknown".into()),
+        ];
+        for (text, wanted) in cases {
+            assert_eq!(touched(text, &[1, 6]), wanted, "{text}");
+        }
+    }
+}
