@@ -182,7 +182,8 @@ impl<'t, 'o> Walk<'t, 'o> {
         self.cur.tok = Tok::End;
         self.next.tok = Tok::End;
         self.gave_up = true;
-        self.conditions.clear();
+        // A term that is being read still counts its constants.
+        self.conditions.list.clear();
     }
 
     pub(crate) fn at_end(&self) -> bool {

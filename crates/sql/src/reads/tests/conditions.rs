@@ -512,3 +512,14 @@ fn values_change_nothing() {
     assert_eq!(one, other);
     assert_eq!(one.0, [0, 1, 2]);
 }
+
+/// A term that ends the walk is still taken to its end.
+#[test]
+fn terms_of_words_that_end_the_walk() {
+    for word in ["sql_no_cache", "match", "sysdate", "current_date"] {
+        let text = format!("SELECT * FROM t WHERE a = 1 AND b = 2 AND 5 = {word} AND c = 3");
+        let (_, out) = read(&text, &mariadb());
+        assert!(out.unstable.is_some(), "{text}");
+        assert!(out.conditions.is_empty(), "{text}");
+    }
+}
