@@ -42,6 +42,8 @@ pub struct ProxyOptions {
     pub workers: Option<u32>,
     /// The log's level.
     pub log: &'static str,
+    /// Further lines for `[routing]`.
+    pub routing: String,
     /// Further lines for the end of the file.
     pub extra: String,
 }
@@ -57,6 +59,7 @@ impl Default for ProxyOptions {
             packet_max_mib: 256,
             workers: None,
             log: "debug",
+            routing: String::new(),
             extra: String::new(),
         }
     }
@@ -91,7 +94,10 @@ fn config_toml(options: &ProxyOptions, port: u16, http_port: u16, servers: &[Str
         ms(options.login_timeout),
         options.packet_max_mib,
         ms(options.wait_limit),
-        freshness(),
+        match options.routing.contains("freshness") {
+            true => options.routing.clone(),
+            false => freshness() + &options.routing,
+        },
         options.log,
         options.extra,
     ) + &cached(&options.extra)

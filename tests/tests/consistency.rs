@@ -4,6 +4,9 @@
 //! `MILLRACE_CONSISTENCY_SECONDS` says how long (default 30), `MILLRACE_CONSISTENCY_SEED` which
 //! faults come when.
 
+#[path = "consistency/by_table.rs"]
+mod by_table;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -468,4 +471,20 @@ async fn without_gtids() -> anyhow::Result<()> {
     let mut spec = ClusterSpec::new(family);
     spec.gtid = false;
     run(spec).await
+}
+
+#[tokio::test]
+async fn by_table_mysql() -> anyhow::Result<()> {
+    if harness::direct_only() || !skip_unless(Family::MySql, "by table") {
+        return Ok(());
+    }
+    by_table::run(Family::MySql).await
+}
+
+#[tokio::test]
+async fn by_table_mariadb() -> anyhow::Result<()> {
+    if harness::direct_only() || !skip_unless(Family::MariaDb, "by table") {
+        return Ok(());
+    }
+    by_table::run(Family::MariaDb).await
 }

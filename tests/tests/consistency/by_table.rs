@@ -1,0 +1,283 @@
+//! Reads that are held to their tables and keys: replicas that have nothing of what was written serve what it has not
+//! touched, and nothing else.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::{APP, ClusterSpec};
+use millrace_tests::checks::Checks;
+use millrace_tests::differential::script::Family;
+use millrace_tests::harness::{self, ProxyOptions, Stage};
+use millrace_tests::wire::{Connection, Login, Target};
+
+/// A write, and what is read after it by another session.
+struct Case {
+    name: &'static str,
+    /// Statements of one session through the proxy; those that begin with `!` are run on the primary directly.
+    writes: &'static [&'static str],
+    /// What is read, the value, and whether a replica may serve it that has nothing of this.
+    reads: &'static [(&'static str, &'static str, bool)],
+}
+
+const SCHEMA: &[&str] = &[
+    "CREATE TABLE app.f_a (id INT PRIMARY KEY AUTO_INCREMENT, v INT)",
+    "CREATE TABLE app.f_b (id INT PRIMARY KEY, v INT)",
+    "CREATE TABLE app.f_free (id INT PRIMARY KEY, v INT)",
+    "CREATE TABLE app.f_parent (id INT PRIMARY KEY, n INT UNIQUE)",
+    "CREATE TABLE app.f_child (id INT PRIMARY KEY, n INT, FOREIGN KEY (n) REFERENCES app.f_parent (n) \
+     ON UPDATE CASCADE ON DELETE CASCADE)",
+    "CREATE TABLE app.f_trig (id INT PRIMARY KEY, v INT)",
+    "CREATE TABLE app.f_echo (id INT PRIMARY KEY, v INT)",
+    "CREATE TABLE app.f_later (id INT PRIMARY KEY, v INT)",
+    "CREATE TABLE app.f_one (id INT PRIMARY KEY, v INT)",
+    "CREATE TABLE app.f_two (id INT PRIMARY KEY, v INT)",
+    "CREATE TRIGGER app.f_echoes AFTER UPDATE ON app.f_trig FOR EACH ROW \
+     UPDATE app.f_echo SET v = NEW.v WHERE id = NEW.id",
+    "CREATE VIEW app.f_view AS SELECT id, v FROM app.f_a",
+    "CREATE FUNCTION app.f_of(wanted INT) RETURNS INT READS SQL DATA \
+     RETURN (SELECT v FROM app.f_a WHERE id = wanted)",
+    "CREATE PROCEDURE app.f_raise() UPDATE app.f_b SET v = v + 1 WHERE id = 9",
+    "INSERT INTO app.f_a VALUES (1, 0), (2, 0), (3, 0), (4, 0)",
+    "INSERT INTO app.f_b VALUES (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (9, 0)",
+    "INSERT INTO app.f_free VALUES (1, 7)",
+    "INSERT INTO app.f_parent VALUES (1, 10), (2, 20)",
+    "INSERT INTO app.f_child VALUES (1, 10), (2, 20)",
+    "INSERT INTO app.f_trig VALUES (1, 0)",
+    "INSERT INTO app.f_echo VALUES (1, 0)",
+    "INSERT INTO app.f_later VALUES (1, 0)",
+    "INSERT INTO app.f_one VALUES (1, 1)",
+    "INSERT INTO app.f_two VALUES (1, 2)",
+];
+
+const CASES: &[Case] = &[
+    Case {
+        name: "one key",
+        writes: &["UPDATE f_a SET v = 1 WHERE id = 1"],
+        reads: &[
+            ("SELECT v FROM f_a WHERE id = 1", "1", false),
+            ("SELECT v FROM f_a WHERE id = 2", "0", true),
+            (
+                "SELECT v FROM f_a WHERE id BETWEEN 2 AND 4 LIMIT 1",
+                "0",
+                true,
+            ),
+            ("SELECT SUM(v) FROM f_a", "1", false),
+            ("SELECT v FROM f_free", "7", true),
+            (
+                "SELECT v FROM f_free WHERE id = 1 AND NOW() > '2000-01-01'",
+                "7",
+                true,
+            ),
+            ("SELECT v FROM f_view WHERE id = 1", "1", false),
+            ("SELECT f_of(1)", "1", false),
+            (
+                "SELECT f_free.v FROM f_free JOIN f_a ON f_a.id = f_free.id WHERE f_a.v = 1",
+                "7",
+                false,
+            ),
+            (
+                "SELECT v FROM f_free WHERE id = (SELECT v FROM f_a WHERE id = 1)",
+                "7",
+                false,
+            ),
+        ],
+    },
+    Case {
+        name: "a numbered row",
+        writes: &["INSERT INTO f_a (v) VALUES (5)"],
+        reads: &[
+            ("SELECT v FROM f_a WHERE id = 5", "5", false),
+            ("SELECT MAX(id) FROM f_a WHERE id > 4", "5", false),
+            ("SELECT v FROM f_a WHERE id = 3", "0", true),
+        ],
+    },
+    Case {
+        name: "a key that moves",
+        writes: &["UPDATE f_b SET id = 100 WHERE id = 5"],
+        reads: &[
+            ("SELECT COUNT(*) FROM f_b WHERE id = 100", "1", false),
+            ("SELECT COUNT(*) FROM f_b WHERE id = 5", "0", false),
+        ],
+    },
+    Case {
+        name: "a transaction",
+        writes: &[
+            "BEGIN",
+            "UPDATE f_a SET v = 3 WHERE id = 3",
+            "UPDATE f_b SET v = 3 WHERE id = 3",
+            "COMMIT",
+        ],
+        reads: &[
+            ("SELECT v FROM f_b WHERE id = 3", "3", false),
+            ("SELECT v FROM f_a WHERE id = 3", "3", false),
+            ("SELECT v FROM f_a WHERE id = 4", "0", true),
+        ],
+    },
+    Case {
+        name: "two tables at once",
+        writes: &[
+            "UPDATE f_a JOIN f_b ON f_a.id = f_b.id SET f_a.v = 4, f_b.v = 4 WHERE f_a.id = 4",
+        ],
+        reads: &[
+            ("SELECT v FROM f_b WHERE id = 4", "4", false),
+            ("SELECT v FROM f_a WHERE id = 4", "4", false),
+        ],
+    },
+    Case {
+        name: "a trigger",
+        writes: &["UPDATE f_trig SET v = 8 WHERE id = 1"],
+        reads: &[
+            ("SELECT v FROM f_echo WHERE id = 1", "8", false),
+            ("SELECT v FROM f_free", "7", true),
+        ],
+    },
+    Case {
+        name: "a cascade of an update",
+        writes: &["UPDATE f_parent SET n = 11 WHERE id = 1"],
+        reads: &[("SELECT n FROM f_child WHERE id = 1", "11", false)],
+    },
+    Case {
+        name: "a cascade of a delete",
+        writes: &["DELETE FROM f_parent WHERE id = 2"],
+        reads: &[("SELECT COUNT(*) FROM f_child WHERE id = 2", "0", false)],
+    },
+    Case {
+        name: "a routine",
+        writes: &["CALL f_raise()"],
+        reads: &[("SELECT v FROM f_b WHERE id = 9", "1", false)],
+    },
+    Case {
+        name: "XA",
+        writes: &[
+            "XA START 'f'",
+            "UPDATE f_b SET v = 6 WHERE id = 2",
+            "XA END 'f'",
+            "XA PREPARE 'f'",
+            "XA COMMIT 'f'",
+        ],
+        reads: &[("SELECT v FROM f_b WHERE id = 2", "6", false)],
+    },
+    Case {
+        name: "a trigger that was made past the proxy a moment ago",
+        writes: &[
+            "!CREATE TRIGGER app.f_just AFTER UPDATE ON app.f_later FOR EACH ROW \
+             UPDATE app.f_echo SET v = NEW.v WHERE id = NEW.id",
+            "UPDATE f_later SET v = 30 WHERE id = 1",
+        ],
+        reads: &[("SELECT v FROM f_echo WHERE id = 1", "30", false)],
+    },
+    Case {
+        name: "RENAME swaps tables",
+        writes: &[
+            "!RENAME TABLE app.f_one TO app.f_x, app.f_two TO app.f_one, app.f_x TO app.f_two",
+            "UPDATE f_one SET v = v WHERE id = 77",
+        ],
+        reads: &[("SELECT v FROM f_one WHERE id = 1", "2", false)],
+    },
+    Case {
+        name: "DDL",
+        writes: &["ALTER TABLE f_two ADD COLUMN w INT DEFAULT 12"],
+        reads: &[("SELECT w FROM f_two WHERE id = 1", "12", false)],
+    },
+    Case {
+        name: "TRUNCATE",
+        writes: &["TRUNCATE TABLE f_two"],
+        reads: &[("SELECT COUNT(*) FROM f_two WHERE id = 1", "0", false)],
+    },
+];
+
+/// All cases, on replicas that apply nothing.
+pub(crate) async fn run(family: Family) -> anyhow::Result<()> {
+    let options = ProxyOptions {
+        log: "info",
+        wait_limit: Duration::from_millis(20),
+        routing: "freshness = \"table\"\nmax_lag = \"10h\"\n".to_owned(),
+        ..ProxyOptions::default()
+    };
+    let mut stage = Stage {
+        family,
+        proxy: None,
+        cluster: millrace_sandbox::Cluster::up(ClusterSpec::new(family)).await?,
+        address: Target::Tcp(String::new()),
+    };
+    let cluster = &stage.cluster;
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    for sql in SCHEMA {
+        control.run(sql).await.with_context(|| (*sql).to_owned())?;
+    }
+    cluster
+        .wait_replicas_caught_up(Duration::from_secs(20))
+        .await?;
+    stage.start_proxy(&options).await?;
+    let login = Login::new(stage.address.clone(), APP.user, APP.password).database("app");
+    // Until the log is followed, and it is known what all servers have.
+    let mut first = Connection::open(&login).await?;
+    for _ in 0..20 {
+        first.expect("SELECT v FROM f_free").await?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    first.quit().await;
+    let cluster = &stage.cluster;
+    for server in cluster.replicas() {
+        cluster.delay_applier(&server.name, 36_000).await?;
+    }
+    let mut checks = Checks::new(format!("by table, {family}"));
+    for case in CASES {
+        checks.run(case.name, check(&stage, &login, case)).await;
+    }
+    checks.finish()
+}
+
+async fn check(stage: &Stage, login: &Login, case: &Case) -> anyhow::Result<()> {
+    let primary = stage.cluster.primary().port;
+    let mut admin = Connection::open(&harness::admin(primary)).await?;
+    let mut writer = Connection::open(login).await?;
+    for sql in case.writes {
+        match sql.strip_prefix('!') {
+            Some(sql) => admin.expect(sql).await?,
+            None => writer.expect(sql).await?,
+        };
+    }
+    let mut reader = Connection::open(login).await?;
+    // At once, and when the log has told: both times what is read is what was written.
+    for (sql, wanted, may_be_replica) in case.reads {
+        read(stage, &mut reader, sql, wanted, None).await?;
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        // The session that has written sees no less than the others.
+        read(stage, &mut writer, sql, wanted, None).await?;
+        let mut other = Connection::open(login).await?;
+        read(stage, &mut other, sql, wanted, Some(*may_be_replica)).await?;
+        other.quit().await;
+    }
+    reader.quit().await;
+    writer.quit().await;
+    admin.quit().await;
+    Ok(())
+}
+
+/// Reads, and looks where that was done, if it matters.
+async fn read(
+    stage: &Stage,
+    client: &mut Connection,
+    sql: &str,
+    wanted: &str,
+    by_replica: Option<bool>,
+) -> anyhow::Result<()> {
+    let found = client.expect(sql).await?.scalar();
+    ensure!(
+        found.as_deref() == Some(wanted),
+        "{sql}: {found:?} where it must be {wanted}"
+    );
+    let Some(by_replica) = by_replica else {
+        return Ok(());
+    };
+    let route = client.expect("SHOW ROUTE").await?.rows();
+    let primary = format!("127.0.0.1:{}", stage.cluster.primary().port);
+    let went = route.first().and_then(|row| row.get(1).cloned().flatten());
+    let is_replica = went.as_deref() != Some(primary.as_str());
+    ensure!(
+        is_replica == by_replica,
+        "{sql}: it was to be read at a replica: {by_replica}; {route:?}"
+    );
+    Ok(())
+}
