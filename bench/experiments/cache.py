@@ -11,7 +11,7 @@ SERVER_CORES = 0.25
 #: With and without the cache, and nothing else.
 BOTH = ("millrace-all", "millrace-cached")
 #: The same, and what a read must see is held to its tables and keys.
-BY_TABLE = ("millrace-all-table", "millrace-cached-table")
+BY_POSITION = ("millrace-all-position", "millrace-cached-position")
 #: The first two again, but each result is kept at once.
 FILLING = ("millrace-all", "millrace-filling")
 #: As systems.toml has it.
@@ -61,7 +61,7 @@ S3 = Experiment(
                 group="writes",
                 x=percent,
                 server_cores=SERVER_CORES,
-                only=(*BOTH, *BY_TABLE),
+                only=(*BOTH, *BY_POSITION),
                 quick=rand == "uniform",
             )
             for percent, rand in (*((percent, "uniform") for percent in WRITES), (5, "pareto"))

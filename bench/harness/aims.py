@@ -304,7 +304,7 @@ def _cache():
     yield Aim("S3", "p50 of one client above direct's", "less than", 0,
               value("S3", cache.ONE_CLIENT.name, "millrace-cached", "added_p50_us"), "µs", 0)  # fmt: skip
     checked = [point.name for point in cache.S3.points if point.group == "writes"]
-    for (without, cached), how in ((cache.BOTH, ""), (cache.BY_TABLE, ", by table")):
+    for (without, cached), how in ((cache.BOTH, ""), (cache.BY_POSITION, ", by position")):
         for percent, limit in zip(cache.WRITES, (5, 3, 1.5), strict=True):
             yield Aim("S3", f"reads with {percent} % writes{how}, to the same servers without the cache", "at least", limit,
                       ratio("S3", cache.writes_point(percent), "reads_per_s", cached, without), needs_caps=True)  # fmt: skip

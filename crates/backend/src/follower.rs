@@ -84,11 +84,12 @@ pub async fn follow(
             Over::Moved => continue,
             Over::Unfit(why) => {
                 backoff = FIRST_BACKOFF;
-                say(&cache, Following::Off(why.into()));
+                let has_primary = seen.snapshot.primary.is_some();
+                say(&cache, Following::Off(why.into()), has_primary);
                 LOOKED_AT_AGAIN
             }
             Over::Lost(why) => {
-                warn!(%why, "the cache has lost the primary's binary log; it is followed again");
+                warn!(%why, "the primary's binary log is lost; it is followed again");
                 if state.has_heard() {
                     backoff = FIRST_BACKOFF;
                 }
@@ -109,14 +110,18 @@ fn target(state: &State, world: &World) -> Result<Target, String> {
 }
 
 /// Says what the follower does, where that is news.
-fn say(cache: &Cache, now: Following) {
+fn say(cache: &Cache, now: Following, has_primary: bool) {
     if cache.following() == now {
         return;
     }
     match &now {
         Following::NotYet => {}
-        Following::Log(address) => info!(%address, "the cache follows the binary log"),
-        Following::Off(why) => warn!(%why, "the cache is off"),
+        Following::Log(address) => info!(%address, "the primary's binary log is followed"),
+        // Which the topology's own lines say; at the beginning not all servers have been asked yet.
+        Following::Off(why) if !has_primary => {
+            info!(%why, "the primary's binary log is not followed yet");
+        }
+        Following::Off(why) => warn!(%why, "the primary's binary log is not followed"),
     }
     cache.set_following(now);
 }
@@ -134,7 +139,7 @@ async fn follow_one(
             Err(over) => return over,
         };
         let address = target.facts.address.to_string();
-        say(&state.cache, Following::Log(address.into()));
+        say(&state.cache, Following::Log(address.into()), true);
         session.run(state).await
     };
     tokio::select! {

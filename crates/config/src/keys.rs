@@ -221,8 +221,8 @@ pub(crate) fn account() -> Vec<Key<'static, Account>> {
 }
 
 const MONITOR: &str = "How the servers are asked for their state. Nothing is ever written to them. The account needs this.\n\
-     MySQL:   GRANT SELECT, SHOW VIEW, TRIGGER, SHOW_ROUTINE, REPLICATION CLIENT ON *.* TO …\n\
-     MariaDB: GRANT SELECT, SHOW VIEW, TRIGGER, BINLOG MONITOR, REPLICA MONITOR ON *.* TO …\n\
+     MySQL:   GRANT SELECT, SHOW VIEW, TRIGGER, SHOW_ROUTINE, REPLICATION CLIENT, REPLICATION SLAVE ON *.* TO …\n\
+     MariaDB: GRANT SELECT, SHOW VIEW, TRIGGER, BINLOG MONITOR, REPLICA MONITOR, REPLICATION SLAVE ON *.* TO …\n\
      SELECT, SHOW VIEW, TRIGGER and SHOW_ROUTINE show which functions, procedures and views only read. \
      What the account cannot see runs on the primary.";
 

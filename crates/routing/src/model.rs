@@ -102,9 +102,9 @@ pub enum AllLag {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Freshness {
     /// All of it.
-    #[default]
     Position,
     /// What touches the tables and keys that it reads, as far as the primary's binary log tells.
+    #[default]
     Table,
 }
 
@@ -122,7 +122,7 @@ pub struct Options {
     pub sticky: bool,
     /// What happens while all replicas lag. Default: the primary reads.
     pub all_lag: AllLag,
-    /// What reads are held to. Default: positions.
+    /// What reads are held to. Default: tables.
     pub freshness: Freshness,
     /// How long a replica may be waited for, in milliseconds; 0: never, the primary at once.
     /// (In a server's own wait functions 0 can mean for ever: it must not be passed on.)

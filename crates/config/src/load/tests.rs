@@ -376,7 +376,7 @@ consistency = "eventual"
 balance = "latency"
 zone = "a"
 sticky = true
-freshness = "table"
+freshness = "position"
 all_lag = "replicas"
 wait_limit = "0"
 waits_max = 2
@@ -559,7 +559,7 @@ timeout = "17s"
                 balance: Balance::Latency,
                 zone: "a".into(),
                 sticky: true,
-                freshness: millrace_routing::Freshness::Table,
+                freshness: millrace_routing::Freshness::Position,
                 all_lag: AllLag::Replicas,
                 wait_limit_ms: 0,
                 waits_max: 2,
