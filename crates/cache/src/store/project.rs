@@ -242,7 +242,9 @@ mod tests {
             key: None,
         }
         .access();
-        let projected = store.project(&set(2, 3), &[other.clone()]).unwrap();
+        let projected = store
+            .project(&set(2, 3), std::slice::from_ref(&other))
+            .unwrap();
         assert!(projected.required.is_empty() && projected.is_followed);
         let projected = store.project(&set(2, 4), &[other]).unwrap();
         assert_eq!(
