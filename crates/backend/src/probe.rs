@@ -147,7 +147,15 @@ pub struct Sounding {
     pub reads_accounts: bool,
     /// It sees every change of accounts and global variables.
     pub sees_changes: bool,
+    /// It is not known to lack the right to follow the binary log.
+    pub may_follow: bool,
 }
+
+/// A row where the account has the right to follow the binary log, or a role that may have it.
+const MAY_FOLLOW: &str = "SELECT 1 FROM information_schema.USER_PRIVILEGES \
+     WHERE PRIVILEGE_TYPE IN ('REPLICATION SLAVE', 'REPLICATION REPLICA') AND GRANTEE = CONCAT('''', \
+     SUBSTRING_INDEX(CURRENT_USER(), '@', 1), '''@''', SUBSTRING_INDEX(CURRENT_USER(), '@', -1), '''') \
+     UNION SELECT 1 FROM DUAL WHERE COALESCE(CURRENT_ROLE(), 'NONE') <> 'NONE'";
 
 /// Asks a server, once, all that the monitor asks.
 pub(crate) async fn sound(
@@ -166,6 +174,11 @@ pub(crate) async fn sound(
             Err(BackendError::Server(_)) => false,
             Err(error) => return Err(error),
         };
+        let may_follow = match followed.conn.query(MAY_FOLLOW).await {
+            Ok(rows) => !rows.is_empty(),
+            Err(BackendError::Server(_)) => true,
+            Err(error) => return Err(error),
+        };
         Ok(Sounding {
             version: probed.report.version.to_string(),
             blind_to_replicas: followed
@@ -174,6 +187,7 @@ pub(crate) async fn sound(
                 .filter(|_| probed.report.group.is_none()),
             reads_accounts,
             sees_changes,
+            may_follow,
         })
     };
     match tokio::time::timeout(options.timeout, asking).await {

@@ -134,6 +134,8 @@ pub struct Store {
     base: Arc<GtidSet>,
     /// Whether all servers in use are known to have the base.
     base_is_settled: bool,
+    /// What all servers in use were known to have when that was looked at last; none where the base has grown since.
+    settled: Option<GtidSet>,
     /// Which server's history F is part of.
     incarnation: Box<[u8]>,
     subjects: Subjects,
@@ -194,6 +196,7 @@ impl Store {
             announced: announce::Announced::new(empty.clone()),
             base: Arc::new(empty.clone()),
             base_is_settled: false,
+            settled: None,
             incarnation: Box::default(),
             subjects: Subjects::new(options.changes_by_key_max, empty),
             slots: Slab::default(),

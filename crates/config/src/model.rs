@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use millrace_backend::cache::CacheOptions;
+use millrace_backend::cache::{CacheOptions, Mode};
 use millrace_backend::monitor::MonitorOptions;
 use millrace_backend::pool::PoolOptions;
 use millrace_backend::tcp::TcpOptions;
 use millrace_backend::tls::ServerTlsMode;
 use millrace_routing::rules::Rule;
-use millrace_routing::{Catalogue, Consistency, ServerSet, Target};
+use millrace_routing::{Catalogue, Consistency, Freshness, ServerSet, Target};
 use millrace_topology::{ConfiguredRole, ServerSpec};
 use millrace_worker::{ListenerTls, Options as SessionOptions};
 
@@ -101,6 +101,11 @@ impl Config {
     /// The servers that are listed, as `topology` takes them.
     pub fn server_specs(&self) -> Vec<ServerSpec> {
         self.servers.iter().map(Server::spec).collect()
+    }
+
+    /// Whether the primary's binary log is to be followed: for results in memory, or for what reads must see.
+    pub fn follows_log(&self) -> bool {
+        self.cache.mode != Mode::Off || self.sessions.routing.freshness == Freshness::Table
     }
 
     /// Fills the options that follow from several keys.

@@ -6,13 +6,12 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use millrace_admin::Listener;
-use millrace_backend::cache::{Cache, Mode};
+use millrace_backend::cache::Cache;
 use millrace_backend::connect::{Address, Network, SharedNetwork};
 use millrace_backend::monitor::{Monitor, MonitorOptions};
 use millrace_backend::names::Resolver;
 use millrace_config::{Account, Config, Settings};
 use millrace_metrics::{Metrics, PerServer};
-use millrace_routing::Freshness;
 use millrace_routing::rules::{Rule, Rules};
 use millrace_worker::{Accounts, Held, Message, Registry, SessionSettings, Shared, Written};
 use tokio::signal::unix::Signal;
@@ -143,9 +142,9 @@ fn known(configured: &[Account]) -> Accounts {
 
 /// The cache, where it is on, or its log is followed for what reads must see.
 fn cache(config: &Config) -> Option<Arc<Cache>> {
-    let follows =
-        config.cache.mode != Mode::Off || config.sessions.routing.freshness == Freshness::Table;
-    follows.then(|| Arc::new(Cache::new(config.cache.clone())))
+    config
+        .follows_log()
+        .then(|| Arc::new(Cache::new(config.cache.clone())))
 }
 
 /// What sessions start with.

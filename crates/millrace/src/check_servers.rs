@@ -97,6 +97,7 @@ async fn report(config: &Config) -> anyhow::Result<Report> {
                 options.clone(),
                 network.clone(),
                 config.pool.connect_timeout,
+                config.follows_log(),
             );
             (address.to_string(), tokio::task::spawn_local(asked))
         })
@@ -154,6 +155,7 @@ async fn ask(
     options: Arc<MonitorOptions>,
     network: SharedNetwork,
     timeout: Duration,
+    follows: bool,
 ) -> Told {
     let mut told = Told::default();
     if options.user.is_empty() {
@@ -161,7 +163,7 @@ async fn ask(
         told.notes.push(note.to_owned());
     } else {
         let sounding = sound(&address, &options, &network).await;
-        told.take(sounding, &options.user);
+        told.take(sounding, &options.user, follows);
     }
     for account in accounts {
         let Some(password) = &account.password else {
@@ -177,7 +179,7 @@ async fn ask(
 }
 
 impl Told {
-    fn take(&mut self, sounding: Result<Sounding, BackendError>, user: &str) {
+    fn take(&mut self, sounding: Result<Sounding, BackendError>, user: &str, follows: bool) {
         let sounding = match sounding {
             Ok(sounding) => sounding,
             Err(error) => {
@@ -195,6 +197,12 @@ impl Told {
             self.notes.push(format!(
                 "{user} does not see all changes of accounts: connections log in anew every second \
                  (MariaDB: GRANT SELECT ON mysql.global_priv)"
+            ));
+        }
+        if follows && !sounding.may_follow {
+            self.notes.push(format!(
+                "{user} may not follow the binary log: nothing is kept in memory, and reads wait for all writes, whatever \
+                 they touch (GRANT REPLICATION SLAVE ON *.*)"
             ));
         }
         if let Some(error) = sounding.blind_to_replicas {

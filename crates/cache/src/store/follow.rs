@@ -19,6 +19,7 @@ impl Store {
         // What F begins with was not seen: any of it may be on any table, and missing on any server.
         self.base = Arc::new(from.clone());
         self.base_is_settled = false;
+        self.settled = None;
         self.announced = Announced::new(from.clone());
         self.applied = from;
         self.incarnation = incarnation.into();
@@ -70,6 +71,7 @@ impl Store {
         let base = Arc::make_mut(&mut self.base);
         base.union(transaction);
         self.base_is_settled = false;
+        self.settled = None;
         self.take_in(transaction, now);
         Applied { removed }
     }
@@ -114,6 +116,11 @@ impl Store {
         // Only what F has: a change that F has not seen yet is still to be one of the Changes.
         let mut known = known.clone();
         known.intersect(&self.applied);
+        // A server that is away keeps it where it is: nothing is looked through for that.
+        if self.settled.as_ref() == Some(&known) {
+            return;
+        }
+        self.settled = Some(known.clone());
         self.base_is_settled = known.contains(&self.base);
         self.subjects.settle(&known);
         if !self.base.contains(&known) {

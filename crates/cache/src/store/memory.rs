@@ -100,6 +100,7 @@ impl Store {
         if base != *self.base {
             self.base = base.into();
             self.base_is_settled = false;
+            self.settled = None;
         }
     }
 }
