@@ -28,6 +28,8 @@ pub struct UserRow {
     pub native_hashes: Vec<[u8; 20]>,
     /// Another one after its password was changed. It tells nothing else.
     pub passwords: Box<[u8]>,
+    /// Its password before opens it as well (MySQL's RETAIN CURRENT PASSWORD).
+    pub has_old: bool,
     /// What it asks of the connection.
     pub requires: Requires,
 }
@@ -187,6 +189,7 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
              plugin='mysql_native_password',\
              IF(plugin='mysql_native_password',authentication_string,''),\
              SHA2(CONCAT_WS(',',plugin,authentication_string),256),\
+             JSON_EXTRACT(User_attributes,'$.additional_password') IS NOT NULL,\
              ssl_type,ssl_cipher,x509_issuer,x509_subject \
              FROM mysql.user WHERE User={name} OR User=''"
         ),
@@ -212,6 +215,7 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
              JSON_VALUE(Priv,'$.auth_or[2].authentication_string'),'')),\
              SHA2(CONCAT_WS(',',JSON_VALUE(Priv,'$.plugin'),JSON_VALUE(Priv,'$.authentication_string'),\
              JSON_EXTRACT(Priv,'$.auth_or')),256),\
+             0,\
              IF(JSON_VALUE(Priv,'$.ssl_type')=3 AND IFNULL(JSON_VALUE(Priv,'$.x509_issuer'),'')='' AND \
              IFNULL(JSON_VALUE(Priv,'$.x509_subject'),'')='','CIPHER',\
              ELT(1+JSON_VALUE(Priv,'$.ssl_type'),'','ANY','X509','SPECIFIED')),\
@@ -363,6 +367,7 @@ fn user_row(row: Row) -> UserRow {
         .filter_map(native_hash)
         .collect();
     let passwords = next().into();
+    let has_old = next() == b"1";
     let kind = next();
     let mut word = || String::from_utf8_lossy(&next()).into();
     let (cipher, issuer, subject) = (word(), word(), word());
@@ -385,6 +390,7 @@ fn user_row(row: Row) -> UserRow {
         is_native,
         native_hashes,
         passwords,
+        has_old,
         requires,
     }
 }
@@ -489,7 +495,7 @@ pub fn like(pattern: &[u8], text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn cells(cells: [&str; 11]) -> Row {
+    fn cells(cells: [&str; 12]) -> Row {
         let cells = cells.map(|cell| Some(cell.as_bytes().to_vec()));
         let (skip_name_resolve, name) = (Some(b"0".to_vec()), Some(b"app".to_vec()));
         [skip_name_resolve, name].into_iter().chain(cells).collect()
@@ -497,7 +503,7 @@ mod tests {
 
     #[test]
     fn rows_come_in_the_order_of_the_server() {
-        let row = |user, host| cells([user, host, "0", "0", "0", "", "", "", "", "", ""]);
+        let row = |user, host| cells([user, host, "0", "0", "0", "", "", "0", "", "", "", ""]);
         let rows = UserRows::read(vec![
             row("app", "%"),
             row("", "localhost"),
@@ -573,18 +579,20 @@ mod tests {
                 "0",
                 hash,
                 "5ba9",
+                "1",
                 "SPECIFIED",
                 "c",
                 "/CN=i",
                 "/CN=s",
             ]),
-            cells(["b", "%", "0", "0", "1", "", "", "X509", "", "", ""]),
-            cells(["c", "%", "0", "0", "0", "", "", "CIPHER", "c", "", ""]),
+            cells(["b", "%", "0", "0", "1", "", "", "0", "X509", "", "", ""]),
+            cells(["c", "%", "0", "0", "0", "", "", "0", "CIPHER", "c", "", ""]),
         ]);
         let rows: Vec<_> = rows.iter().collect();
         assert!(rows[0].by_socket && rows[0].is_relayed && rows[0].native_hashes.len() == 2);
         assert!(!rows[0].is_native && rows[1].is_native && rows[1].native_hashes.is_empty());
         assert_eq!(&*rows[0].passwords, b"5ba9");
+        assert!(rows[0].has_old && !rows[1].has_old);
         assert_eq!(
             rows[0].requires,
             Requires::Exactly {

@@ -701,6 +701,7 @@ impl Connection {
     async fn read_auth(&mut self, reply: &mut Reply) -> io::Result<()> {
         let mut scramble = self.greeting.scramble.clone();
         let password = self.login.password.clone().into_bytes();
+        let mut made_up = false;
         loop {
             let packet = self.packet().await?;
             let answer = match packet.body.split_first() {
@@ -715,6 +716,7 @@ impl Connection {
                         .null_terminated()
                         .ok_or_else(|| protocol_error("bad auth switch"))?;
                     let plugin = String::from_utf8_lossy(name).into_owned();
+                    made_up = auth::is_made_up(&plugin);
                     let rest = r.rest();
                     scramble = match plugin.as_str() {
                         // 32 bytes of any value, the last one included.
@@ -730,6 +732,7 @@ impl Connection {
                         self.secure(&plugin),
                     ))
                 }
+                Some((0x01, challenge)) if made_up => Some([&password, challenge].concat()),
                 Some((0x01, [3])) => None,
                 Some((0x01, [4])) if self.secure("caching_sha2_password") => {
                     Some(auth::with_nul(&password))

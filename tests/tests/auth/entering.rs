@@ -4,8 +4,8 @@ use anyhow::{Context, ensure};
 use millrace_sandbox::{APP, Binaries, Family, Release, skip_unless};
 use millrace_tests::wire::{Connection, Login, Target, cap};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::ground::{CATCH_UP, Ground, Seen, WAYS, Way};
 
@@ -175,6 +175,25 @@ pub(crate) async fn no_plugin_support(ground: &Ground) -> anyhow::Result<()> {
         .counter("millrace_logins_total{outcome=\"relayed\"}")
         .await?;
     ensure!(after <= before, "relayed {} times", after - before);
+    // One that names no plugin and has the account's.
+    ground
+        .account("nameless", "ed25519", "nameless-1d7")
+        .await?;
+    let wrong = ground.secret("nameless-wrong-1d8");
+    for way in WAYS {
+        let mut login = ground.through("nameless", "nameless-1d7", way);
+        (login.names_plugin, login.shows_password) = (false, false);
+        login.plugin = Some("mysql_native_password".to_owned());
+        let seen = ground.same(&format!("nameless, {way:?}"), &login).await?;
+        ensure!(seen.is_in(), "nameless, {way:?}: {seen:?}");
+        login.password.clone_from(&wrong);
+        let seen = ground.same(&format!("nameless, {way:?}"), &login).await?;
+        ensure!(seen.code() == Some(1045), "nameless, {way:?}: {seen:?}");
+    }
+    let last = ground
+        .counter("millrace_logins_total{outcome=\"relayed\"}")
+        .await?;
+    ensure!(last == after + 3.0, "relayed {} times", last - after);
     Ok(())
 }
 
@@ -375,7 +394,11 @@ pub(crate) async fn late_and_full(ground: &Ground) -> anyhow::Result<()> {
 }
 
 /// A payload as a packet.
-async fn packet(socket: &mut TcpStream, sequence: u8, payload: &[u8]) -> anyhow::Result<()> {
+async fn packet(
+    socket: &mut (impl AsyncWrite + Unpin),
+    sequence: u8,
+    payload: &[u8],
+) -> anyhow::Result<()> {
     let mut out = u32::try_from(payload.len())?.to_le_bytes()[..3].to_vec();
     out.push(sequence);
     out.extend_from_slice(payload);
@@ -383,7 +406,9 @@ async fn packet(socket: &mut TcpStream, sequence: u8, payload: &[u8]) -> anyhow:
 }
 
 /// The next packet's number and payload; none at the end.
-async fn next_packet(socket: &mut TcpStream) -> anyhow::Result<Option<(u8, Vec<u8>)>> {
+async fn next_packet(
+    socket: &mut (impl AsyncRead + Unpin),
+) -> anyhow::Result<Option<(u8, Vec<u8>)>> {
     let mut header = [0; 4];
     if socket.read_exact(&mut header).await.is_err() {
         return Ok(None);
@@ -395,8 +420,12 @@ async fn next_packet(socket: &mut TcpStream) -> anyhow::Result<Option<(u8, Vec<u
 }
 
 /// What a program gets to see that speaks the protocol from before 4.1.
-async fn probed(port: u16, user: &str, flags: u16, rest: &[u8]) -> anyhow::Result<Vec<String>> {
-    let mut socket = TcpStream::connect(("127.0.0.1", port)).await?;
+async fn probed(
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
+    user: &str,
+    flags: u16,
+    rest: &[u8],
+) -> anyhow::Result<Vec<String>> {
     next_packet(&mut socket).await?.context("no greeting")?;
     let mut response = flags.to_le_bytes().to_vec();
     response.extend_from_slice(&[0, 0, 1]);
@@ -406,7 +435,11 @@ async fn probed(port: u16, user: &str, flags: u16, rest: &[u8]) -> anyhow::Resul
     packet(&mut socket, 1, &response).await?;
     let mut seen = Vec::new();
     let shown = |answer: &Option<(u8, Vec<u8>)>| match answer {
-        Some((sequence, payload)) => format!("{sequence} {}", payload.escape_ascii()),
+        Some((sequence, payload)) => {
+            let text = format!("{sequence} {}", payload.escape_ascii());
+            // To a server, Millrace is at its address; the client is at a socket.
+            text.replace("localhost", "127.0.0.1")
+        }
         None => "end".to_owned(),
     };
     let answer = next_packet(&mut socket).await?;
@@ -430,14 +463,22 @@ pub(crate) async fn probes_from_before_4_1(ground: &Ground) -> anyhow::Result<()
     for user in ["probe", "probe_pw"] {
         for flags in [0x8000, 0, 1, 0x2000, 0x8008] {
             for rest in [&b"\0"[..], b"\0app\0", b"\x14aaaaaaaaaaaaaaaaaaaa"] {
-                let direct = probed(ground.cluster.primary().port, user, flags, rest).await?;
-                let through = probed(ground.proxy.port, user, flags, rest).await?;
+                let primary = ground.cluster.primary();
+                let tcp = async |port| TcpStream::connect(("127.0.0.1", port)).await;
+                let direct = probed(tcp(primary.port).await?, user, flags, rest).await?;
+                let through = probed(tcp(ground.proxy.port).await?, user, flags, rest).await?;
+                let near = UnixStream::connect(&primary.socket).await?;
+                let direct_near = probed(near, user, flags, rest).await?;
+                let near = UnixStream::connect(&ground.socket).await?;
+                let through_near = probed(near, user, flags, rest).await?;
                 let what = format!("{user} {flags:x} {}", rest.escape_ascii());
-                ensure!(
-                    direct == through,
-                    "{what}: direct {direct:?}, through {through:?}"
-                );
-                let_in += usize::from(direct.len() == 3);
+                for (direct, through) in [(&direct, &through), (&direct_near, &through_near)] {
+                    ensure!(
+                        direct == through,
+                        "{what}: direct {direct:?}, through {through:?}"
+                    );
+                    let_in += usize::from(direct.len() == 3);
+                }
             }
         }
     }

@@ -29,7 +29,8 @@ use crate::refused::{
     refusals, require_ssl,
 };
 use crate::rotated::{
-    attempts_are_left, new_passwords_are_no_guesses, servers_key, sessions_go_on, two_passwords,
+    attempts_are_left, new_passwords_are_no_guesses, old_passwords_are_no_guesses, servers_key,
+    sessions_go_on, two_passwords,
 };
 use crate::secrecy::{guesses_count, no_secret_gets_out, slowed_down};
 use crate::server_tls::{old_servers, server_tls_modes};
@@ -85,6 +86,12 @@ async fn accounts(release: Release) -> anyhow::Result<()> {
         )
         .await;
     checks.run("two passwords", two_passwords(&ground)).await;
+    checks
+        .run(
+            "old passwords are no guesses",
+            old_passwords_are_no_guesses(&ground),
+        )
+        .await;
     checks.run("the servers' key", servers_key(&ground)).await;
     checks.run("locked", locked(&ground)).await;
     checks.run("expired", expired(&ground)).await;

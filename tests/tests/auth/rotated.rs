@@ -296,6 +296,71 @@ pub(crate) async fn two_passwords(ground: &Ground) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The old password beside a new one (RETAIN CURRENT PASSWORD), not known to Millrace: a client that does not show it
+/// gets in by a login. A session that it cannot change to the account has not guessed.
+pub(crate) async fn old_passwords_are_no_guesses(ground: &Ground) -> anyhow::Result<()> {
+    if ground.family == Family::MariaDb {
+        return Ok(());
+    }
+    let (old, new) = ("both-old-4e1", "both-new-7c6");
+    let wrong = ground.secret("both-but-wrong-0b9");
+    for secret in [old, new] {
+        ground.secret(secret);
+    }
+    let made = [
+        format!(
+            "CREATE USER retained@'%' IDENTIFIED WITH caching_sha2_password BY '{old}' \
+             FAILED_LOGIN_ATTEMPTS 3 PASSWORD_LOCK_TIME 1"
+        ),
+        format!("ALTER USER retained@'%' IDENTIFIED BY '{new}' RETAIN CURRENT PASSWORD"),
+    ];
+    ground.primary(&made).await?;
+    ground.cluster.wait_replicas_caught_up(CATCH_UP).await?;
+    let shown = ground.through("retained", new, Way::Tls);
+    Connection::open(&shown).await?.quit().await;
+    // The server keeps it for clients that do not show it.
+    let shows = ground.direct(&ground.through("retained", old, Way::Tls));
+    Connection::open(&shows).await?.quit().await;
+    let shy = |password: &str| {
+        let mut login = ground.through("retained", password, Way::Plain);
+        login.shows_password = false;
+        login.attributes = vec![("_client_name".to_owned(), "libmysql".to_owned())];
+        login
+    };
+    let change = async |password: &str| -> anyhow::Result<()> {
+        let mut app = ground.through(APP.user, APP.password, Way::Plain);
+        app.attributes = vec![("_client_name".to_owned(), "shows".to_owned())];
+        let mut session = Connection::open(&app).await?;
+        session.login.shows_password = false;
+        session.login.attributes = shy(password).attributes;
+        let reply = session.change_user("retained", password, "", 45).await;
+        let code = reply.err().map(|err| err.code);
+        ensure!(code == Some(1045), "{}", answer(&reply));
+        Ok(())
+    };
+    for _ in 0..4 {
+        change(old).await?;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let seen = ground.same("the account is not locked", &shown).await?;
+    ensure!(seen.is_in(), "{seen:?}");
+    for _ in 0..4 {
+        let seen = ground.same("by a login", &shy(old)).await?;
+        ensure!(seen.is_in(), "{seen:?}");
+    }
+    // With both known, wrong ones count.
+    let both = ground.through("retained", old, Way::Tls);
+    Connection::open(&both).await?.quit().await;
+    Connection::open(&shown).await?.quit().await;
+    for _ in 0..6 {
+        change(&wrong).await?;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let seen = ground.same("the account is locked", &shown).await?;
+    ensure!(matches!(seen.code(), Some(3955)), "{seen:?}");
+    Ok(())
+}
+
 /// Clients that were given the servers' public key ask for none: Millrace has its private half.
 pub(crate) async fn servers_key(ground: &Ground) -> anyhow::Result<()> {
     if ground.family == Family::MariaDb {

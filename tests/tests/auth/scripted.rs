@@ -1,8 +1,16 @@
-//! Plugins whose server's part is MySQL Enterprise's. **A scripted server**: a real one, with a stand-in before it that
-//! asks and judges as those plugins do. The clients are MySQL's own. The stand-in speaks for two accounts:
+//! Plugins whose server's part is MySQL Enterprise's, or that need a device. **A scripted server**: a real one, with a stand-in before it that
+//! asks and judges as those plugins do. The stand-in speaks for these accounts. The first three have MySQL's own clients:
 //!
 //! - `by_ldap`: `authentication_ldap_simple`, which asks for the password in clear text;
+//! - `by_pam`: `authentication_pam`, which does so too;
 //! - `by_token`: `authentication_openid_connect`, which asks for a token that the client reads from a file.
+//!
+//! The others need a device or a service that cannot be had. **Their clients are scripted too**; what both sides say is made
+//! up, in as many rounds as the plugins have:
+//!
+//! - `by_sasl`: `authentication_ldap_sasl`;
+//! - `by_ticket`: `authentication_kerberos`;
+//! - `by_device`: `authentication_webauthn`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,13 +20,15 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use millrace_sandbox::{Binaries, Cluster, ClusterSpec, Family, Release};
 use millrace_tests::harness::{Launch, Proxy};
+use millrace_tests::wire::{Connection, Login, Target};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::ground::{Way, monitor_toml};
+use crate::ground::{WAYS, Way, monitor_toml};
 
 const PASSWORD: &str = "ldap-right-4d0";
+const MADE_UP: &str = "made-up-right-2e8";
 const TOKEN: &str = "token-right-9c1.of.somebody";
 
 /// What the stand-in asks an account for.
@@ -26,20 +36,56 @@ struct Script {
     user: &'static str,
     /// The clients' plugin.
     plugin: &'static str,
+    /// The server's.
+    at_server: &'static str,
     /// What the right answer ends with.
     right: &'static [u8],
+    /// What it is asked beside that, in turn; the answer is the first one's with this behind it.
+    challenges: &'static [&'static [u8]],
 }
 
-const SCRIPTS: [Script; 2] = [
+const SCRIPTS: [Script; 6] = [
     Script {
         user: "by_ldap",
         plugin: "mysql_clear_password",
+        at_server: "authentication_ldap_simple",
         right: b"ldap-right-4d0\0",
+        challenges: &[],
+    },
+    Script {
+        user: "by_pam",
+        plugin: "mysql_clear_password",
+        at_server: "authentication_pam",
+        right: b"ldap-right-4d0\0",
+        challenges: &[],
     },
     Script {
         user: "by_token",
         plugin: "authentication_openid_connect_client",
+        at_server: "authentication_openid_connect",
         right: TOKEN.as_bytes(),
+        challenges: &[],
+    },
+    Script {
+        user: "by_sasl",
+        plugin: "authentication_ldap_sasl_client",
+        at_server: "authentication_ldap_sasl",
+        right: MADE_UP.as_bytes(),
+        challenges: &[b"r=nonce,s=salt,i=4096", b"v=signature"],
+    },
+    Script {
+        user: "by_ticket",
+        plugin: "authentication_kerberos_client",
+        at_server: "authentication_kerberos",
+        right: MADE_UP.as_bytes(),
+        challenges: &[b"\x60\0\x01\xff\xfe token"],
+    },
+    Script {
+        user: "by_device",
+        plugin: "authentication_webauthn_client",
+        at_server: "authentication_webauthn",
+        right: MADE_UP.as_bytes(),
+        challenges: &[b"\x01 challenge \0\xff of a relying party"],
     },
 ];
 
@@ -186,8 +232,17 @@ impl StandIn {
         switch.push(0);
         self.send(Side::Client, sequence.wrapping_add(1), &switch)
             .await?;
-        let (sequence, answer) = self.next_of(Side::Client).await?;
-        if answer.ends_with(script.right) {
+        let (mut sequence, answer) = self.next_of(Side::Client).await?;
+        let mut is_right = answer.ends_with(script.right);
+        for challenge in script.challenges {
+            let more = [b"\x01", *challenge].concat();
+            self.send(Side::Client, sequence.wrapping_add(1), &more)
+                .await?;
+            let answered = self.next_of(Side::Client).await?;
+            sequence = answered.0;
+            is_right &= answered.1 == [script.right, *challenge].concat();
+        }
+        if is_right {
             return Ok(Some(sequence));
         }
         let text = format!(
@@ -283,11 +338,8 @@ pub(crate) async fn enterprise() -> anyhow::Result<()> {
     ] {
         control.run(sql).await?;
     }
-    for (script, plugin) in SCRIPTS.iter().zip([
-        "authentication_ldap_simple",
-        "authentication_openid_connect",
-    ]) {
-        let user = script.user;
+    for script in &SCRIPTS {
+        let (user, plugin) = (script.user, script.at_server);
         for sql in [
             format!("CREATE USER {user}@'%' IDENTIFIED WITH caching_sha2_password"),
             format!("GRANT ALL ON app.* TO {user}@'%'"),
@@ -323,7 +375,9 @@ pub(crate) async fn enterprise() -> anyhow::Result<()> {
         ))
     };
     let tokens = [token("right", TOKEN)?, token("wrong", "token.of.another")?];
-    let ldap = |password: &str| vec!["-uby_ldap".to_owned(), format!("-p{password}")];
+    let by_password =
+        |user: &str, password: &str| vec![format!("-u{user}"), format!("-p{password}")];
+    let ldap = |password: &str| by_password("by_ldap", password);
     for way in [Way::Tls, Way::Socket, Way::Plain] {
         for time in ["first", "known"] {
             let (is_in, said) = client(&proxy, &socket, way, &ldap(PASSWORD)).await?;
@@ -349,5 +403,49 @@ pub(crate) async fn enterprise() -> anyhow::Result<()> {
     }
     let after = relayed(&proxy).await?;
     ensure!(after == before + 2.0, "{after} relayed");
+    for way in [Way::Tls, Way::Socket] {
+        for (password, right) in [(PASSWORD, true), ("pam-wrong-3a3", false)] {
+            let mut more = by_password("by_pam", password);
+            more.push("--enable-cleartext-plugin".to_owned());
+            let (is_in, said) = client(&proxy, &socket, way, &more).await?;
+            let is_told = said.contains(if right { "by_pam@%\tapp" } else { "1045" });
+            ensure!(
+                is_in == right && is_told,
+                "PAM, {way:?}, {password}: {said}"
+            );
+        }
+    }
+    let after_pam = relayed(&proxy).await?;
+    ensure!(after_pam == after + 2.0, "{after_pam} relayed");
+    for user in ["by_sasl", "by_ticket", "by_device"] {
+        for way in WAYS {
+            made_up(&proxy, &socket, user, way)
+                .await
+                .with_context(|| format!("{user}, {way:?}"))?;
+        }
+    }
+    let last = relayed(&proxy).await?;
+    ensure!(last == after_pam + 9.0, "{last} relayed");
+    Ok(())
+}
+
+/// A client that is scripted as well, with the right answers and with others.
+async fn made_up(proxy: &Proxy, socket: &Path, user: &str, way: Way) -> anyhow::Result<()> {
+    let target = match way {
+        Way::Socket => Target::Unix(socket.to_owned()),
+        Way::Plain | Way::Tls => proxy.address(),
+    };
+    let mut login = Login::new(target, user, MADE_UP);
+    login.tls = way == Way::Tls;
+    let mut connection = Connection::open(&login).await?;
+    let reply = connection.query("SELECT CURRENT_USER()").await;
+    let who = reply.scalar();
+    ensure!(who == Some(format!("{user}@%")), "{who:?}");
+    connection.expect("INSERT INTO app.seen VALUES (2)").await?;
+    connection.quit().await;
+    login.password = "made-up-wrong-7f1".to_owned();
+    let (_, reply) = Connection::try_open(&login).await?;
+    let code = reply.err().map(|err| err.code);
+    ensure!(code == Some(1045), "wrong: {code:?}");
     Ok(())
 }

@@ -125,6 +125,38 @@ pub(crate) async fn slowed_down(ground: &Ground) -> anyhow::Result<()> {
     );
     let after = time(&bad).await?;
     ensure!(after < DELAY, "a failure after a good login took {after:?}");
+    // So does one that the server alone can judge.
+    let plugin = match ground.family {
+        Family::MySql => "caching_sha2_password",
+        Family::MariaDb => "ed25519",
+    };
+    ground
+        .account("relayed_guess", plugin, "guessed-right-5b")
+        .await?;
+    let relayed = |password: &str| {
+        let mut login = login([127, 0, 0, 5], password);
+        (login.user, login.shows_password) = ("relayed_guess".to_owned(), false);
+        login.attributes = vec![("_client_name".to_owned(), "libmysql".to_owned())];
+        login
+    };
+    let mut shown = ground.direct(&ground.through("relayed_guess", "guessed-right-5b", Way::Tls));
+    // MySQL keeps it for clients that do not show it.
+    Connection::open(&shown).await?.quit().await;
+    shown = relayed("guessed-right-5b");
+    // MySQL refuses these only once their client has shown them: it leaves.
+    let mut wrongs = relayed(&wrong);
+    wrongs.shows_password = true;
+    for _ in 0..2 {
+        let seen = Seen::of(&wrongs).await?;
+        ensure!(seen.code() == Some(1045), "{seen:?}");
+    }
+    let seen = Seen::of(&shown).await?;
+    ensure!(seen.is_in(), "{seen:?}");
+    let after = time(&wrongs).await?;
+    ensure!(
+        after < DELAY,
+        "a failure after a good relayed login took {after:?}"
+    );
     if ground.family == Family::MariaDb {
         // Its sessions outlive a COM_CHANGE_USER that fails, and could go on guessing.
         let session = login([127, 0, 0, 4], "guessed-right-5b");

@@ -9,6 +9,20 @@ use crate::ground::{ENV_SECRET, FILE_SECRET, Ground, Seen, Way};
 /// that they were not told to trust.
 pub(crate) async fn refuses_to_show(ground: &Ground) -> anyhow::Result<()> {
     let plugin = ground.plugins()[0];
+    // Over a socket it shows it.
+    ground
+        .account("shy_at_socket", plugin, "shy-password-b5b")
+        .await?;
+    let mut near = ground.through("shy_at_socket", "shy-password-b5b", Way::Socket);
+    near.shows_password = false;
+    near.attributes = vec![("_client_name".to_owned(), "libmysql".to_owned())];
+    let relayed = "millrace_logins_total{outcome=\"relayed\"}";
+    let before = ground.counter(relayed).await?;
+    for _ in 0..2 {
+        ground.good("over a socket", &near).await?.quit().await;
+    }
+    let after = ground.counter(relayed).await?;
+    ensure!(after == before, "relayed over a socket");
     for name in ["_client_name", "nothing"] {
         let account = format!("shy{name}");
         ground.account(&account, plugin, "shy-password-b5b").await?;

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{Cluster, ClusterSpec, Family, MONITOR, skip_unless};
+use millrace_sandbox::{Cluster, ClusterSpec, Family, MONITOR, Release, skip_unless};
 use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::netns;
 use millrace_tests::wire::{Certificate, Connection, Login, Target};
@@ -78,11 +78,27 @@ enum Reach {
 const ERRORS: usize = 5;
 
 impl Stage {
-    async fn start(family: Family, reach: Reach, monitor: bool) -> anyhow::Result<Stage> {
-        let mut spec = ClusterSpec::new(family);
+    async fn start(
+        release: impl Into<Release>,
+        reach: Reach,
+        monitor: bool,
+    ) -> anyhow::Result<Stage> {
+        Stage::start_with(release.into(), reach, monitor, &[]).await
+    }
+
+    /// With further options of the server.
+    async fn start_with(
+        release: Release,
+        reach: Reach,
+        monitor: bool,
+        options: &[&str],
+    ) -> anyhow::Result<Stage> {
+        let mut spec = ClusterSpec::new(release);
         spec.tls = true;
         spec.replicas = 0;
         spec.extra_args = vec!["--bind-address=0.0.0.0".to_owned()];
+        spec.extra_args
+            .extend(options.iter().map(ToString::to_string));
         if reach == Reach::Network {
             // Without names there is no cache of hosts, which holds their errors.
             spec.extra_args.extend([
@@ -196,8 +212,9 @@ fn addresses() -> anyhow::Result<()> {
     netns::name_hosts(&file, &format!("{HERE} here.test\n{AWAY} away.test\n"))
 }
 
-async fn hosts_and_certificates(family: Family) -> anyhow::Result<()> {
-    let stage = Stage::start(family, Reach::Tcp, true).await?;
+async fn hosts_and_certificates(release: Release) -> anyhow::Result<()> {
+    let family = release.family();
+    let stage = Stage::start(release, Reach::Tcp, true).await?;
     let dir = stage.cluster.tls_ca().context("no authority")?;
     let dir = dir.parent().context("no folder")?.to_owned();
     let (alice, mallory) = (
@@ -265,9 +282,15 @@ async fn hosts_and_certificates(family: Family) -> anyhow::Result<()> {
                             through.is_some() || direct.is_none(),
                             "{what}: in through Millrace, directly {direct:?}"
                         );
-                        let code = |why: &Option<(u16, String)>| why.as_ref().map(|why| why.0);
+                        let hint = " (Millrace: the servers let in '";
+                        let plain = |why: &(u16, String)| {
+                            let text = why.1.split(hint).next().unwrap_or_default();
+                            // Whose address a server names differs.
+                            (why.0, text.replace(AWAY, "127.0.0.1"))
+                        };
+                        let is_same = direct.as_ref().map(plain) == through.as_ref().map(plain);
                         ensure!(
-                            direct.is_none() || code(&direct) == code(&through),
+                            direct.is_none() || is_same,
                             "{what}: directly {direct:?}, through Millrace {through:?}"
                         );
                         if let (None, Some(why)) = (&direct, &through) {
@@ -291,7 +314,7 @@ async fn hosts_and_certificates(family: Family) -> anyhow::Result<()> {
         unexpected.is_empty(),
         "refused only by Millrace: {unexpected:#?}"
     );
-    println!("{family}: {tried} logins, {let_in} let in directly");
+    println!("{release}: {tried} logins, {let_in} let in directly");
     // A session cannot become who would not get in either.
     let mut login = Login::new(stage.target(AWAY, false)?, "any", "right");
     let mut session = Connection::open(&login).await?;
@@ -361,9 +384,166 @@ async fn proxy_users() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A right password from an address that the account is not for is no wrong one, which would count at the server
+/// (FAILED_LOGIN_ATTEMPTS) and lock out those who are there.
+async fn right_and_elsewhere() -> anyhow::Result<()> {
+    let stage = Stage::start(Family::MySql, Reach::Tcp, true).await?;
+    let limits = "FAILED_LOGIN_ATTEMPTS 1 PASSWORD_LOCK_TIME 1";
+    stage
+        .root(&[created(
+            Family::MySql,
+            "lockable@'127.0.0.1'",
+            "right",
+            limits,
+        )])
+        .await?;
+    let local = Login::new(stage.target("127.0.0.1", false)?, "lockable", "right");
+    let why = refusal(&local).await?;
+    ensure!(why.is_none(), "{why:?}");
+    let away = Login::new(stage.target(AWAY, false)?, "lockable", "right");
+    for _ in 0..4 {
+        let why = refusal(&away).await?.context("let in")?;
+        ensure!(why.1.contains("[auth] hosts"), "{why:?}");
+    }
+    let why = refusal(&local).await?;
+    ensure!(why.is_none(), "locked: {why:?}");
+    Ok(())
+}
+
+/// Files in the places where PAM looks for its own: it lets everybody in, as another account if its map says so.
+fn maps_users() -> anyhow::Result<()> {
+    let dir = std::env::temp_dir().join(format!("millrace-maps-{}", std::process::id()));
+    let (services, security) = (dir.join("pam.d"), dir.join("security"));
+    std::fs::create_dir_all(&services)?;
+    std::fs::create_dir_all(&security)?;
+    let service = "auth required pam_permit.so\nauth required pam_user_map.so\n\
+                   account required pam_permit.so\n";
+    std::fs::write(services.join("mapped"), service)?;
+    let map = "wide: reader\nby_rows: reader\nto_far: far\nto_near: near\nwith_tls: reader\n\
+               to_tls: tls_base\nwith_cert: reader\nto_cert: cert_base\ngroup: reader\n";
+    std::fs::write(security.join("user_map.conf"), map)?;
+    netns::replace("/etc/security", &security)?;
+    netns::replace("/etc/pam.d", &services)
+}
+
+/// MariaDB's proxy users, whom PAM names: rights by the hosts of both accounts, and what their own row asks of TLS and
+/// certificates (what the other asks does not count there).
+async fn pam_proxy_users(release: Release) -> anyhow::Result<()> {
+    let options = [
+        "--plugin-load-add=auth_pam",
+        "--pam-use-cleartext-plugin=ON",
+    ];
+    let stage = Stage::start_with(release, Reach::Tcp, true, &options).await?;
+    let dir = stage.cluster.tls_ca().context("no authority")?;
+    let dir = dir.parent().context("no folder")?.to_owned();
+    let alice = Certificate {
+        cert: dir.join("alice-cert.pem"),
+        key: dir.join("alice-key.pem"),
+    };
+    let by_password =
+        |name: &str, rest: &str| format!("CREATE USER {name} IDENTIFIED BY 'other' {rest}");
+    let by_pam = |name: &str, rest: &str| {
+        format!("CREATE USER {name} IDENTIFIED VIA pam USING 'mapped' {rest}")
+    };
+    let proxy = |of: &str, name: &str| format!("GRANT PROXY ON {of} TO {name}");
+    stage
+        .root(&[
+            by_password("reader@'%'", ""),
+            by_password("far@'10.99.0.%'", ""),
+            by_password("near@'127.0.0.1'", ""),
+            by_password("tls_base@'%'", "REQUIRE SSL"),
+            by_password("cert_base@'%'", "REQUIRE X509"),
+            by_pam("wide@'%'", ""),
+            by_pam("by_rows@'%'", ""),
+            by_pam("by_rows@'10.99.0.%'", ""),
+            by_pam("to_far@'%'", ""),
+            by_pam("to_near@'%'", ""),
+            by_pam("with_tls@'%'", "REQUIRE SSL"),
+            by_pam("to_tls@'%'", ""),
+            by_pam("with_cert@'%'", "REQUIRE X509"),
+            by_pam("to_cert@'%'", ""),
+            by_pam("''@'%'", ""),
+            proxy("reader@'%'", "wide@'%'"),
+            proxy("reader@'%'", "by_rows@'10.99.0.%'"),
+            proxy("far@'10.99.0.%'", "to_far@'%'"),
+            proxy("near@'127.0.0.1'", "to_near@'%'"),
+            proxy("reader@'%'", "with_tls@'%'"),
+            proxy("tls_base@'%'", "to_tls@'%'"),
+            proxy("reader@'%'", "with_cert@'%'"),
+            proxy("cert_base@'%'", "to_cert@'%'"),
+            proxy("reader@'%'", "''@'%'"),
+        ])
+        .await?;
+    let who = async |login: &Login| -> anyhow::Result<_> {
+        let (connection, reply) = Connection::try_open(login).await?;
+        let Some(mut connection) = connection.filter(|_| reply.err().is_none()) else {
+            let why = reply.err().context("neither in nor refused")?;
+            return Ok(Err(why.code));
+        };
+        let sql =
+            "SELECT CONCAT_WS(' ', SUBSTRING_INDEX(USER(), '@', 1), CURRENT_USER(), @@proxy_user)";
+        let reply = connection.query(sql).await;
+        let row = reply.rows().first().and_then(|row| row.first().cloned());
+        connection.quit().await;
+        Ok(Ok(row.flatten().context("no row")?))
+    };
+    let (mut let_in, mut stricter) = (0, Vec::new());
+    for name in [
+        "wide",
+        "by_rows",
+        "to_far",
+        "to_near",
+        "with_tls",
+        "to_tls",
+        "with_cert",
+        "to_cert",
+        "group",
+        "unmapped",
+    ] {
+        for from in [AWAY, "127.0.0.1"] {
+            for (caller, tls, certificate) in [
+                ("plain", false, None),
+                ("TLS", true, None),
+                ("alice", true, Some(&alice)),
+            ] {
+                let what = format!("{name} from {from} by {caller}");
+                let mut login = Login::new(stage.target(from, true)?, name, "any");
+                (login.tls, login.certificate) = (tls, certificate.cloned());
+                let direct = who(&login).await.with_context(|| what.clone())?;
+                login.target = stage.target(from, false)?;
+                for _ in 0..2 {
+                    let through = who(&login).await.with_context(|| what.clone())?;
+                    if direct.is_ok() && through == Err(1045) {
+                        stricter.push(format!("{name} from {from}"));
+                    } else {
+                        ensure!(
+                            direct == through,
+                            "{what}: directly {direct:?}, through Millrace {through:?}"
+                        );
+                    }
+                }
+                let_in += usize::from(direct.is_ok());
+            }
+        }
+    }
+    stricter.dedup();
+    println!("{release}: {let_in} let in directly");
+    // What is so for the client's address and not for Millrace's cannot be had.
+    let expected = [
+        format!("by_rows from {AWAY}"),
+        format!("to_far from {AWAY}"),
+    ];
+    ensure!(
+        stricter == expected,
+        "refused only by Millrace: {stricter:?}"
+    );
+    Ok(())
+}
+
 /// The server's socket lets in Millrace's own user; over the network nobody is that.
-async fn sockets(family: Family, monitor: bool) -> anyhow::Result<()> {
-    let stage = Stage::start(family, Reach::Socket, monitor).await?;
+async fn sockets(release: Release, monitor: bool) -> anyhow::Result<()> {
+    let family = release.family();
+    let stage = Stage::start(release, Reach::Socket, monitor).await?;
     let (name, other) = match family {
         Family::MySql => (
             "keeper",
@@ -418,8 +598,9 @@ async fn sockets(family: Family, monitor: bool) -> anyhow::Result<()> {
 }
 
 /// Nobody tells Millrace what accounts ask for: then its own certificate speaks for no client.
-async fn unread(family: Family) -> anyhow::Result<()> {
-    let stage = Stage::start(family, Reach::Tcp, false).await?;
+async fn unread(release: Release) -> anyhow::Result<()> {
+    let family = release.family();
+    let stage = Stage::start(release, Reach::Tcp, false).await?;
     let made = [
         created(family, "cert@'%'", "right", "REQUIRE X509"),
         created(family, "tls@'%'", "right", "REQUIRE SSL"),
@@ -485,9 +666,9 @@ async fn leaves(target: &Target, user: &str) -> anyhow::Result<()> {
 
 /// Clients that leave in the middle of their logins, and the monitor that only looks at greetings, use up
 /// nothing of what the server allows Millrace's address. MySQL's counts could not be had to grow in a test.
-async fn leavers(monitor: bool) -> anyhow::Result<()> {
-    let family = Family::MariaDb;
-    let stage = Stage::start(family, Reach::Network, monitor).await?;
+async fn leavers(release: Release, monitor: bool) -> anyhow::Result<()> {
+    let family = release.family();
+    let stage = Stage::start(release, Reach::Network, monitor).await?;
     stage
         .root(&[
             created(family, "any@'%'", "right", ""),
@@ -568,34 +749,59 @@ async fn another_user() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn family(family: Family, test: &str) -> anyhow::Result<()> {
-    if !skip_unless(family, test) || !netns::enter(test)? {
+async fn all(release: Release, test: &str) -> anyhow::Result<()> {
+    let family = release.family();
+    if !skip_unless(release, test) || !netns::enter(test)? {
         return Ok(());
     }
     addresses()?;
     for monitor in [true, false] {
         if family == Family::MariaDb {
-            let left = leavers(monitor).await;
+            let left = leavers(release, monitor).await;
             left.with_context(|| format!("leavers, monitor {monitor}"))?;
         }
     }
-    hosts_and_certificates(family).await?;
+    hosts_and_certificates(release).await?;
     if family == Family::MySql {
         proxy_users().await.context("proxy users")?;
+        right_and_elsewhere()
+            .await
+            .context("a right password from elsewhere")?;
     }
-    unread(family).await?;
+    unread(release).await?;
     for monitor in [true, false] {
-        sockets(family, monitor).await?;
+        sockets(release, monitor).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn pam_proxies() -> anyhow::Result<()> {
+    if !skip_unless(Release::MariaDb, "pam_proxies") || !netns::enter("pam_proxies")? {
+        return Ok(());
+    }
+    addresses()?;
+    maps_users()?;
+    for release in [Release::MariaDb, Release::MariaDb11_8] {
+        if skip_unless(release, "pam_proxies") {
+            let tried = pam_proxy_users(release).await;
+            tried.with_context(|| release.to_string())?;
+        }
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn mariadb() -> anyhow::Result<()> {
-    family(Family::MariaDb, "mariadb").await
+    all(Release::MariaDb, "mariadb").await
+}
+
+#[tokio::test]
+async fn mariadb_11_8() -> anyhow::Result<()> {
+    all(Release::MariaDb11_8, "mariadb_11_8").await
 }
 
 #[tokio::test]
 async fn mysql() -> anyhow::Result<()> {
-    family(Family::MySql, "mysql").await
+    all(Release::MySql, "mysql").await
 }

@@ -16,7 +16,7 @@ use tokio::task::spawn_local;
 use crate::ground::{Load, MACHINES, Machines, PORT, Seen, app, mark, proxy, reads_from, written};
 
 /// The longest that a write may take where a primary is replaced and a name moves, the promotion included.
-const MOVED: Duration = Duration::from_secs(6);
+const MOVED: Duration = Duration::from_secs(5);
 /// The same where nothing happens but that names cannot be looked up.
 const UNMOVED: Duration = Duration::from_secs(2);
 /// How long a resolver is out of order.

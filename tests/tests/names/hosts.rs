@@ -71,7 +71,7 @@ async fn names_are_swapped(cluster: &Cluster, hosts: &Hosts) -> anyhow::Result<(
     set(hosts, &places(1, 0))?;
     tokio::time::sleep(Duration::from_secs(8)).await;
     let seen = load.end().await?;
-    seen.is_well(Duration::from_secs(15))?;
+    seen.is_well(Duration::from_secs(5))?;
     let there = written(cluster, &new.name).await? - before;
     ensure!(
         there == seen.done,

@@ -113,6 +113,14 @@ fn is_stale(account: &Account, rows: &UserRows) -> bool {
         .is_none_or(|row| row.passwords != passwords)
 }
 
+/// Whether the account has two passwords, and only one is known: a proof that is not of this one may be of the other.
+fn may_be_another(known: &[Arc<Account>], rows: &UserRows) -> bool {
+    let [account] = known else { return false };
+    let proof = account.proof();
+    let row = proof.and_then(|proof| rows.named(&proof.current));
+    row.is_some_and(|row| row.has_old)
+}
+
 /// An empty password has no proof; caching_sha2_password's clients send one zero over TLS and sockets.
 fn is_empty_password(plugin: &Plugin, response: &[u8]) -> bool {
     match plugin {
@@ -205,13 +213,22 @@ impl LoginExchange<'_> {
             Ok(Proof::Account(_) | Proof::Own(_)) => true,
         };
         if self.was_wrong && !is_counted {
-            let accounts = &self.worker.shared.accounts;
-            accounts.failed(self.address, &self.worker.options());
+            let delay = match &proof {
+                // Who tells the client so holds it back.
+                Ok(Proof::Denied(_)) => Duration::ZERO,
+                _ => {
+                    let accounts = &self.worker.shared.accounts;
+                    accounts.failed(self.address, &self.worker.options())
+                }
+            };
             let counting = self.count_guess(credentials);
             // The client waits for it, as it would at the server; where that takes long, it is counted all the same.
             let counting = tokio::task::spawn_local(counting);
             self.waits.begin();
             let _ = tokio::time::timeout(COUNTED_WITHIN, counting).await;
+            if proof.is_ok() {
+                tokio::time::sleep(delay).await;
+            }
             self.waits.end();
         }
         proof
@@ -222,6 +239,7 @@ impl LoginExchange<'_> {
     fn count_guess(&self, credentials: &Credentials) -> impl Future<Output = ()> + 'static {
         let (worker, judge) = (self.worker.clone(), self.judge());
         let (user, database) = (credentials.user.clone(), credentials.database.clone());
+        let by_change = credentials.used_up;
         let (collation, tls) = (credentials.collation, self.stream.is_tls());
         async move {
             let accounts = &worker.shared.accounts;
@@ -246,6 +264,10 @@ impl LoginExchange<'_> {
                     accounts.forget(account);
                 }
                 if current.is_empty() && !stale.is_empty() {
+                    return;
+                }
+                // A login is handed on to a server, which judges it; a session that wants to change its user is not.
+                if by_change && may_be_another(&current, &rows) {
                     return;
                 }
             }
@@ -302,6 +324,7 @@ impl LoginExchange<'_> {
             if !proved {
                 continue;
             }
+            self.was_wrong = false;
             match self.verify(&account, credentials).await {
                 Ok(()) => {
                     if plugin == Plugin::CachingSha2 {

@@ -55,6 +55,8 @@ pub(super) async fn log_in(
     match relay(&mut exchange, credentials).await {
         Ok(Some((server, ahead))) => {
             exchange.worker.metrics().login(LoginOutcome::Relayed);
+            let accounts = &exchange.worker.shared.accounts;
+            accounts.succeeded(exchange.address);
             let mut buffer = std::mem::take(&mut exchange.buffer);
             let client = compressed(
                 exchange.stream,
@@ -152,6 +154,7 @@ pub(super) async fn log_in_with(
     exchange.stream.send(&out).await.ok()?;
     let opened = opened?;
     worker.metrics().login(LoginOutcome::Relayed);
+    worker.shared.accounts.succeeded(exchange.address);
     let mut buffer = std::mem::take(&mut exchange.buffer);
     let client = compressed(
         exchange.stream,

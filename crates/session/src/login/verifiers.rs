@@ -20,7 +20,8 @@ pub(super) struct LetIn {
     pub(super) current: Box<[u8]>,
     /// The rows that it may have been; none where they cannot be read.
     pub(super) rows: Option<UserRows>,
-    /// Of a proxy user, what the account asks for whose privileges it has; none within where that is not known.
+    /// Of a proxy user, what the account asks for by which the server judges it: MariaDB by its own, MySQL by the one
+    /// whose privileges it has. None within where that is not known.
     pub(super) required: Option<Option<Requires>>,
     /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
     pub(super) unproven: bool,

@@ -358,13 +358,23 @@ pub(super) async fn let_in(
             rows = worker.learnt.user_rows(&worker.shared, facts, name).await?;
         }
         if let Some(proxied) = &who.proxied {
-            // Servers look at what its account asks for, not at the proxy user's own (observed on MySQL 9.7).
-            let name = Name {
-                user: user_of(proxied),
-                collation: 45,
+            let others = match facts.family {
+                // It looks at what that account asks for, not at the proxy user's own (observed on 9.7).
+                Family::MySql => {
+                    let name = Name {
+                        user: user_of(proxied),
+                        collation: 45,
+                    };
+                    worker.learnt.user_rows(&worker.shared, facts, name).await?
+                }
+                // The other way round (observed on 10.11 and 11.8).
+                Family::MariaDb => rows.clone(),
             };
-            let others = worker.learnt.user_rows(&worker.shared, facts, name).await?;
-            let row = others.as_ref().and_then(|rows| rows.named(proxied));
+            let asking = match facts.family {
+                Family::MySql => proxied,
+                Family::MariaDb => current,
+            };
+            let row = others.as_ref().and_then(|rows| rows.named(asking));
             required = Some(row.map(|row| row.requires.clone()));
         }
     } else {
