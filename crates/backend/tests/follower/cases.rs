@@ -230,7 +230,7 @@ pub(crate) async fn statements(lab: &mut Lab) -> Result<()> {
         // Not safe as a statement: rows under MIXED.
         if format == "MIXED" {
             lab.check(
-                &["UPDATE a SET v = UUID_SHORT() % 1000 WHERE id = 1"],
+                &["UPDATE a SET v = v + 1 + UUID_SHORT() % 1000 WHERE id = 1"],
                 "a a:1 | a:2 b",
             )
             .await?;
