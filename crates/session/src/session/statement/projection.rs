@@ -18,10 +18,14 @@ impl Session {
     #[inline]
     fn projecting_log(&self, request: &Request<'_>) -> Option<&Arc<Cache>> {
         let log = self.worker.cached.log()?;
-        (self.settings.options.routing.freshness == Freshness::Table
+        (!self.image.reads.position.is_empty() && self.is_held(request)).then_some(log)
+    }
+
+    #[cold]
+    fn is_held(&self, request: &Request<'_>) -> bool {
+        self.settings.options.routing.freshness == Freshness::Table
             && self.is_projectable(request)
-            && self.is_awaited())
-        .then_some(log)
+            && self.is_awaited()
     }
 
     /// One statement with a snapshot of its own: in a transaction the first read decides for all that follow.
@@ -34,7 +38,6 @@ impl Session {
             && request.inner.is_none()
             && request.class.kind == Kind::Select
             && matches!(level, Consistency::Session | Consistency::Instance)
-            && !reads.position.is_empty()
             && !(reads.unknown || reads.stale)
             && reads.primary_position.is_none()
             && self.lease.is_none()
@@ -66,16 +69,19 @@ impl Session {
 
     /// Whether the log has yet to tell of what the session must see, and is worth a short wait: the statement could go
     /// to a server at once whose tables are as they must be.
+    #[inline]
     pub(super) fn awaits_log(&mut self, request: &Request<'_>) -> bool {
-        if self.worker.cached.log().is_none() {
-            return false;
-        }
-        self.is_ahead_of_log(request)
+        let reads = &self.image.reads;
+        self.worker.cached.log().is_some()
+            && request.access == Access::Read
+            && (!reads.position.is_empty()
+                || self.worker.shared.written.counted() != reads.written_seen)
+            && self.is_ahead_of_log(request)
     }
 
     #[cold]
     fn is_ahead_of_log(&mut self, request: &Request<'_>) -> bool {
-        if self.level_for(request) == Consistency::Instance && request.access == Access::Read {
+        if self.level_for(request) == Consistency::Instance {
             self.note_all_written();
         }
         self.projecting_log(request).is_some_and(|log| {
