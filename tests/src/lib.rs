@@ -11,6 +11,7 @@ pub mod differential;
 pub mod dns;
 pub mod harness;
 pub mod histories;
+pub mod late_log;
 pub mod ledger;
 pub mod load;
 pub mod netns;

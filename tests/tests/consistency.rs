@@ -473,18 +473,20 @@ async fn without_gtids() -> anyhow::Result<()> {
     run(spec).await
 }
 
-#[tokio::test]
-async fn by_table_mysql() -> anyhow::Result<()> {
-    if harness::direct_only() || !skip_unless(Family::MySql, "by table") {
+async fn by_table(family: Family) -> anyhow::Result<()> {
+    if harness::direct_only() || !skip_unless(family, "by table") {
         return Ok(());
     }
-    by_table::run(Family::MySql).await
+    by_table::run(family, by_table::Log::AtOnce).await?;
+    by_table::run(family, by_table::Log::Late).await
+}
+
+#[tokio::test]
+async fn by_table_mysql() -> anyhow::Result<()> {
+    by_table(Family::MySql).await
 }
 
 #[tokio::test]
 async fn by_table_mariadb() -> anyhow::Result<()> {
-    if harness::direct_only() || !skip_unless(Family::MariaDb, "by table") {
-        return Ok(());
-    }
-    by_table::run(Family::MariaDb).await
+    by_table(Family::MariaDb).await
 }

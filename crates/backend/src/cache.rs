@@ -7,11 +7,11 @@
 //! results of that server.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace_cache::{Finished, Options, Store, Token};
+use millrace_cache::{Finished, Options, Store, Token, Touch};
 use millrace_topology::{GtidSet, ServerId};
 use tokio::sync::Notify;
 use tracing::error;
@@ -24,6 +24,7 @@ pub struct Cache {
     options: CacheOptions,
     store: Mutex<Store>,
     following: Mutex<Following>,
+    is_followed: AtomicBool,
     followed: Followed,
     ended: Mutex<Vec<EndedFill>>,
     has_ended: Notify,
@@ -182,6 +183,7 @@ impl Cache {
             store: Mutex::new(Store::new(options.store.clone())),
             options,
             following: Mutex::new(Following::NotYet),
+            is_followed: AtomicBool::new(false),
             followed: Followed::default(),
             ended: Mutex::default(),
             has_ended: Notify::new(),
@@ -221,12 +223,32 @@ impl Cache {
         }
     }
 
-    /// Waits until F has `position`, [`LOG_LIMIT`] at most. True where it has. Where the log has not come in time, nobody
-    /// waits for a while.
-    pub async fn follows(&self, position: &GtidSet) -> bool {
+    /// Whether some server's log is followed, as far as is known: a hint to those who would ask it.
+    pub fn is_followed(&self) -> bool {
+        self.is_followed.load(Ordering::Relaxed)
+    }
+
+    /// A write was acknowledged: [`Store::announce`].
+    pub fn announce(&self, transaction: &GtidSet, touch: &Touch, version: u64) {
+        self.store().announce(transaction, touch, version);
+        self.tell_waiters();
+    }
+
+    /// Waits until F has `position`, or not for long.
+    pub async fn follows(&self, position: &GtidSet) {
+        self.until(|store| store.applied().contains(position)).await;
+    }
+
+    /// Waits until it is known of all of `position` what it touched ([`Store::knows`]), or not for long.
+    pub async fn knows(&self, position: &GtidSet) {
+        self.until(|store| store.knows(position)).await;
+    }
+
+    /// Waits for the log, [`LOG_LIMIT`] at most. Where it has not come in time, nobody waits for a while.
+    async fn until(&self, is_there: impl Fn(&Store) -> bool) {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         if now < self.no_wait_before.load(Ordering::Relaxed) {
-            return self.store().applied().contains(position);
+            return;
         }
         let waiting = Waiting::new(&self.waiters);
         let taking = async {
@@ -235,7 +257,7 @@ impl Cache {
                 tokio::pin!(taken);
                 // From here on nothing is missed.
                 taken.as_mut().enable();
-                if self.store().applied().contains(position) {
+                if is_there(&self.store()) {
                     return;
                 }
                 taken.await;
@@ -247,7 +269,6 @@ impl Cache {
             let pause = u64::try_from(LOG_PAUSE.as_millis()).unwrap_or(u64::MAX);
             self.no_wait_before.store(now + pause, Ordering::Relaxed);
         }
-        came
     }
 
     /// For how long nothing may be heard of the log before nothing is served.
@@ -272,6 +293,8 @@ impl Cache {
 
     /// The follower does something else from now on.
     pub fn set_following(&self, now: Following) {
+        let is_followed = matches!(now, Following::Log(_));
+        self.is_followed.store(is_followed, Ordering::Relaxed);
         *locked(&self.following) = now;
     }
 

@@ -54,6 +54,4 @@ pub use reason::{Cause, Miss, Never, NoFill, Refused};
 pub use scope::{Access, IndexKeys, Interval, Key, Scope, Subject, Touch};
 pub use situation::{Isolation, Situation};
 pub use statements::{Statement, Totals};
-pub use store::{
-    Applied, Begun, Ended, Finished, Hit, Projected, Resumed, Store, Verified, Wanted, XaId,
-};
+pub use store::{Applied, Begun, Ended, Finished, Hit, Resumed, Store, Verified, Wanted, XaId};

@@ -27,8 +27,6 @@ use crate::statements::{Statement, Statements, Totals};
 use crate::subjects::Subjects;
 use crate::{Cause, Definitions, Miss, Never, Options, Refused, Subject, Touch};
 
-pub use project::Projected;
-
 /// A hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hit {

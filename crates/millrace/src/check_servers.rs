@@ -201,8 +201,8 @@ impl Told {
         }
         if follows && !sounding.may_follow {
             self.notes.push(format!(
-                "{user} may not follow the binary log: nothing is kept in memory, and reads wait for all writes, whatever \
-                 they touch (GRANT REPLICATION SLAVE ON *.*)"
+                "{user} may not follow the binary log: reads wait for all writes, whatever those touch, and the cache \
+                 keeps nothing (GRANT REPLICATION SLAVE ON *.*)"
             ));
         }
         if let Some(error) = sounding.blind_to_replicas {

@@ -39,9 +39,9 @@ impl CacheView {
         self.cache.as_ref().filter(|_| self.keeps_results)
     }
 
-    /// The log that is followed, for results or for what reads must see.
+    /// The log, for results or for what reads must see, while one is followed.
     pub fn log(&self) -> Option<&Arc<Cache>> {
-        self.cache.as_ref()
+        self.cache.as_ref().filter(|cache| cache.is_followed())
     }
 
     /// Whether the next hit is to be read again, and compared.

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{APP, ClusterSpec};
+use millrace_sandbox::{APP, Cluster, ClusterSpec};
 use millrace_tests::checks::Checks;
 use millrace_tests::differential::script::Family;
-use millrace_tests::harness::{self, ProxyOptions, Stage};
-use millrace_tests::wire::{Connection, Login, Target};
+use millrace_tests::harness::{self, Proxy, ProxyOptions};
+use millrace_tests::late_log::LateLog;
+use millrace_tests::wire::{Connection, Login, Param};
 
 /// A write, and what is read after it by another session.
 struct Case {
@@ -186,21 +187,40 @@ const CASES: &[Case] = &[
     },
 ];
 
+/// When the log comes, as a rule at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Log {
+    AtOnce,
+    /// Until then what was written is known from the writes themselves, if at all.
+    Late,
+}
+
+/// How much later.
+const LATE: Duration = Duration::from_millis(250);
+
+/// Cases whose writes tell by themselves what they touch.
+const TOLD_BY_TEXT: [&str; 2] = ["one key", "a numbered row"];
+
+/// A proxy before servers of which none applies anything, and the primary's address as the proxy knows it.
+struct Ground {
+    cluster: Cluster,
+    proxy: Proxy,
+    primary: String,
+    log: Log,
+    _late: LateLog,
+}
+
 /// All cases, on replicas that apply nothing.
-pub(crate) async fn run(family: Family) -> anyhow::Result<()> {
+pub(crate) async fn run(family: Family, log: Log) -> anyhow::Result<()> {
     let options = ProxyOptions {
         log: "info",
         wait_limit: Duration::from_millis(20),
         routing: "freshness = \"table\"\nmax_lag = \"10h\"\n".to_owned(),
+        // The forwarder reads what is said to the primary.
+        extra: "[server_tls]\nmode = \"disabled\"\n".to_owned(),
         ..ProxyOptions::default()
     };
-    let mut stage = Stage {
-        family,
-        proxy: None,
-        cluster: millrace_sandbox::Cluster::up(ClusterSpec::new(family)).await?,
-        address: Target::Tcp(String::new()),
-    };
-    let cluster = &stage.cluster;
+    let cluster = Cluster::up(ClusterSpec::new(family)).await?;
     let mut control = cluster.control(&cluster.primary().name).await?;
     for sql in SCHEMA {
         control.run(sql).await.with_context(|| (*sql).to_owned())?;
@@ -208,8 +228,28 @@ pub(crate) async fn run(family: Family) -> anyhow::Result<()> {
     cluster
         .wait_replicas_caught_up(Duration::from_secs(20))
         .await?;
-    stage.start_proxy(&options).await?;
-    let login = Login::new(stage.address.clone(), APP.user, APP.password).database("app");
+    control.close().await;
+    let delay = if log == Log::Late {
+        LATE
+    } else {
+        Duration::ZERO
+    };
+    let late = LateLog::start(cluster.primary().port, delay).await?;
+    let primary = format!("127.0.0.1:{}", late.port);
+    let replicas = cluster.replicas().into_iter();
+    let mut addresses: Vec<String> = replicas
+        .map(|server| format!("127.0.0.1:{}", server.port))
+        .collect();
+    addresses.insert(0, primary.clone());
+    let proxy = Proxy::start(&addresses, &options).await?;
+    let ground = Ground {
+        cluster,
+        proxy,
+        primary,
+        log,
+        _late: late,
+    };
+    let login = Login::new(ground.proxy.address(), APP.user, APP.password).database("app");
     // Until the log is followed, and it is known what all servers have.
     let mut first = Connection::open(&login).await?;
     for _ in 0..20 {
@@ -217,19 +257,66 @@ pub(crate) async fn run(family: Family) -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     first.quit().await;
-    let cluster = &stage.cluster;
-    for server in cluster.replicas() {
+    for server in ground.cluster.replicas() {
+        let cluster = &ground.cluster;
         cluster.delay_applier(&server.name, 36_000).await?;
     }
-    let mut checks = Checks::new(format!("by table, {family}"));
-    for case in CASES {
-        checks.run(case.name, check(&stage, &login, case)).await;
+    let mut checks = Checks::new(format!("by table, {family}, the log comes {log:?}"));
+    let (first, others) = CASES.split_at(TOLD_BY_TEXT.len());
+    for case in first {
+        checks.run(case.name, check(&ground, &login, case)).await;
+    }
+    let after = failed_before(&ground, &login);
+    checks.run("a write after one that failed", after).await;
+    for case in others {
+        checks.run(case.name, check(&ground, &login, case)).await;
     }
     checks.finish()
 }
 
-async fn check(stage: &Stage, login: &Login, case: &Case) -> anyhow::Result<()> {
-    let primary = stage.cluster.primary().port;
+/// What a write would have touched that has changed nothing says nothing of the next one: text, then prepared.
+async fn failed_before(ground: &Ground, login: &Login) -> anyhow::Result<()> {
+    tokio::time::sleep(2 * LATE).await;
+    let mut writer = Connection::open(login).await?;
+    let prepared = writer
+        .prepare(b"UPDATE f_b SET v = ? WHERE id = 1")
+        .await
+        .statement_id();
+    let (id, _) = prepared.context("not prepared")?;
+    for (turn, vain) in [
+        "UPDATE f_a SET v = 9 WHERE id = 1 AND v = 77",
+        "INSERT INTO f_a (id, v) VALUES (1, 9)",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // It finds no row, or one that is in its way.
+        let _ = writer.query(vain).await;
+        let value = turn as i64 + 51;
+        let reply = writer.execute(id, 0, &[Param::int(value)], turn == 0).await;
+        ensure!(reply.err().is_none(), "{reply:?}");
+        let sql = "SELECT v FROM f_b WHERE id = 1";
+        let mut reader = Connection::open(login).await?;
+        read(ground, &mut reader, sql, &value.to_string(), None).await?;
+        reader.quit().await;
+        // And what it does touch is known as well; after an error the primary is asked.
+        let mut reader = Connection::open(login).await?;
+        let sql = "SELECT v FROM f_b WHERE id = 2";
+        read(ground, &mut reader, sql, "0", (turn == 0).then_some(true)).await?;
+        reader.quit().await;
+    }
+    writer.expect("UPDATE f_b SET v = 0 WHERE id = 1").await?;
+    writer.quit().await;
+    Ok(())
+}
+
+async fn check(ground: &Ground, login: &Login, case: &Case) -> anyhow::Result<()> {
+    let is_told = ground.log == Log::AtOnce || TOLD_BY_TEXT.contains(&case.name);
+    if ground.log == Log::Late {
+        // What was before is told.
+        tokio::time::sleep(2 * LATE).await;
+    }
+    let primary = ground.cluster.primary().port;
     let mut admin = Connection::open(&harness::admin(primary)).await?;
     let mut writer = Connection::open(login).await?;
     for sql in case.writes {
@@ -241,12 +328,19 @@ async fn check(stage: &Stage, login: &Login, case: &Case) -> anyhow::Result<()> 
     let mut reader = Connection::open(login).await?;
     // At once, and when the log has told: both times what is read is what was written.
     for (sql, wanted, may_be_replica) in case.reads {
-        read(stage, &mut reader, sql, wanted, None).await?;
+        read(ground, &mut reader, sql, wanted, None).await?;
         tokio::time::sleep(Duration::from_millis(30)).await;
         // The session that has written sees no less than the others.
-        read(stage, &mut writer, sql, wanted, None).await?;
+        read(ground, &mut writer, sql, wanted, None).await?;
         let mut other = Connection::open(login).await?;
-        read(stage, &mut other, sql, wanted, Some(*may_be_replica)).await?;
+        read(
+            ground,
+            &mut other,
+            sql,
+            wanted,
+            is_told.then_some(*may_be_replica),
+        )
+        .await?;
         other.quit().await;
     }
     reader.quit().await;
@@ -257,7 +351,7 @@ async fn check(stage: &Stage, login: &Login, case: &Case) -> anyhow::Result<()> 
 
 /// Reads, and looks where that was done, if it matters.
 async fn read(
-    stage: &Stage,
+    ground: &Ground,
     client: &mut Connection,
     sql: &str,
     wanted: &str,
@@ -272,9 +366,8 @@ async fn read(
         return Ok(());
     };
     let route = client.expect("SHOW ROUTE").await?.rows();
-    let primary = format!("127.0.0.1:{}", stage.cluster.primary().port);
     let went = route.first().and_then(|row| row.get(1).cloned().flatten());
-    let is_replica = went.as_deref() != Some(primary.as_str());
+    let is_replica = went.as_deref() != Some(ground.primary.as_str());
     ensure!(
         is_replica == by_replica,
         "{sql}: it was to be read at a replica: {by_replica}; {route:?}"

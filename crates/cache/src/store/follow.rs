@@ -31,6 +31,8 @@ impl Store {
     /// The log is no longer read, or something of it was missed (rule 6).
     pub fn gap(&mut self) {
         self.log = Log::Stopped;
+        // The primary may have taken some of them to its grave: the log would never tell of those.
+        self.announced = Announced::new(self.applied.clone());
     }
 
     /// A follower is connected again, to a server that has executed `executed`, in this incarnation. It

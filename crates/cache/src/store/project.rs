@@ -5,15 +5,6 @@ use millrace_topology::GtidSet;
 use super::Store;
 use crate::Access;
 
-/// Of a position, what a server must have for a read of some tables.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Projected {
-    /// A server that has this shows these tables as one that has the whole position, or newer.
-    pub required: GtidSet,
-    /// F and the writes that were announced have all of the position. What they have not counts for every table.
-    pub is_followed: bool,
-}
-
 impl Store {
     /// Of `position`, what a server must have that answers a read of nothing but `accesses`. None where the
     /// position is not one of the log that is followed.
@@ -22,13 +13,12 @@ impl Store {
     /// has is in F or announced, and touches nothing of the accesses; neither does what was committed before that, as all
     /// of it is so as well, and would be among the Changes. So the server shows these tables as they were at the position, or
     /// as they were later. It needs no log that is followed at this moment: what F lacks is required whole.
-    pub fn project(&self, position: &GtidSet, accesses: &[Access]) -> Option<Projected> {
+    pub fn project(&self, position: &GtidSet, accesses: &[Access]) -> Option<GtidSet> {
         if !position.is_comparable(&self.applied) {
             return None;
         }
         let mut required = position.clone();
         required.subtract(self.announced.reached());
-        let is_followed = required.is_empty();
         match self.base_is_settled {
             // All servers in use have it; one that has come back with less has not.
             true => {
@@ -44,10 +34,12 @@ impl Store {
                 .add_changes_of(&access.subject, &access.scope, &mut required);
             self.announced.add_to(access, &mut required);
         }
-        Some(Projected {
-            required,
-            is_followed,
-        })
+        Some(required)
+    }
+
+    /// Whether F and the writes that were announced have all of `position`: what they have not counts for every table.
+    pub fn knows(&self, position: &GtidSet) -> bool {
+        self.announced.reached().contains(position)
     }
 }
 
@@ -168,16 +160,16 @@ mod tests {
             let mut wanted = set(1, 0);
             let in_position = |at: &usize| position[*at];
             (0..len).filter(in_position).for_each(|at| wanted.union(&set(at as u64 + 1, at as u64 + 1)));
-            let projected = store.project(&wanted, &[read.access()]).unwrap();
+            let required = store.project(&wanted, &[read.access()]).unwrap();
             let server = set(1, has as u64);
             let last_wanted = (0..len).rev().find(in_position).map_or(0, |at| at + 1);
             let missed = (has..last_wanted).find(|at| log[*at].concerns(read));
-            if server.contains(&projected.required) {
+            if server.contains(&required) {
                 prop_assert_eq!(missed, None, "of {:?} to {}", read, last_wanted);
             } else if from <= has && last_wanted <= to && missed.is_none() {
                 // Something else is asked for only where it is not kept apart by key, or is newer than the position.
                 let asked = (has..len).any(|at| log[at].table == read.table);
-                prop_assert!(asked, "{} is asked for in vain", projected.required);
+                prop_assert!(asked, "{} is asked for in vain", required);
             }
         }
     }
@@ -203,7 +195,6 @@ mod tests {
             store
                 .project(&set(1, 3), std::slice::from_ref(access))
                 .unwrap()
-                .required
         };
         store.announce(&set(3, 3), &write.touch(), version);
         assert_eq!(
@@ -242,16 +233,32 @@ mod tests {
             key: None,
         }
         .access();
-        let projected = store
+        let required = store
             .project(&set(2, 3), std::slice::from_ref(&other))
             .unwrap();
-        assert!(projected.required.is_empty() && projected.is_followed);
-        let projected = store.project(&set(2, 4), &[other]).unwrap();
-        assert_eq!(
-            (projected.required, projected.is_followed),
-            (set(4, 4), false)
-        );
+        assert!(required.is_empty() && store.knows(&set(2, 3)));
+        let required = store.project(&set(2, 4), &[other]).unwrap();
+        assert_eq!(required, set(4, 4));
+        assert!(!store.knows(&set(2, 4)));
         let foreign = GtidSet::parse_mariadb(b"0-1-5").unwrap();
         assert_eq!(store.project(&foreign, &[]), None);
+    }
+
+    #[test]
+    fn what_was_announced_is_unknown_once_the_log_is_lost() {
+        let log = [Written {
+            table: 0,
+            key: Some(1),
+        }; 2];
+        let mut store = followed(&log, 0, 2, 2, epoch());
+        store.define(std::sync::Arc::default());
+        let version = store.definitions().map_or(0, |(_, version)| version);
+        store.announce(&set(3, 3), &log[0].touch(), version);
+        assert!(store.knows(&set(1, 3)));
+        // A primary that has died may have taken it along: no server is asked for it for ever.
+        store.gap();
+        assert!(!store.knows(&set(1, 3)));
+        let required = store.project(&set(1, 2), &[log[0].access()]).unwrap();
+        assert_eq!(required, set(1, 2));
     }
 }

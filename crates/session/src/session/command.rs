@@ -65,7 +65,7 @@ impl Session {
                 failed => failed,
             };
             // What has not ended by now is over, however the command ended: the next answer is another's.
-            (self.running.rule_actions, self.running.fill) = (None, None);
+            self.running.end();
             self.handle.end_command(self.worker.tick());
             self.worker.lists.put_buffer(command);
             if let Err(failure) = ended {

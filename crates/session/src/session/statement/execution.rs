@@ -70,7 +70,6 @@ impl Session {
         {
             return Ok(());
         }
-        self.foresee(request, text);
         let lease = self.run_somewhere(request).await?;
         let server = lease.server;
         self.conclude(lease, request, text).await?;
@@ -94,6 +93,7 @@ impl Session {
             .route
             .begin(self.level_for(request), request.directions.as_ref());
         self.forget_projected();
+        self.foresee(request);
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
             Box::pin(self.obey(request, directions)).await?;
         }

@@ -24,22 +24,24 @@ pub(in crate::session) struct Foreseen {
 /// What a statement may have beside its tables and still write nothing else.
 const HARMLESS: Flags = Flags::PARAMETERS.union(Flags::COMMENT);
 
+/// A write of more rows counts for the whole table.
+const KEYS_MAX: usize = 64;
+
 impl Session {
-    /// Before a write is sent: what it will have touched.
+    /// Before any statement is sent: what it will have touched, if it is a write of which that is known.
     #[inline]
-    pub(super) fn foresee(&mut self, request: &Request<'_>, text: &[u8]) {
-        self.running.foreseen = None;
+    pub(super) fn foresee(&mut self, request: &Request<'_>) {
+        if self.running.foreseen.is_some() {
+            self.running.foreseen = None;
+        }
         if request.access == Access::Write && self.worker.cached.log().is_some() {
-            self.look_ahead(request, text);
+            self.running.foreseen = self.foreseen(request);
         }
     }
 
     #[cold]
-    fn look_ahead(&mut self, request: &Request<'_>, text: &[u8]) {
-        let worker = self.worker.clone();
-        let Some(log) = worker.cached.log() else {
-            return;
-        };
+    fn foreseen(&self, request: &Request<'_>) -> Option<Box<Foreseen>> {
+        let log = self.worker.cached.log()?;
         let is_plain = self.settings.options.routing.freshness == Freshness::Table
             && matches!(request.task, Task::Query | Task::Execute)
             && request.inner.is_none()
@@ -52,22 +54,21 @@ impl Session {
             && self.commits_by_itself()
             && self.is_primary_plain();
         if !is_plain {
-            return;
+            return None;
         }
         let told = log
             .store()
             .definitions()
             .map(|(all, version)| (all.clone(), version));
-        if let Some((definitions, version)) = told
-            && let Ok(looked) = self.looked(request, text)
-            && let Some((touch, is_numbered)) = looked.touches(&definitions)
-        {
-            self.running.foreseen = Some(Box::new(Foreseen {
-                touch,
-                version,
-                is_numbered,
-            }));
-        }
+        let (definitions, version) = told?;
+        let text = self.text_of(request)?;
+        let looked = self.looked(request, &text).ok()?;
+        let (touch, is_numbered) = looked.touches(&definitions)?;
+        Some(Box::new(Foreseen {
+            touch,
+            version,
+            is_numbered,
+        }))
     }
 
     fn commits_by_itself(&self) -> bool {
@@ -113,8 +114,7 @@ impl Session {
                 .flatten();
             foreseen.touch.keys = key.map(of_primary);
         }
-        log.store()
-            .announce(written, &foreseen.touch, foreseen.version);
+        log.announce(written, &foreseen.touch, foreseen.version);
     }
 }
 
@@ -219,6 +219,9 @@ impl Looked<'_> {
             }
             Some(key)
         });
+        if told.rows() > KEYS_MAX {
+            return None;
+        }
         let keys: Vec<Key> = keys.collect::<Option<_>>()?;
         (!keys.is_empty()).then_some(Inserted::Keys(keys))
     }

@@ -85,9 +85,8 @@ impl Session {
             self.note_all_written();
         }
         self.projecting_log(request).is_some_and(|log| {
-            let store = log.store();
-            let (applied, position) = (store.applied(), &self.image.reads.position);
-            position.is_comparable(applied) && !applied.contains(position)
+            let (store, position) = (log.store(), &self.image.reads.position);
+            position.is_comparable(store.applied()) && !store.knows(position)
         })
     }
 
@@ -95,7 +94,7 @@ impl Session {
     pub(super) async fn await_log(&mut self) {
         let worker = self.worker.clone();
         if let Some(log) = worker.cached.log() {
-            log.follows(&self.image.reads.position).await;
+            log.knows(&self.image.reads.position).await;
         }
     }
 
@@ -137,7 +136,7 @@ impl Session {
         let looked = self.looked(request, &text).ok()?;
         let definitions = log.store().definitions().map(|(all, _)| all.clone())?;
         let accesses = looked.shows(&definitions)?;
-        let mut required = log.store().project(position, &accesses)?.required;
+        let mut required = log.store().project(position, &accesses)?;
         self.worker.cluster.with_world(|world| {
             // What no replica will ever have is not to be waited for.
             if let Some(never) = &world.snapshot.unreplicated {

@@ -64,6 +64,11 @@ impl Running {
 }
 
 impl Running {
+    /// A command is over: what held for its statement is not the next one's.
+    pub(in crate::session) fn end(&mut self) {
+        (self.rule_actions, self.fill, self.foreseen) = (None, None, None);
+    }
+
     /// Bytes that the client gets, for the cache where they are for it.
     #[inline]
     pub(in crate::session) fn add_to_fill(&mut self, bytes: &[u8]) {
