@@ -72,6 +72,26 @@ pub(crate) async fn asks_the_servers(cluster: &Cluster) -> anyhow::Result<()> {
         said.contains(&primary) && replicas == ports.len() - 1,
         "{said}"
     );
+    // What the account lacks for the log is a note, where the log is to be followed.
+    let blind = "may not follow the binary log";
+    ensure!(!said.contains(blind), "{said}");
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    let right_to_log = |verb: &str, link: &str| {
+        format!(
+            "{verb} REPLICATION SLAVE ON *.* {link} '{}'@'%'",
+            MONITOR.user
+        )
+    };
+    control.run(&right_to_log("REVOKE", "FROM")).await?;
+    let without = connect(&ports[..1], &right, good, false).await;
+    let by_position = format!("{right}[routing]\nfreshness = \"position\"\n");
+    let unasked = connect(&ports[..1], &by_position, good, false).await;
+    control.run(&right_to_log("GRANT", "TO")).await?;
+    control.close().await;
+    let (code, told) = without?;
+    ensure!(code == Some(0) && told.contains(blind), "{told}");
+    let (code, told) = unasked?;
+    ensure!(code == Some(0) && !told.contains(blind), "{told}");
     let (code, said) = connect(&ports, &right, good, true).await?;
     let report: serde_json::Value = serde_json::from_str(said.trim())?;
     ensure!(code == Some(0) && report["good"] == true, "{said}");
