@@ -32,11 +32,11 @@ pub(in crate::session) struct Looked<'a> {
 /// What an execution's parameters are, as far as keys can be made of them.
 #[derive(Default)]
 pub(in crate::session) struct Parameters {
-    pub(in crate::session) values: SmallVec<[Option<i128>; 4]>,
+    values: SmallVec<[Option<i128>; 4]>,
     /// One is of type TIME, which servers complete with the current date where they need one.
-    pub(in crate::session) has_time: bool,
+    has_time: bool,
     /// One is of type DATE, DATETIME or TIMESTAMP, for which a TIME is completed.
-    pub(in crate::session) has_date: bool,
+    has_date: bool,
 }
 
 impl Parameters {
@@ -116,6 +116,30 @@ fn value(values: &mut Reader<'_>, kind: u8, unsigned: bool) -> Result<Option<i12
     let mut all = [filler; 16];
     all[..bytes.len()].copy_from_slice(bytes);
     Ok(Some(i128::from_le_bytes(all)))
+}
+
+#[cfg(test)]
+impl<'a> Looked<'a> {
+    /// A text of MySQL's in the database d, with integers for its parameters, and its class.
+    pub(in crate::session) fn of(
+        text: &'a str,
+        class: &'a mut Statement,
+        parameters: &[i128],
+    ) -> Looked<'a> {
+        let lex = LexMode::new(millrace_sql::Family::MySql, 90_700);
+        millrace_sql::classify(text.as_bytes(), &lex, class);
+        Looked {
+            class,
+            text: text.as_bytes(),
+            lex,
+            strings_are_plain: true,
+            database: b"d".as_slice().into(),
+            parameters: Parameters {
+                values: parameters.iter().copied().map(Some).collect(),
+                ..Parameters::default()
+            },
+        }
+    }
 }
 
 impl Looked<'_> {
@@ -385,8 +409,6 @@ fn never(why: Why) -> Never {
 
 #[cfg(test)]
 mod tests {
-    use millrace_sql::{Family, classify};
-
     use super::*;
 
     fn table(kinds: &[(&str, KeyKind)]) -> Table {
@@ -407,20 +429,8 @@ mod tests {
     }
 
     fn scope(text: &str, kinds: &[(&str, KeyKind)], parameters: &[i128]) -> Option<Scope> {
-        let lex = LexMode::new(Family::MySql, 90_700);
         let mut class = Statement::default();
-        classify(text.as_bytes(), &lex, &mut class);
-        let looked = Looked {
-            class: &class,
-            text: text.as_bytes(),
-            lex,
-            strings_are_plain: true,
-            database: b"d".as_slice().into(),
-            parameters: Parameters {
-                values: parameters.iter().copied().map(Some).collect(),
-                ..Parameters::default()
-            },
-        };
+        let looked = Looked::of(text, &mut class, parameters);
         let mut told = Reads::default();
         reads(looked.text, &looked.lex, looked.class, &mut told);
         assert_eq!(told.unstable, None, "{text}");
@@ -468,7 +478,6 @@ mod tests {
 
     #[test]
     fn what_may_be_old_asks_nothing_about_the_session() {
-        let lex = LexMode::new(Family::MySql, 90_700);
         for (text, wanted) in [
             ("SELECT a FROM t", Ok(())),
             ("SELECT NOW(), a FROM v WHERE d < CURRENT_DATE", Ok(())),
@@ -484,15 +493,7 @@ mod tests {
             ("SELECT a FROM t FOR UPDATE", Err(Never::LocksRows)),
         ] {
             let mut class = Statement::default();
-            classify(text.as_bytes(), &lex, &mut class);
-            let looked = Looked {
-                class: &class,
-                text: text.as_bytes(),
-                lex,
-                strings_are_plain: true,
-                database: b"d".as_slice().into(),
-                parameters: Parameters::default(),
-            };
+            let looked = Looked::of(text, &mut class, &[]);
             assert_eq!(looked.may_be_old(), wanted, "{text}");
         }
     }

@@ -245,10 +245,9 @@ enum Inserted {
 #[cfg(test)]
 mod tests {
     use millrace_cache::Subject;
-    use millrace_sql::{Family, LexMode, Statement, classify};
+    use millrace_sql::Statement;
 
     use super::*;
-    use crate::session::answers::dependence::Parameters;
 
     const INT: KeyKind = KeyKind::Signed(4);
 
@@ -293,20 +292,8 @@ mod tests {
 
     /// What a text touches in words: the keys, `number`, `all` of its table, or nothing that is known.
     fn touched(text: &str, parameters: &[i128]) -> String {
-        let lex = LexMode::new(Family::MySql, 90_700);
         let mut class = Statement::default();
-        classify(text.as_bytes(), &lex, &mut class);
-        let looked = Looked {
-            class: &class,
-            text: text.as_bytes(),
-            lex,
-            strings_are_plain: true,
-            database: b"d".as_slice().into(),
-            parameters: Parameters {
-                values: parameters.iter().copied().map(Some).collect(),
-                ..Parameters::default()
-            },
-        };
+        let looked = Looked::of(text, &mut class, parameters);
         match looked.touches(&definitions()) {
             None => "unknown".to_owned(),
             Some((_, Some(_))) => "number".to_owned(),
