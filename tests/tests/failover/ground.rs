@@ -36,13 +36,40 @@ async fn try_mend(cluster: &Cluster) -> anyhow::Result<()> {
         cluster.start_applier(&replica.name).await?;
     }
     let caught_up = cluster.wait_replicas_caught_up(FOLLOWED).await;
-    // A primary that was killed under load may have what no replica had received: no source has that.
-    match caught_up.as_ref().map_err(|error| format!("{error:#}")) {
-        Err(text) if text.contains("error 1236") => match text.split_once(" has not reached") {
-            Some((name, _)) => Ok(cluster.rebuild(name).await?),
-            None => caught_up,
-        },
-        _ => caught_up,
+    // A primary that was killed under load may have what no replica had received: no source has that. MariaDB compares
+    // numbers, so such a server may seem to have caught up.
+    let strays = strays(cluster).await?;
+    if strays.is_empty() {
+        return caught_up;
+    }
+    for name in strays {
+        cluster.rebuild(&name).await?;
+    }
+    cluster.wait_replicas_caught_up(FOLLOWED).await
+}
+
+/// The replicas whose source says that their history is another.
+async fn strays(cluster: &Cluster) -> anyhow::Result<Vec<String>> {
+    let deadline = Instant::now() + FOLLOWED;
+    loop {
+        let statuses = cluster.status().await;
+        let replicas: Vec<_> = statuses
+            .into_iter()
+            .filter_map(|status| Some((status.name, status.replication?)))
+            .collect();
+        if Instant::now() > deadline
+            || replicas
+                .iter()
+                .all(|(_, status)| matches!(status.receiver.as_str(), "Yes" | "No"))
+        {
+            let is_stray = |error: &String| error.contains("error 1236");
+            return Ok(replicas
+                .into_iter()
+                .filter(|(_, status)| status.last_error.as_ref().is_some_and(is_stray))
+                .map(|(name, _)| name)
+                .collect());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
