@@ -72,6 +72,12 @@ async fn cache(release: Release) -> anyhow::Result<()> {
     checks
         .run("each kind of change", changes::each_kind(ground))
         .await;
+    checks
+        .run(
+            "unlogged definitions",
+            changes::unlogged_definitions(ground),
+        )
+        .await;
     checks.run("rights", changes::rights(ground)).await;
     checks
         .run("default roles", changes::default_roles(ground))

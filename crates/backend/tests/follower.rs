@@ -111,7 +111,8 @@ async fn a_stream_that_is_cut_goes_on() -> Result<()> {
         cut(&mut lab).await?;
         lab.run(&["UPDATE a SET v = v + 1 WHERE id = 1"]).await?;
         let left = lab.left(&entries).await?;
-        ensure!(left.iter().eq(["a:2", "b"]), "{left:?} are left");
+        // The server may be another process, which numbers its tables anew: of these nothing is known by key yet.
+        ensure!(left.iter().eq(["b"]), "{left:?} are left");
         ensure!(lab.drops() == 1, "everything was dropped");
         let listed = match release.family() {
             Family::MySql => "SHOW REPLICAS",
@@ -120,6 +121,55 @@ async fn a_stream_that_is_cut_goes_on() -> Result<()> {
         let listed = lab.sql.row(listed).await?.unwrap_or_default();
         let has = |value: &str| listed.values().any(|of| of == value);
         ensure!(has("millrace-cache") && has("0"), "{listed:?}");
+        lab.check(&["UPDATE a SET v = 7 WHERE id = 1"], "a a:1 | a:2 b")
+            .await
+    })
+    .await
+}
+
+/// Definitions that change without a word in the log: no key is taken for another, and soon keys count again.
+#[tokio::test]
+async fn definitions_that_the_log_does_not_tell() -> Result<()> {
+    on_each("unlogged definitions", &RELEASES, async |release| {
+        let mut lab = Lab::up(release, 0, &[]).await?;
+        lab.run(&[
+            "CREATE TABLE a (id INT PRIMARY KEY, o INT NOT NULL DEFAULT 0, v INT)",
+            "INSERT INTO a VALUES (1, 101, 0), (2, 102, 0), (101, 1, 0)",
+        ])
+        .await?;
+        let write = "UPDATE a SET v = v + 1 WHERE id = 1";
+        for alter in [
+            "MODIFY id INT NOT NULL AFTER o",
+            "MODIFY id INT NOT NULL FIRST, ALGORITHM = COPY",
+            "ADD COLUMN w INT FIRST",
+            "DROP COLUMN w",
+            "DROP PRIMARY KEY, ADD PRIMARY KEY (o)",
+        ] {
+            lab.check(&[write], "a a:1 | a:2 a:101").await?;
+            let entries = lab.put("a a:1 a:101").await?;
+            lab.run(&[
+                "SET sql_log_bin = 0",
+                &format!("ALTER TABLE a {alter}"),
+                "SET sql_log_bin = 1",
+                write,
+            ])
+            .await?;
+            let left = lab.left(&entries).await?;
+            ensure!(left.is_empty(), "{alter}: {left:?} are left");
+            if alter.contains("(o)") {
+                lab.check(&[write], "a a:101 | a:1 a:2").await?;
+                lab.check(&["UPDATE a SET v = 9 WHERE o = 1"], "a a:1 | a:101")
+                    .await?;
+                // Its key is another column.
+                lab.run(&[
+                    "SET sql_log_bin = 0",
+                    "ALTER TABLE a DROP PRIMARY KEY, ADD PRIMARY KEY (id)",
+                    "SET sql_log_bin = 1",
+                ])
+                .await?;
+            }
+        }
+        ensure!(lab.drops() == 1, "everything was dropped");
         Ok(())
     })
     .await
@@ -242,7 +292,7 @@ async fn another_primary() -> Result<()> {
         lab.run(&["UPDATE a SET v = v + 1 WHERE id = 1"]).await?;
         let left = lab.left(&entries).await?;
         let expected: &[&str] = match release.family() {
-            Family::MySql => &["a:2", "b"],
+            Family::MySql => &["b"],
             Family::MariaDb => &[],
         };
         ensure!(left.iter().eq(expected), "{left:?} are left");

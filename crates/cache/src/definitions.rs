@@ -35,6 +35,8 @@ pub enum KeyKind {
 pub struct Table {
     /// How many columns it has.
     pub columns: u16,
+    /// A hash of what its columns are: another one means another definition.
+    pub shape: u64,
     /// Its primary key; none where it has none, or one of other kinds of columns.
     pub primary_key: Option<Box<[KeyColumn]>>,
     /// It has a column of type TIME, which servers complete with the current date where they need a date.
@@ -80,6 +82,18 @@ impl Definitions {
     /// What is known of a table; none where it is no base table, or one whose changes the log does not tell.
     pub fn table(&self, subject: &Subject) -> Option<&Table> {
         self.tables.get(subject)
+    }
+
+    /// The tables that are not what they are in `other`, new and gone ones among them; none where names are compared
+    /// otherwise.
+    pub fn changed_from<'a>(&'a self, other: &'a Definitions) -> Option<Vec<&'a Subject>> {
+        let is_changed =
+            |(subject, table): &(&Subject, &Table)| other.table(subject) != Some(table);
+        let changed = self.tables.iter().filter(is_changed);
+        let changed = changed.map(|(subject, _)| subject);
+        let gone = other.tables.keys();
+        let gone = gone.filter(|subject| !self.tables.contains_key(*subject));
+        (self.lower == other.lower).then(|| changed.chain(gone).collect())
     }
 
     /// How many tables there are.

@@ -10,7 +10,7 @@ mod remove;
 mod verify;
 mod within;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -160,6 +160,8 @@ pub struct Store {
     definitions_version: u64,
     /// The definitions are those of that version.
     are_defined: bool,
+    /// Tables whose definitions may have changed without a word in the log.
+    doubtful: HashSet<Subject>,
     #[cfg(test)]
     pub(crate) broken: Broken,
 }
@@ -212,6 +214,7 @@ impl Store {
             definitions: Arc::default(),
             definitions_version: 0,
             are_defined: false,
+            doubtful: HashSet::new(),
             options,
             #[cfg(test)]
             broken: Broken::default(),

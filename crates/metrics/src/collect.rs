@@ -105,7 +105,19 @@ impl<'a> World<'a> {
             .silence
             .map(|seconds| sample(&[], Value::Number(seconds)));
         let silence: Vec<_> = silence.into_iter().collect();
-        to.metric(table::CACHE_SILENCE, &silence)
+        to.metric(table::CACHE_SILENCE, &silence)?;
+        let follower = &state.follower;
+        let lag: Vec<_> = follower
+            .lag
+            .map(|seconds| count(&[], seconds))
+            .into_iter()
+            .collect();
+        to.metric(table::FOLLOWER_LAG, &lag)?;
+        to.metric(table::FOLLOWER_TRANSACTIONS, &one(follower.transactions))?;
+        to.metric(table::FOLLOWER_BYTES, &one(follower.bytes))?;
+        to.metric(table::FOLLOWER_STREAMS, &one(follower.streams))?;
+        to.metric(table::FOLLOWER_DROPS, &one(follower.drops))?;
+        to.metric(table::FOLLOWER_DEFINITIONS, &one(follower.definitions))
     }
 
     fn clients<V: Visitor>(&self, to: &mut V) -> Result<(), V::Error> {

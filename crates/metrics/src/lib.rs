@@ -22,6 +22,6 @@ pub use labels::{
 };
 pub use metrics::Metrics;
 pub use per_server::PerServer;
-pub use state::{CacheState, PrimaryState, ServerState};
+pub use state::{CacheState, FollowerState, PrimaryState, ServerState};
 pub use table::{Definition, Kind, TABLE, define, markdown};
 pub use worker::WorkerMetrics;

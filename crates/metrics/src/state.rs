@@ -59,4 +59,23 @@ pub struct CacheState {
     pub bytes: u64,
     /// Seconds since the last word of the log; none where it is not followed.
     pub silence: Option<f64>,
+    /// What its follower does.
+    pub follower: FollowerState,
+}
+
+/// The follower of the primary's binary log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FollowerState {
+    /// By how many seconds the last transaction was old when it was taken in; none where no log is followed.
+    pub lag: Option<u64>,
+    /// Transactions that were taken in.
+    pub transactions: u64,
+    /// Bytes of the log.
+    pub bytes: u64,
+    /// Streams that were begun.
+    pub streams: u64,
+    /// Times that all exact results were dropped.
+    pub drops: u64,
+    /// Times that definitions of tables were read.
+    pub definitions: u64,
 }

@@ -137,6 +137,17 @@ table! {
     CACHE_BYTES = Gauge "millrace_cache_bytes" [] "Memory of the cache in use";
     CACHE_SILENCE = Gauge "millrace_cache_follower_silence_seconds" []
         "Since the last word of the primary's binary log; missing while it is not followed";
+    FOLLOWER_LAG = Gauge "millrace_cache_follower_lag_seconds" []
+        "How old the last transaction of the log was when it was taken in; 0 where all is; missing while it is not followed";
+    FOLLOWER_TRANSACTIONS = Counter "millrace_cache_follower_transactions" []
+        "Transactions of the log that were taken in";
+    FOLLOWER_BYTES = Counter "millrace_cache_follower_received_bytes" [] "What the primary has sent of its log";
+    FOLLOWER_STREAMS = Counter "millrace_cache_follower_streams" []
+        "Times that a server was asked for its log";
+    FOLLOWER_DROPS = Counter "millrace_cache_follower_drops" []
+        "Times that all exact results were dropped, because the log could not be followed on";
+    FOLLOWER_DEFINITIONS = Counter "millrace_cache_definitions_read" []
+        "Times that the definitions of tables were read";
 }
 
 /// A table as docs/metrics.md shows it.

@@ -1,6 +1,7 @@
 //! What metrics and health say of the servers, from what the monitor knows. Decides nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use millrace_admin::Readiness;
@@ -8,7 +9,9 @@ use millrace_backend::cache::Cache;
 use millrace_backend::failovers::{FailoverCount, MoveKind, Timeline};
 use millrace_backend::monitor::{Counts, Monitor, Traffic, World};
 use millrace_cache::{Cause, Miss};
-use millrace_metrics::{CacheState, Metrics, PrimaryState, ServerState, StatementKind};
+use millrace_metrics::{
+    CacheState, FollowerState, Metrics, PrimaryState, ServerState, StatementKind,
+};
 use millrace_topology::{Health, NoPrimary, ServerId};
 
 /// How often the cache is looked at.
@@ -73,6 +76,20 @@ fn cache_state(cache: &Cache) -> CacheState {
         silence: store
             .silence(Instant::now())
             .map(|silence| silence.as_secs_f64()),
+        follower: follower_state(cache, store.silence(Instant::now()).is_some()),
+    }
+}
+
+fn follower_state(cache: &Cache, is_followed: bool) -> FollowerState {
+    let followed = cache.followed();
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    FollowerState {
+        lag: is_followed.then(|| of(&followed.behind_seconds)),
+        transactions: of(&followed.transactions),
+        bytes: of(&followed.bytes),
+        streams: of(&followed.streams),
+        drops: of(&followed.drops),
+        definitions: of(&followed.readings),
     }
 }
 

@@ -517,3 +517,54 @@ pub(crate) async fn wide_strings(ground: &Ground) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// What a table is changes at each server, the primary last, and no log tells: as a rolling change of a schema does it.
+pub(crate) async fn unlogged_definitions(ground: &Ground) -> anyhow::Result<()> {
+    let mut direct = ground.direct().await?;
+    let mut reader = ground.client().await?;
+    for sql in [
+        "CREATE TABLE c_moved (id INT PRIMARY KEY, a INT, v INT)",
+        "INSERT INTO c_moved VALUES (1, 101, 0), (2, 102, 0), (3, 103, 0), (101, 1, 0)",
+    ] {
+        direct.expect(sql).await?;
+    }
+    let sql = "SELECT * FROM c_moved WHERE id = 1";
+    let mut slow = Duration::ZERO;
+    // By key, by then.
+    ground.until_by_key("c_moved", 3).await?;
+    for (round, change) in [
+        "MODIFY id INT NOT NULL AFTER a",
+        "MODIFY id INT NOT NULL AFTER v",
+        "MODIFY id INT NOT NULL FIRST",
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (a)",
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (id)",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        ground.until_hit(&mut reader, sql).await?;
+        ground
+            .unlogged(&format!("ALTER TABLE c_moved {change}"))
+            .await?;
+        for wait in [0, 700] {
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            for by in ["id = 1", "a = 101"] {
+                let write = format!("UPDATE c_moved SET v = v + 1 WHERE {by}");
+                direct.expect(&write).await?;
+                let took = follows(&mut reader, &mut direct, sql).await;
+                let took =
+                    took.with_context(|| format!("{change}, {wait} ms, {write}, round {round}"))?;
+                slow = slow.max(took);
+                ground.until_hit(&mut reader, sql).await?;
+            }
+        }
+    }
+    eprintln!("after definitions that no log tells of: seen within {slow:?}");
+    // Without a write nothing tells. A change that the log does tell of has them read again.
+    ground
+        .unlogged("ALTER TABLE c_moved ADD COLUMN w INT NOT NULL DEFAULT 7")
+        .await?;
+    direct.expect("CREATE TABLE c_sign (id INT)").await?;
+    follows(&mut reader, &mut direct, sql).await?;
+    Ok(())
+}

@@ -126,6 +126,52 @@ impl Ground {
         }
     }
 
+    /// Runs a statement at each server, the primary last, without a word in the log.
+    pub(crate) async fn unlogged(&self, sql: &str) -> anyhow::Result<()> {
+        let mut servers = self.cluster.servers();
+        servers.reverse();
+        for server in servers {
+            let is_replica = server.name != self.cluster.primary().name;
+            let mut control = self.cluster.control(&server.name).await?;
+            if is_replica {
+                self.cluster.set_read_only(&server.name, false).await?;
+            }
+            for sql in ["SET sql_log_bin = 0", "USE app", sql] {
+                let ran = control.run(sql).await;
+                ran.with_context(|| format!("{}: {sql}", server.name))?;
+            }
+            if is_replica {
+                self.cluster.set_read_only(&server.name, true).await?;
+            }
+            control.close().await;
+        }
+        Ok(())
+    }
+
+    /// Waits until the log's rows of a table with `id` and `v` are told apart by key: what is written of another row leaves
+    /// what is read of this one.
+    pub(crate) async fn until_by_key(&self, table: &str, id: u32) -> anyhow::Result<()> {
+        let (mut direct, mut reader) = (self.direct().await?, self.client().await?);
+        let read = format!("SELECT v FROM {table} WHERE id = {id}");
+        let write = format!("UPDATE {table} SET v = v + 1 WHERE id = {}", id - 1);
+        let begun = Instant::now();
+        loop {
+            self.until_hit(&mut reader, &read).await?;
+            direct.expect(&write).await?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let before = self.hits().await?;
+            reader.expect(&read).await?;
+            if self.hits().await? > before {
+                return Ok(());
+            }
+            ensure!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{table}: never by key; {:?}",
+                self.reasons().await?
+            );
+        }
+    }
+
     /// All that SHOW CACHE counts, for whoever wonders.
     pub(crate) async fn reasons(&self) -> anyhow::Result<Vec<String>> {
         let target = Target::Tcp(format!("127.0.0.1:{}", self.admin_port));

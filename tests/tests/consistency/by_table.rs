@@ -1,7 +1,7 @@
 //! Reads that are held to their tables and keys: replicas that have nothing of what was written serve what it has not
 //! touched, and nothing else.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use millrace_sandbox::{APP, Cluster, ClusterSpec};
@@ -32,6 +32,7 @@ const SCHEMA: &[&str] = &[
     "CREATE TABLE app.f_later (id INT PRIMARY KEY, v INT)",
     "CREATE TABLE app.f_one (id INT PRIMARY KEY, v INT)",
     "CREATE TABLE app.f_two (id INT PRIMARY KEY, v INT)",
+    "CREATE TABLE app.f_moved (id INT PRIMARY KEY, a INT, v INT)",
     "CREATE TRIGGER app.f_echoes AFTER UPDATE ON app.f_trig FOR EACH ROW \
      UPDATE app.f_echo SET v = NEW.v WHERE id = NEW.id",
     "CREATE VIEW app.f_view AS SELECT id, v FROM app.f_a",
@@ -48,6 +49,13 @@ const SCHEMA: &[&str] = &[
     "INSERT INTO app.f_later VALUES (1, 0)",
     "INSERT INTO app.f_one VALUES (1, 1)",
     "INSERT INTO app.f_two VALUES (1, 2)",
+    "INSERT INTO app.f_moved VALUES (1, 101, 0), (2, 102, 0)",
+];
+
+/// All tables of these have a key `id`.
+const TABLES: [&str; 10] = [
+    "f_a", "f_b", "f_free", "f_parent", "f_child", "f_trig", "f_echo", "f_later", "f_one",
+    "f_moved",
 ];
 
 const CASES: &[Case] = &[
@@ -159,6 +167,19 @@ const CASES: &[Case] = &[
         reads: &[("SELECT v FROM f_b WHERE id = 2", "6", false)],
     },
     Case {
+        name: "a column that moved without a word in the log",
+        writes: &[
+            "!SET sql_log_bin = 0",
+            "!ALTER TABLE app.f_moved MODIFY id INT NOT NULL AFTER a",
+            "!SET sql_log_bin = 1",
+            "UPDATE f_moved SET v = 1 WHERE id = 1",
+        ],
+        reads: &[
+            ("SELECT v FROM f_moved WHERE id = 1", "1", false),
+            ("SELECT v FROM f_free", "7", true),
+        ],
+    },
+    Case {
         name: "a trigger that was made past the proxy a moment ago",
         writes: &[
             "!CREATE TRIGGER app.f_just AFTER UPDATE ON app.f_later FOR EACH ROW \
@@ -257,6 +278,7 @@ pub(crate) async fn run(family: Family, log: Log) -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     first.quit().await;
+    ground.name_tables().await?;
     for server in ground.cluster.replicas() {
         let cluster = &ground.cluster;
         cluster.delay_applier(&server.name, 36_000).await?;
@@ -272,6 +294,41 @@ pub(crate) async fn run(family: Family, log: Log) -> anyhow::Result<()> {
         checks.run(case.name, check(&ground, &login, case)).await;
     }
     checks.finish()
+}
+
+impl Ground {
+    /// Has the log name each table, and waits until its rows are told apart by key: until definitions were read after that.
+    async fn name_tables(&self) -> anyhow::Result<()> {
+        let before = self.definitions_read().await?;
+        let mut control = self.cluster.control(&self.cluster.primary().name).await?;
+        for table in TABLES {
+            control
+                .run(&format!("INSERT INTO app.{table} (id) VALUES (-1)"))
+                .await?;
+            control
+                .run(&format!("DELETE FROM app.{table} WHERE id = -1"))
+                .await?;
+        }
+        control.close().await;
+        self.cluster
+            .wait_replicas_caught_up(Duration::from_secs(20))
+            .await?;
+        tokio::time::sleep(2 * LATE).await;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.definitions_read().await? <= before {
+            ensure!(Instant::now() < deadline, "definitions are not read again");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(2 * LATE).await;
+        Ok(())
+    }
+
+    async fn definitions_read(&self) -> anyhow::Result<u64> {
+        let metrics = self.proxy.metrics().await?;
+        let name = "millrace_cache_definitions_read_total ";
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name));
+        Ok(value.context("not told")?.trim().parse()?)
+    }
 }
 
 /// What a write would have touched that has changed nothing says nothing of the next one: text, then prepared.

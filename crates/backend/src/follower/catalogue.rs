@@ -14,7 +14,7 @@ pub(super) struct SchemaRows {
     /// Database and name of each base table of InnoDB.
     pub(super) tables: Vec<Row>,
     /// Database, table, how many columns it has, the place of the last, how many are of type TIME, how many may be
-    /// another value each time.
+    /// another value each time, a hash of what they are.
     pub(super) columns: Vec<Row>,
     /// Columns that may be part of a primary key: database, table, name, place from 1, type, type with its attributes, bytes,
     /// what else it is.
@@ -88,6 +88,7 @@ impl Catalogue {
                 continue;
             };
             table.has_time = has_time;
+            table.shape = number(cell(row, 6)).unwrap_or(0);
             if cell(row, 2) == cell(row, 3) {
                 table.columns = number(cell(row, 2)).unwrap_or(0);
             }

@@ -26,6 +26,8 @@ pub(super) struct Gate {
     /// What the server had executed when the stream began: before that nothing is served.
     goal: GtidSet,
     is_open: bool,
+    /// What is known of tables is to be read again, though nothing says that it has changed.
+    must_confirm: bool,
 }
 
 #[derive(Debug)]
@@ -56,16 +58,24 @@ impl Gate {
             changes: GtidSet::new(executed.family()),
             goal: executed,
             is_open: false,
+            must_confirm: false,
         }
     }
 
-    /// The log is followed again, from where it was left, on a server that has executed so much.
-    pub(super) fn again(&mut self, executed: GtidSet) {
+    /// The log is followed again, from where it was left, on a server that has executed so much. Another server's tables
+    /// may be others, without a word in the log.
+    pub(super) fn again(&mut self, executed: GtidSet, is_same_server: bool) {
         self.goal = executed;
         self.is_open = false;
-        if !matches!(self.state, State::Current) {
+        self.must_confirm = true;
+        if !is_same_server || !matches!(self.state, State::Current) {
             self.state = State::Wanted;
         }
+    }
+
+    /// Tables may have changed without a word in the log: they are read again, and meanwhile it is served as before.
+    pub(super) fn confirm(&mut self) {
+        self.must_confirm = true;
     }
 
     /// A transaction has changed definitions.
@@ -80,10 +90,16 @@ impl Gate {
     /// Begins a reading, if one is needed: what a server must have executed before it is begun. Several changes in a row
     /// come to one reading, if it begins after the last of them.
     pub(super) fn begin_reading(&mut self) -> Option<GtidSet> {
-        if !matches!(self.state, State::Wanted) {
+        let is_due = match self.state {
+            State::Wanted => true,
+            State::Current => self.must_confirm,
+            State::Reading | State::Read(_) => false,
+        };
+        if !is_due {
             return None;
         }
         self.state = State::Reading;
+        self.must_confirm = false;
         let mut needed = self.goal.clone();
         needed.union(&self.changes);
         Some(needed)
@@ -203,14 +219,44 @@ mod tests {
     #[test]
     fn a_log_that_is_followed_again_serves_once_it_has_caught_up() {
         let mut gate = open();
-        gate.again(set("1-20"));
-        assert!(gate.begin_reading().is_none());
+        gate.again(set("1-20"), true);
         assert!(matches!(gate.reached(&set("1-19")), Opens::Not));
         assert!(matches!(gate.reached(&set("1-20")), Opens::Serves(None)));
         gate.changed(&set("21"));
         gate.begin_reading();
-        gate.again(set("1-22"));
+        gate.again(set("1-22"), true);
         assert_eq!(gate.begin_reading(), Some(set("1-22")));
+    }
+
+    #[test]
+    fn another_server_is_asked_what_its_tables_are() {
+        let mut gate = open();
+        gate.again(set("1-20"), false);
+        assert!(matches!(gate.reached(&set("1-20")), Opens::Not));
+        assert_eq!(gate.begin_reading(), Some(set("1-20")));
+        gate.read(reading("1-20", "1-20"));
+        assert!(matches!(gate.reached(&set("1-20")), Opens::Serves(Some(_))));
+    }
+
+    #[test]
+    fn tables_are_read_again_while_it_is_served() {
+        let mut gate = open();
+        assert!(gate.begin_reading().is_none());
+        gate.confirm();
+        assert_eq!(gate.begin_reading(), Some(set("1-10")));
+        assert!(gate.begin_reading().is_none());
+        gate.read(reading("1-12", "1-12"));
+        assert!(matches!(gate.reached(&set("1-11")), Opens::Not));
+        assert!(matches!(gate.reached(&set("1-12")), Opens::Knows(_)));
+        // A change beside it closes as ever.
+        gate.confirm();
+        gate.begin_reading();
+        gate.changed(&set("13"));
+        gate.read(reading("1-12", "1-13"));
+        assert!(matches!(gate.reached(&set("1-13")), Opens::Not));
+        gate.begin_reading();
+        gate.read(reading("1-13", "1-13"));
+        assert!(matches!(gate.reached(&set("1-13")), Opens::Serves(Some(_))));
     }
 
     #[test]
@@ -218,7 +264,7 @@ mod tests {
         let mut gate = Gate::new(set("1-10"));
         gate.begin_reading();
         gate.read(reading("1-10", "1-10"));
-        gate.again(set("1-20"));
+        gate.again(set("1-20"), true);
         gate.begin_reading();
         gate.read(reading("1-12", "1-12"));
         assert!(matches!(gate.reached(&set("1-12")), Opens::Knows(_)));

@@ -13,6 +13,9 @@ use super::touched::{Done, Touched};
 /// Most tables that are remembered between transactions.
 const REMEMBERED_MAX: usize = 1000;
 
+/// Most numbers of which is remembered when they came. Beyond, all are new again.
+const NUMBERS_MAX: usize = 10_000;
+
 /// Keys of more columns count as none.
 const KEY_COLUMNS_MAX: usize = 8;
 
@@ -23,6 +26,13 @@ const INFLATED_MAX: usize = 64 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
     tables: HashMap<u64, Table>,
+    /// How many readings of definitions had begun when a number came first. A server gives a table another number
+    /// whenever its definition changes, so what was read holds for the numbers that came before the reading began.
+    numbers: HashMap<u64, u64>,
+    /// How many readings of definitions have begun.
+    readings: u64,
+    /// Tables of numbers that came later, since the last transaction was over.
+    doubtful: Vec<Subject>,
     /// Counts transactions: a number holds within one.
     transaction: u64,
     inflated: Vec<u8>,
@@ -68,9 +78,33 @@ impl Mapped {
         self.transaction += 1;
     }
 
-    /// What tables are has changed, or another server's log follows.
+    /// What tables are has changed, or has become known.
     pub(super) fn forget(&mut self) {
         self.tables.clear();
+    }
+
+    /// Another stream begins: its server has numbers of its own.
+    pub(super) fn begin_stream(&mut self) {
+        self.forget();
+        self.numbers.clear();
+    }
+
+    /// A reading of definitions begins. The next ones that become known are those that it reads.
+    pub(super) fn begin_reading(&mut self) {
+        self.readings += 1;
+    }
+
+    /// Tables that may be others than is known: the log has named them by new numbers.
+    pub(super) fn take_doubtful(&mut self) -> Vec<Subject> {
+        std::mem::take(&mut self.doubtful)
+    }
+
+    /// Whether what is known of tables was read while the number was in use, if the log tells it again.
+    fn is_confirmed(&mut self, id: u64) -> bool {
+        if self.numbers.len() >= NUMBERS_MAX {
+            self.numbers.clear();
+        }
+        *self.numbers.entry(id).or_insert(self.readings) < self.readings
     }
 
     /// A table is mapped. `body`: of its event. `by_key`: whether its definition is known as it is now.
@@ -88,7 +122,14 @@ impl Mapped {
                 let now = self.transaction;
                 self.tables.retain(|_, table| table.transaction == now);
             }
+            let is_confirmed = self.is_confirmed(map.id);
+            let by_key = |subject: &Subject| is_confirmed && by_key(subject);
             let table = Table::new(body, map, definitions, by_key);
+            if let (Place::Table(subject), false) = (&table.place, is_confirmed)
+                && definitions.table(subject).is_some()
+            {
+                self.doubtful.push(subject.clone());
+            }
             self.tables.insert(map.id, table);
         }
         let Some(table) = self.tables.get_mut(&map.id) else {

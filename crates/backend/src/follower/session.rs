@@ -38,6 +38,15 @@ const REACHED_MAX: Duration = Duration::from_secs(30);
 /// How long a reading may take: there may be many tables.
 const READ_LIMIT: Duration = Duration::from_secs(60);
 
+/// Tables are read again after so many times what a reading takes at least, to be no burden on the server.
+const PAUSE_FACTOR: u32 = 50;
+
+/// Where there is a sign that tables have changed without a word in the log, they are read again after this at least.
+const PAUSE_IN_DOUBT: Duration = Duration::from_millis(200);
+
+/// Without a sign they are read again after this at least.
+const PAUSE: Duration = Duration::from_secs(60);
+
 type Answer = (Conn, Result<Reading, BackendError>);
 
 /// A stream, and the connection for questions.
@@ -49,6 +58,11 @@ pub(super) struct Session {
     /// When a reading that the log has not reached is given up.
     gives_up: Option<Instant>,
     patience: Duration,
+    /// When the last reading began and ended.
+    reading_began: Instant,
+    reading_ended: Instant,
+    /// Tables may be others than is known.
+    has_doubts: bool,
 }
 
 impl Session {
@@ -90,6 +104,9 @@ impl Session {
             lower_names: log.lower,
             gives_up: None,
             patience: REACHED,
+            reading_began: Instant::now(),
+            reading_ended: Instant::now(),
+            has_doubts: false,
         })
     }
 
@@ -101,9 +118,14 @@ impl Session {
             if let Err(over) = self.take_all(state) {
                 return over;
             }
+            let confirms = self.confirms();
+            if Instant::now() >= confirms {
+                state.gate.confirm();
+            }
             if reading.is_none() {
                 reading = self.begin_reading(state);
             }
+            let is_read = reading.is_none() && !state.gate.waits();
             let gives_up = self
                 .gives_up
                 .unwrap_or_else(|| Instant::now() + REACHED_MAX);
@@ -121,6 +143,7 @@ impl Session {
                         Err(error) => return error.into(),
                     }
                 }
+                () = tokio::time::sleep_until(confirms.into()), if is_read => {}
                 () = tokio::time::sleep_until(gives_up.into()), if self.gives_up.is_some() => {
                     self.gives_up = None;
                     self.patience = (2 * self.patience).min(REACHED_MAX);
@@ -166,6 +189,7 @@ impl Session {
         if ended.redefines() {
             state.gate.changed(&ended.transaction);
         }
+        self.has_doubts |= ended.raises_doubts();
         let cache = state.cache.clone();
         let mut store = cache.store();
         ended.tell(&mut store, now);
@@ -183,6 +207,18 @@ impl Session {
         followed.behind_seconds.store(behind, Ordering::Relaxed);
     }
 
+    /// When tables are to be read again, if nothing says before that they have changed.
+    fn confirms(&self) -> Instant {
+        let shortest = match self.has_doubts {
+            true => PAUSE_IN_DOUBT,
+            false => PAUSE,
+        };
+        let took = self
+            .reading_ended
+            .saturating_duration_since(self.reading_began);
+        self.reading_ended + shortest.max(PAUSE_FACTOR * took)
+    }
+
     fn begin_reading(
         &mut self,
         state: &mut State,
@@ -193,10 +229,14 @@ impl Session {
             return None;
         };
         Followed::add(&state.cache.followed().readings, 1);
+        state.transactions.begin_reading();
+        self.reading_began = Instant::now();
+        self.has_doubts = false;
         Some(Box::pin(read(conn, self.lower_names, needed)))
     }
 
     fn read(&mut self, state: &mut State, read: Reading) {
+        self.reading_ended = Instant::now();
         self.gives_up = Some(Instant::now() + self.patience);
         state.gate.read(Some(read));
         let cache = state.cache.clone();

@@ -11,6 +11,7 @@ use crate::connect::SharedNetwork;
 use crate::error::BackendError;
 use crate::monitor::{MonitorOptions, World};
 
+use super::catalogue::Catalogue;
 use super::gate::{Gate, Opens};
 use super::history::{Candidate, History};
 use super::stream::{Failure, Identity};
@@ -115,8 +116,9 @@ impl State {
         let applied = store.applied().clone();
         let goes_on = self.history.goes_on(candidate, &applied, &seen.snapshot);
         if goes_on && !must_drop {
+            let is_same_server = self.history.is_last(candidate.id, candidate.identity);
             self.history.follows(candidate);
-            self.gate.again(executed);
+            self.gate.again(executed, is_same_server);
             return applied;
         }
         self.history.begin(candidate, &seen.snapshot);
@@ -151,6 +153,24 @@ impl State {
         }
     }
 
+    /// What tables are. Where one has changed without a word in the log, what was filled before goes.
+    fn know_tables(&mut self, store: &mut Store, catalogue: Arc<Catalogue>, now: Instant) {
+        let known = &self.transactions.catalogue().definitions;
+        let changed = catalogue.definitions.changed_from(known);
+        if changed.as_ref().is_some_and(Vec::is_empty) && store.definitions().is_some() {
+            store.confirm();
+        } else {
+            match changed {
+                Some(changed) => changed.into_iter().for_each(|subject| {
+                    store.redefine(Some(subject), now);
+                }),
+                None => drop(store.redefine(None, now)),
+            }
+            store.define(catalogue.definitions.clone());
+        }
+        self.transactions.know_tables(catalogue);
+    }
+
     /// Looks whether the log has come so far that the store may serve, and by which definitions.
     pub(super) fn look_at_gate(&mut self, store: &mut Store, now: Instant) {
         let (catalogue, serves) = match self.gate.reached(store.applied()) {
@@ -159,8 +179,7 @@ impl State {
             Opens::Serves(catalogue) => (catalogue, true),
         };
         if let Some(catalogue) = catalogue {
-            store.define(catalogue.definitions.clone());
-            self.transactions.know_tables(catalogue);
+            self.know_tables(store, catalogue, now);
         }
         if serves {
             let applied = store.applied().clone();

@@ -35,6 +35,7 @@ pub(super) struct Ended {
     pub(super) transaction: GtidSet,
     deed: Deed,
     redefined: Redefined,
+    doubtful: Vec<Subject>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -61,6 +62,11 @@ impl Ended {
         self.redefined != Redefined::None
     }
 
+    /// Whether tables may be others than is known, without a word in the log.
+    pub(super) fn raises_doubts(&self) -> bool {
+        !self.doubtful.is_empty()
+    }
+
     /// Tells the store all of it: to be called in one hold of its lock.
     pub(super) fn tell(self, store: &mut Store, now: Instant) {
         match &self.redefined {
@@ -76,6 +82,9 @@ impl Ended {
         }
         if self.redefines() {
             store.gap();
+        }
+        for subject in &self.doubtful {
+            store.doubt(subject);
         }
         let transaction = &self.transaction;
         match self.deed {
@@ -159,7 +168,7 @@ impl Transactions {
         self.format = Format::new(checksum);
         self.open = None;
         self.touched.clear();
-        self.mapped.forget();
+        self.mapped.begin_stream();
     }
 
     /// Nothing that is known of tables counts any more.
@@ -168,7 +177,17 @@ impl Transactions {
         self.mapped.forget();
     }
 
-    /// What tables are now.
+    /// A reading of definitions begins, after all that was taken so far.
+    pub(super) fn begin_reading(&mut self) {
+        self.mapped.begin_reading();
+    }
+
+    /// What is known of tables.
+    pub(super) fn catalogue(&self) -> &Arc<Catalogue> {
+        &self.catalogue
+    }
+
+    /// What tables are now, by the last reading.
     pub(super) fn know_tables(&mut self, catalogue: Arc<Catalogue>) {
         self.catalogue = catalogue;
         self.suspects = Suspects::default();
@@ -306,6 +325,7 @@ impl Transactions {
             transaction: open.transaction,
             deed,
             redefined: open.redefined,
+            doubtful: self.mapped.take_doubtful(),
         }
     }
 

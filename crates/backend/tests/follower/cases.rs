@@ -199,7 +199,8 @@ pub(crate) async fn cascades(lab: &mut Lab) -> Result<()> {
         "INSERT INTO c3 VALUES (1, 301)",
         "DELETE FROM a WHERE id = 301",
     ];
-    lab.check(&at_once, "a a:301 | a:1 b").await?;
+    // A table with a new foreign key to it has a new number in the log.
+    lab.check(&at_once, "a a:301 | b").await?;
     lab.run(&["DROP TABLE c2", "DROP TABLE c3"]).await
 }
 
@@ -444,7 +445,7 @@ pub(crate) async fn definitions(lab: &mut Lab) -> Result<()> {
     .await?;
     lab.check(&["CREATE PROCEDURE pr() SELECT 1"], "a |")
         .await?;
-    lab.check(&["CREATE TRIGGER t2 AFTER INSERT ON a FOR EACH ROW INSERT INTO l (id) VALUES (NEW.id + 5000)"], "a |")
+    lab.check(&["CREATE TRIGGER t2 AFTER INSERT ON a FOR EACH ROW REPLACE INTO l (id) VALUES (NEW.id + 5000)"], "a |")
         .await?;
     lab.check(
         &["INSERT INTO a VALUES (700, 1)"],

@@ -192,9 +192,43 @@ impl Lab {
         Ok(left.map(|(name, _)| name.clone()).collect())
     }
 
+    /// Waits until the rows of a table are told apart by key: until definitions were read while its number in the log was
+    /// in use.
+    async fn until_by_key(&mut self, table: &str) -> Result<()> {
+        let (row, key, other) = match table {
+            "two" => ("(a, b) VALUES ('zzzz', 65000)", "a = 'zzzz'", "zzzz/65001"),
+            _ => ("(id) VALUES (8000001)", "id = 8000001", "8000002"),
+        };
+        let mut sql = self.cluster.control(&self.cluster.primary().name).await?;
+        let begun = Instant::now();
+        loop {
+            let entries = self.put(&format!("{table}:{other}")).await?;
+            for statement in [
+                format!("INSERT INTO test.{table} {row}"),
+                format!("DELETE FROM test.{table} WHERE {key}"),
+            ] {
+                let ran = sql.run(&statement).await;
+                ran.with_context(|| statement.clone())?;
+            }
+            if !self.left(&entries).await?.is_empty() {
+                sql.close().await;
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < LIMIT, "{table} is never told by key");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Statements remove the entries of the names before the bar, and leave those behind it.
     pub(crate) async fn check(&mut self, statements: &[&str], names: &str) -> Result<()> {
         let (removed, kept) = names.split_once('|').context("a bar")?;
+        let by_key: BTreeSet<&str> = kept
+            .split_whitespace()
+            .filter_map(|name| Some(name.split_once(':')?.0))
+            .collect();
+        for table in by_key {
+            self.until_by_key(table).await?;
+        }
         let entries = self
             .put(&[removed, kept].join(" "))
             .await

@@ -105,6 +105,7 @@ impl Store {
             .definitions()
             .is_some_and(|(_, current)| current == version);
         if !is_current
+            || self.doubtful.contains(&touch.subject)
             || !transaction.is_comparable(&self.applied)
             || self.applied.contains(transaction)
         {

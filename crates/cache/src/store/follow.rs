@@ -152,6 +152,18 @@ impl Store {
         self.definitions = definitions;
         self.definitions_version += 1;
         self.are_defined = true;
+        self.doubtful.clear();
+    }
+
+    /// The log has a sign that a table may be another than is known, though it tells of no change: no write of it can be
+    /// announced by its text, until [`Store::define`] or [`Store::confirm`].
+    pub fn doubt(&mut self, subject: &Subject) {
+        self.doubtful.insert(subject.clone());
+    }
+
+    /// Tables were read again, and are what they were.
+    pub fn confirm(&mut self) {
+        self.doubtful.clear();
     }
 
     /// What tables are, with its version, which a fill names; none where some table has changed since they were read.

@@ -1,5 +1,6 @@
 //! SHOW CACHE, SHOW CACHE TABLES, SHOW CACHE STATEMENTS: what is in memory, what it is worth, and why something is not.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use millrace_backend::cache::{Cache, Following};
@@ -116,6 +117,11 @@ pub(crate) async fn rows(sources: &Sources, answer: &mut Answer<'_>) -> Result<(
             number("differences", store.verified().differences);
             number("waits", totals.waits());
             number("waits_served", totals.waits_served());
+            let followed = cache.followed();
+            let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            number("log_transactions", of(&followed.transactions));
+            number("log_behind_seconds", of(&followed.behind_seconds));
+            number("definitions_read", of(&followed.readings));
             for reason in Miss::ALL {
                 number(&format!("miss: {reason}"), totals.missed(*reason));
             }

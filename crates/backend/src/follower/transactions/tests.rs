@@ -110,13 +110,28 @@ fn keys(table: &str, keys: &[i64]) -> Touch {
 
 impl Stream {
     fn new() -> Self {
-        let mut transactions = Transactions::new();
-        transactions.begin_stream(false);
-        transactions.know_tables(catalogue());
+        let mut stream = Self(Transactions::new());
+        stream.begin_stream();
+        stream.know_tables();
+        // Numbers hold for what is read after they have come.
+        stream.begin(100);
+        stream.map(1, "p");
+        stream.map(2, "p");
+        stream.commit();
+        stream.know_tables();
+        stream
+    }
+
+    fn begin_stream(&mut self) {
+        self.0.begin_stream(false);
         let description = events(&LOGS[0].1[4..]).next();
         let description = description.expect("an event").expect("a whole one");
-        transactions.take(description).expect("it is read");
-        Self(transactions)
+        self.0.take(description).expect("it is read");
+    }
+
+    fn know_tables(&mut self) {
+        self.0.begin_reading();
+        self.0.know_tables(catalogue());
     }
 
     fn take(&mut self, kind: u8, body: &[u8]) -> Result<Option<Ended>, Broken> {
@@ -241,11 +256,41 @@ fn a_changed_definition_is_suspected_of_new_foreign_keys() {
     stream.map(2, "g");
     stream.rows(t::WRITE_ROWS, 2, &[1]);
     assert_eq!(stream.commit(), Deed::Apply(whole(&["c", "g"])));
-    stream.0.know_tables(catalogue());
+    stream.know_tables();
     stream.begin(4);
     stream.map(2, "g");
     stream.rows(t::WRITE_ROWS, 2, &[1]);
     assert_eq!(stream.commit(), Deed::Apply(vec![keys("g", &[1])]));
+}
+
+#[test]
+fn a_new_number_holds_for_what_is_read_after_it_has_come() {
+    let mut stream = Stream::new();
+    let write = |stream: &mut Stream, number, id| {
+        stream.begin(number);
+        stream.map(id, "g");
+        stream.rows(t::WRITE_ROWS, id, &[1]);
+        let ended = stream.take(t::XID, &[0; 8]).expect("it is read");
+        let ended = ended.expect("it is over");
+        (ended.raises_doubts(), ended.deed)
+    };
+    let by_table = || Deed::Apply(whole(&["g"]));
+    let by_key = || Deed::Apply(vec![keys("g", &[1])]);
+    assert_eq!(write(&mut stream, 1, 1), (false, by_key()));
+    assert_eq!(write(&mut stream, 2, 3), (true, by_table()));
+    assert_eq!(write(&mut stream, 3, 3), (false, by_table()));
+    // It comes after the reading has begun.
+    stream.0.begin_reading();
+    assert_eq!(write(&mut stream, 4, 4), (true, by_table()));
+    stream.0.know_tables(catalogue());
+    assert_eq!(write(&mut stream, 5, 3), (false, by_key()));
+    assert_eq!(write(&mut stream, 6, 4), (true, by_table()));
+    stream.know_tables();
+    assert_eq!(write(&mut stream, 7, 4), (false, by_key()));
+    // Another process of the server, or another server, gives numbers of its own.
+    stream.begin_stream();
+    stream.know_tables();
+    assert_eq!(write(&mut stream, 8, 4), (true, by_table()));
 }
 
 #[test]
