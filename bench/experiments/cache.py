@@ -14,6 +14,8 @@ BOTH = ("millrace-all", "millrace-cached")
 BY_POSITION = ("millrace-all-position", "millrace-cached-position")
 #: The first two again, but each result is kept at once.
 FILLING = ("millrace-all", "millrace-filling")
+#: Without the log, and with it: by table it is followed with the cache off, too.
+FOLLOWING = ("millrace-all-position", "millrace-cached")
 #: As systems.toml has it.
 MEMORY_MIB = 64
 WRITES = (1, 5, 20)
@@ -118,7 +120,7 @@ CACHE = Experiment(
                 f"{rows} row{'s' * (rows > 1)} a transaction",
                 Beside(rows_each=rows),
                 group="following",
-                only=BOTH,
+                only=FOLLOWING,
             )
             for rows in (1, 100)
         ),

@@ -78,6 +78,9 @@ async fn cache(release: Release) -> anyhow::Result<()> {
             changes::unlogged_definitions(ground),
         )
         .await;
+    checks
+        .run("before the log", changes::before_the_log(ground))
+        .await;
     checks.run("rights", changes::rights(ground)).await;
     checks
         .run("default roles", changes::default_roles(ground))

@@ -315,7 +315,16 @@ async fn globals(ground: &Ground) -> anyhow::Result<()> {
     };
     let isolation_shown = format!("SELECT @@{isolation}");
     let isolation = (isolation, "'READ-COMMITTED'", isolation_shown.as_str());
-    for (name, value, shown) in GLOBALS.into_iter().chain([isolation]) {
+    let encryption = (
+        "block_encryption_mode",
+        "'aes-256-ecb'",
+        "SELECT HEX(AES_ENCRYPT('a', 'b')) FROM fl.t LIMIT 1",
+    );
+    let has_encryption = ground.cluster.family() == Family::MySql;
+    let more = [isolation]
+        .into_iter()
+        .chain(has_encryption.then_some(encryption));
+    for (name, value, shown) in GLOBALS.into_iter().chain(more) {
         let mut control = ground.cluster.control("s1").await?;
         let before = control.value(&format!("SELECT @@GLOBAL.{name}")).await?;
         control.close().await;

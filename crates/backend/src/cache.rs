@@ -234,11 +234,6 @@ impl Cache {
         self.tell_waiters();
     }
 
-    /// Waits until F has `position`, or not for long.
-    pub async fn follows(&self, position: &GtidSet) {
-        self.until(|store| store.applied().contains(position)).await;
-    }
-
     /// Waits until it is known of all of `position` what it touched ([`Store::knows`]), or not for long.
     pub async fn knows(&self, position: &GtidSet) {
         self.until(|store| store.knows(position)).await;

@@ -17,7 +17,8 @@
 //! 2. A fill is kept only if P has all Changes of each of its tables (keys) when it ends, and all that came
 //!    since it began. It is served only once F has Q: from then on it is exactly the state of its tables at F.
 //! 3. A transaction on a table (key) removes the entry, unless it is in the entry's P.
-//! 4. A hit is allowed where F has R. It counts as having seen the Changes of its tables (keys).
+//! 4. A hit is allowed where F has R. What F has not of it may all have been announced ([`Store::announce`]) and touch none of the
+//!    tables (keys). A hit counts as having seen the Changes of its tables (keys).
 //! 5. No hit and no fill in a transaction, with autocommit off, or under SERIALIZABLE: the same check.
 //! 6. After a gap in the log nothing is served until the follower has resumed ([`Store::resume`]); where it
 //!    cannot, everything is dropped ([`Store::follow`]).

@@ -456,6 +456,7 @@ impl World {
         };
         self.servers[server].visible.insert(n);
         if server == 0 {
+            self.announce(n);
             // The client has its OK, and the GTID with it.
             let transaction = &self.log[n];
             let session = &mut self.sessions[transaction.session];
@@ -467,6 +468,30 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The text of a transaction of one statement tells what it has touched.
+    fn announce(&mut self, n: usize) {
+        let transaction = &self.log[n];
+        let table = transaction.writes[0].0;
+        let is_told = !transaction.prepares
+            && transaction.prepared_by.is_none()
+            && transaction.writes.iter().all(|(of, _)| *of == table);
+        if !is_told {
+            return;
+        }
+        let keys = transaction.writes.iter().map(|(_, key)| key_of(*key));
+        let keys = vec![IndexKeys {
+            index: 0,
+            keys: keys.collect(),
+        }];
+        let touch = Touch {
+            subject: subject(table),
+            keys: (!transaction.by_table).then_some(keys),
+        };
+        let version = self.store.definitions().map_or(0, |(_, version)| version);
+        self.store
+            .announce(&transaction.id.clone(), &touch, version);
     }
 
     fn execute(&mut self, server: usize, skip: usize) {
@@ -603,7 +628,7 @@ impl World {
             .map_or(server, |(server, _)| *server);
         if may
             && state.transaction.is_none()
-            && let Ok(hit) = self.store.look(&query.key(), &must, self.now)
+            && let Ok(hit) = self.store.look(&query.key(), &[&must], self.now)
         {
             return self.hit(session, query, &hit.bytes, &hit.seen);
         }
@@ -887,6 +912,13 @@ fn a_broken_rule_is_found() {
             }),
         ),
         ("4: what is a hit", store(Broken { hit: true, ..none })),
+        (
+            "4: what was announced",
+            store(Broken {
+                written: true,
+                ..none
+            }),
+        ),
         (
             "4: what a hit has seen",
             store(Broken { seen: true, ..none }),

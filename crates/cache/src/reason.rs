@@ -73,6 +73,7 @@ reasons! {
         Filling = "it is being filled",
         NotYet = "the log has not told yet of everything that the result may show",
         Behind = "the log has not told yet of everything that the session must see",
+        Written = "its rows were written a moment ago",
         Unknown = "it is not known what the session must see",
         Stopped = "the log is not followed",
         Checked = "it is read again, to be compared (cache.verify)",

@@ -178,6 +178,8 @@ pub(crate) struct Broken {
     pub(crate) invalidate: bool,
     /// Rule 4: serve a session that must see more than F.
     pub(crate) hit: bool,
+    /// Rule 4: whatever was announced.
+    pub(crate) written: bool,
     /// Rule 4: a hit has not seen anything.
     pub(crate) seen: bool,
 }

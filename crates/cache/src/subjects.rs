@@ -91,6 +91,11 @@ impl Subjects {
         number
     }
 
+    /// The subject of a number.
+    pub(crate) fn subject(&self, number: u32) -> Option<&Subject> {
+        self.states.get(number).map(|state| &state.subject)
+    }
+
     /// Notes that a slot depends on it, and returns its number.
     pub(crate) fn watch(&mut self, subject: &Subject, scope: &Scope, slot: u32) -> u32 {
         let number = self.number(subject);

@@ -148,6 +148,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 /// every value on either family.
 pub const BASIS: &[&str] = &[
     "autocommit",
+    "block_encryption_mode",
     "completion_type",
     "cte_max_recursion_depth",
     "default_week_format",

@@ -531,7 +531,7 @@ pub(crate) async fn unlogged_definitions(ground: &Ground) -> anyhow::Result<()> 
     let sql = "SELECT * FROM c_moved WHERE id = 1";
     let mut slow = Duration::ZERO;
     // By key, by then.
-    ground.until_by_key("c_moved", 3).await?;
+    ground.until_by_key("c_moved", 3, Duration::ZERO).await?;
     for (round, change) in [
         "MODIFY id INT NOT NULL AFTER a",
         "MODIFY id INT NOT NULL AFTER v",
@@ -566,5 +566,51 @@ pub(crate) async fn unlogged_definitions(ground: &Ground) -> anyhow::Result<()> 
         .await?;
     direct.expect("CREATE TABLE c_sign (id INT)").await?;
     follows(&mut reader, &mut direct, sql).await?;
+    Ok(())
+}
+
+/// Writes tell by themselves what they touch, before the log does: what they do not touch is served meanwhile, and what they
+/// touch is not.
+pub(crate) async fn before_the_log(ground: &Ground) -> anyhow::Result<()> {
+    const LATE: Duration = Duration::from_millis(300);
+    let mut direct = ground.direct().await?;
+    for sql in [
+        "CREATE TABLE c_late (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO c_late VALUES (1, 0), (2, 0), (3, 0), (4, 0)",
+    ] {
+        direct.expect(sql).await?;
+    }
+    let (late, _forwarder) = ground.with_late_log(LATE).await?;
+    late.until_by_key("c_late", 4, LATE).await?;
+    let (mut writer, mut reader) = (late.client().await?, late.client().await?);
+    let read = |id: u32| format!("SELECT v FROM c_late WHERE id = {id}");
+    let mut wanted = [0_u32; 2];
+    for round in 1..=12_u32 {
+        late.until_hit(&mut reader, &read(2)).await?;
+        let before = late.hits().await?;
+        // Now the one that is in memory, now the other.
+        let (id, write) = match round % 4 {
+            0 => (2, format!("UPDATE c_late SET v = {round} WHERE id = 2")),
+            _ => (1, format!("UPDATE c_late SET v = {round} WHERE id = 1")),
+        };
+        writer.expect(&write).await?;
+        wanted[id - 1] = round;
+        for client in [&mut reader, &mut writer] {
+            for id in [2, 1, 2] {
+                let told = client.expect(&read(id)).await?.scalar();
+                let is = wanted[id as usize - 1].to_string();
+                ensure!(
+                    told.as_deref() == Some(is.as_str()),
+                    "round {round}, row {id}: {told:?} instead of {is}"
+                );
+            }
+        }
+        let hits = late.hits().await? - before;
+        ensure!(
+            round % 4 == 0 || hits >= 4,
+            "round {round}: {hits} of 4 out of memory; {:?}",
+            late.reasons().await?
+        );
+    }
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! What all checks of the cache stand on: servers, a proxy whose cache is on, and how one sees what it does.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use millrace_sandbox::{APP, Cluster, Release};
 use millrace_tests::harness::{self, Proxy, ProxyOptions};
+use millrace_tests::late_log::LateLog;
 use millrace_tests::wire::{Connection, Login, Target};
 
 /// A write that nobody of Millrace's clients made is seen within this.
@@ -13,7 +15,7 @@ pub(crate) const SEEN_WITHIN: Duration = Duration::from_secs(1);
 /// Servers and a proxy before them.
 pub(crate) struct Ground {
     pub(crate) release: Release,
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: Arc<Cluster>,
     pub(crate) proxy: Proxy,
     pub(crate) admin_port: u16,
 }
@@ -72,8 +74,20 @@ pub(crate) async fn until_serving(admin_port: u16) -> anyhow::Result<()> {
 impl Ground {
     pub(crate) async fn start(release: Release, replicas: usize) -> anyhow::Result<Ground> {
         let cluster = harness::cluster(release, replicas).await?;
+        let addresses = addresses(&cluster);
+        Self::of(release, Arc::new(cluster), &addresses, "").await
+    }
+
+    async fn of(
+        release: Release,
+        cluster: Arc<Cluster>,
+        addresses: &[String],
+        more: &str,
+    ) -> anyhow::Result<Ground> {
         let admin_port = harness::free_port()?;
-        let proxy = Proxy::start(&addresses(&cluster), &options(admin_port)).await?;
+        let mut options = options(admin_port);
+        options.extra.push_str(more);
+        let proxy = Proxy::start(addresses, &options).await?;
         let ground = Ground {
             release,
             cluster,
@@ -82,6 +96,22 @@ impl Ground {
         };
         until_serving(admin_port).await?;
         Ok(ground)
+    }
+
+    /// Another proxy before the same servers, to which the log comes late.
+    pub(crate) async fn with_late_log(&self, delay: Duration) -> anyhow::Result<(Ground, LateLog)> {
+        let late = LateLog::start(self.cluster.primary().port, delay).await?;
+        let mut addresses = addresses(&self.cluster);
+        let primary = self.cluster.primary().port.to_string();
+        for address in &mut addresses {
+            if address.ends_with(&primary) {
+                *address = format!("127.0.0.1:{}", late.port);
+            }
+        }
+        // The forwarder reads what is said to the primary.
+        let more = "[server_tls]\nmode = \"disabled\"\n";
+        let ground = Self::of(self.release, self.cluster.clone(), &addresses, more).await?;
+        Ok((ground, late))
     }
 
     /// A client of Millrace.
@@ -150,7 +180,12 @@ impl Ground {
 
     /// Waits until the log's rows of a table with `id` and `v` are told apart by key: what is written of another row leaves
     /// what is read of this one.
-    pub(crate) async fn until_by_key(&self, table: &str, id: u32) -> anyhow::Result<()> {
+    pub(crate) async fn until_by_key(
+        &self,
+        table: &str,
+        id: u32,
+        log_comes: Duration,
+    ) -> anyhow::Result<()> {
         let (mut direct, mut reader) = (self.direct().await?, self.client().await?);
         let read = format!("SELECT v FROM {table} WHERE id = {id}");
         let write = format!("UPDATE {table} SET v = v + 1 WHERE id = {}", id - 1);
@@ -158,7 +193,7 @@ impl Ground {
         loop {
             self.until_hit(&mut reader, &read).await?;
             direct.expect(&write).await?;
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(log_comes + Duration::from_millis(100)).await;
             let before = self.hits().await?;
             reader.expect(&read).await?;
             if self.hits().await? > before {

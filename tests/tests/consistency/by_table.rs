@@ -424,6 +424,13 @@ async fn read(
     };
     let route = client.expect("SHOW ROUTE").await?.rows();
     let went = route.first().and_then(|row| row.get(1).cloned().flatten());
+    // With the cache on.
+    if went
+        .as_deref()
+        .is_some_and(|went| went.starts_with("memory"))
+    {
+        return Ok(());
+    }
     let is_replica = went.as_deref() != Some(ground.primary.as_str());
     ensure!(
         is_replica == by_replica,

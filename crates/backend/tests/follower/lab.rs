@@ -310,7 +310,7 @@ fn access(name: &str, definitions: &millrace_cache::Definitions) -> Result<Acces
 
 fn look(store: &mut Store, key: &[u8]) -> Result<(), Miss> {
     let nothing = GtidSet::new(store.applied().family());
-    store.look(key, &nothing, Instant::now()).map(drop)
+    store.look(key, &[&nothing], Instant::now()).map(drop)
 }
 
 /// A fill begins only where the log is followed and tables are known.

@@ -12,10 +12,13 @@ use millrace_topology::GtidSet;
 
 use super::Store;
 use crate::scope::{Touched, overlaps, sorted};
-use crate::{Access, Subject, Touch};
+use crate::{Access, Scope, Subject, Touch};
 
 /// More writes than this are not kept apart: the log is far behind then.
 const WRITES_MAX: usize = 1024;
+
+/// More are not looked through for a result in memory.
+const LOOKED_THROUGH_MAX: usize = 256;
 
 /// A write that the log has not told of.
 #[derive(Debug)]
@@ -85,6 +88,12 @@ impl Announced {
                 self.following.push_back(write);
             }
         }
+    }
+
+    /// Whether one of them touches a part of a subject; where there are too many to look through, it is taken to.
+    pub(super) fn has(&self, subject: &Subject, scope: &Scope) -> bool {
+        let touches = |write: &Write| write.subject == *subject && overlaps(scope, &write.touched);
+        self.following.len() > LOOKED_THROUGH_MAX || self.following.iter().any(touches)
     }
 
     /// Adds those of an access to `out`.

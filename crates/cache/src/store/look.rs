@@ -9,12 +9,12 @@ use crate::entry::{State, Waiting};
 use crate::{Miss, NoFill};
 
 impl Store {
-    /// The result of a key, if a session may be served it that must see `required`: R, what it has seen
+    /// The result of a key, if a session may be served it that must see all of `required`: R, what it has seen
     /// included. A session of which that is not known must not ask. [`Situation::check`](crate::Situation::check) must
     /// have allowed it.
     ///
     /// A miss is counted where [`Store::wants`] is asked, which needs the digest.
-    pub fn look(&mut self, key: &[u8], required: &GtidSet, now: Instant) -> Result<Hit, Miss> {
+    pub fn look(&mut self, key: &[u8], required: &[&GtidSet], now: Instant) -> Result<Hit, Miss> {
         let at = self.servable(key, required, now)?;
         let slot = self.slots.get_mut(at).ok_or(Miss::Absent)?;
         let State::Stored(stored) = &mut slot.state else {
@@ -35,7 +35,7 @@ impl Store {
     pub(super) fn servable(
         &mut self,
         key: &[u8],
-        required: &GtidSet,
+        required: &[&GtidSet],
         now: Instant,
     ) -> Result<u32, Miss> {
         let at = *self.by_key.get(key).ok_or(Miss::Absent)?;
@@ -60,14 +60,34 @@ impl Store {
             }
             stored.until = None;
         }
-        // Rule 4: only where F has R.
-        let must_wait = !self.applied.contains(required);
-        #[cfg(test)]
-        let must_wait = must_wait && !self.broken.hit;
-        if must_wait {
-            return Err(Miss::Behind);
+        // Rule 4: only where F has R, or lacks nothing of it on what the result depends on.
+        let lacks = |known: &GtidSet| required.iter().any(|set| !known.contains(set));
+        if !lacks(&self.applied) {
+            return Ok(at);
         }
-        Ok(at)
+        let is_known = !lacks(self.announced.reached());
+        let is_written = self.is_written(at);
+        #[cfg(test)]
+        let (is_known, is_written) = (
+            is_known || self.broken.hit,
+            is_written && !self.broken.written && !self.broken.hit,
+        );
+        match (is_known, is_written) {
+            (false, _) => Err(Miss::Behind),
+            (true, true) => Err(Miss::Written),
+            (true, false) => Ok(at),
+        }
+    }
+
+    /// Whether a write was announced on something that a slot depends on. Not only those of R: what a session must see may
+    /// rest on others before.
+    fn is_written(&self, at: u32) -> bool {
+        let accesses = self.slots.get(at).map(|slot| &slot.accesses);
+        let mut accesses = accesses.into_iter().flatten();
+        accesses.any(|(number, scope)| {
+            let subject = self.subjects.subject(*number);
+            subject.is_none_or(|subject| self.announced.has(subject, scope))
+        })
     }
 
     /// Whether there is a result of a key, which some session may be served now or in a moment.

@@ -68,7 +68,12 @@ impl Store {
 
     /// A key's result may be served, as by [`Store::look`], but is to be read again and compared with what the
     /// server says. None where it may not, and where that could not be told of it.
-    pub fn begin_check(&mut self, key: &[u8], required: &GtidSet, now: Instant) -> Option<Token> {
+    pub fn begin_check(
+        &mut self,
+        key: &[u8],
+        required: &[&GtidSet],
+        now: Instant,
+    ) -> Option<Token> {
         let at = self.servable(key, required, now).ok()?;
         let slot = self.slots.get_mut(at)?;
         let State::Stored(stored) = &mut slot.state else {

@@ -72,7 +72,7 @@ pub(in crate::session) enum Found {
     Hit(Hit),
     /// Another session reads its answer.
     Filling(Waiting),
-    /// A result that the session may be served once it is known what it has seen, and the log has told of that.
+    /// A result that the session may be served once it is known what it has seen, and what that has touched.
     Behind,
 }
 
@@ -156,18 +156,15 @@ impl Session {
         let is_due = worker.cached.is_check_due() && self.has_one_answer(text);
         let mut check = None;
         let looked = match self.must_see(self.level_for(request)) {
-            Must::See(required, shown) => {
+            Must::See(position, shown) => {
+                let required = [position, shown.as_deref().unwrap_or(position)];
                 let mut store = cache.store();
-                if shown.is_some_and(|shown| !store.applied().contains(&shown)) {
-                    Err(Miss::Behind)
-                } else {
-                    check = is_due
-                        .then(|| store.begin_check(key.key(), required, now))
-                        .flatten();
-                    match check {
-                        Some(_) => Err(Miss::Checked),
-                        None => store.look(key.key(), required, now),
-                    }
+                check = is_due
+                    .then(|| store.begin_check(key.key(), &required, now))
+                    .flatten();
+                match check {
+                    Some(_) => Err(Miss::Checked),
+                    None => store.look(key.key(), &required, now),
                 }
             }
             Must::Learn => Err(Miss::Behind),
@@ -487,10 +484,10 @@ impl Session {
             let positions = worker.shared.monitor.positions();
             let told = positions.ask(seen.server, seen.mark, LEARN_LIMIT).await;
             if let Some(told) = told {
-                cache.follows(&told.visible).await;
+                cache.knows(&told.visible).await;
             }
         }
-        cache.follows(&self.image.reads.position).await;
+        cache.knows(&self.image.reads.position).await;
         match self.look(cache, request, text)? {
             (_, Ok(hit)) => Some(hit),
             // It is read again.
