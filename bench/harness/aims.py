@@ -325,7 +325,7 @@ def _cache():
               value("CACHE", past, "millrace-cached", "seen_max_ms"), "ms", 1)  # fmt: skip
     for point in (point.name for point in cache.CACHE.points if point.group == "following"):
         yield Aim("CACHE", f"CPU of following, each row, {point}", "at most", 3,
-                  difference("CACHE", point, "row_us", "millrace-cached", "millrace-all"), "µs")  # fmt: skip
+                  difference("CACHE", point, "row_us", "millrace-cached", "millrace-all-position"), "µs")  # fmt: skip
     last = cache.CACHE.points[-1].name
     added = difference("CACHE", last, "added_mib", "millrace-filling", "millrace-all")
     yield Aim("CACHE", f"resident memory of the cache after {last}, to what is configured", "at most", 1.05,
