@@ -38,8 +38,9 @@ const REACHED_MAX: Duration = Duration::from_secs(30);
 /// How long a reading may take: there may be many tables.
 const READ_LIMIT: Duration = Duration::from_secs(60);
 
-/// Tables are read again after so many times what a reading takes at least, to be no burden on the server.
-const PAUSE_FACTOR: u32 = 50;
+/// Tables are read again after this for each of them at least, to be no burden on the server. How long a reading takes says
+/// less: most of that may be the server's other work.
+const PAUSE_EACH: Duration = Duration::from_millis(5);
 
 /// Where there is a sign that tables have changed without a word in the log, they are read again after this at least.
 const PAUSE_IN_DOUBT: Duration = Duration::from_millis(200);
@@ -58,8 +59,7 @@ pub(super) struct Session {
     /// When a reading that the log has not reached is given up.
     gives_up: Option<Instant>,
     patience: Duration,
-    /// When the last reading began and ended.
-    reading_began: Instant,
+    /// When the last reading ended.
     reading_ended: Instant,
     /// Tables may be others than is known.
     has_doubts: bool,
@@ -104,7 +104,6 @@ impl Session {
             lower_names: log.lower,
             gives_up: None,
             patience: REACHED,
-            reading_began: Instant::now(),
             reading_ended: Instant::now(),
             has_doubts: false,
         })
@@ -118,7 +117,7 @@ impl Session {
             if let Err(over) = self.take_all(state) {
                 return over;
             }
-            let confirms = self.confirms();
+            let confirms = self.confirms(state.transactions.catalogue().definitions.len());
             if Instant::now() >= confirms {
                 state.gate.confirm();
             }
@@ -207,16 +206,14 @@ impl Session {
         followed.behind_seconds.store(behind, Ordering::Relaxed);
     }
 
-    /// When tables are to be read again, if nothing says before that they have changed.
-    fn confirms(&self) -> Instant {
+    /// When so many tables are to be read again, if nothing says before that they have changed.
+    fn confirms(&self, tables: usize) -> Instant {
         let shortest = match self.has_doubts {
             true => PAUSE_IN_DOUBT,
             false => PAUSE,
         };
-        let took = self
-            .reading_ended
-            .saturating_duration_since(self.reading_began);
-        self.reading_ended + shortest.max(PAUSE_FACTOR * took)
+        let tables = u32::try_from(tables).unwrap_or(u32::MAX);
+        self.reading_ended + shortest.max(PAUSE_EACH.saturating_mul(tables))
     }
 
     fn begin_reading(
@@ -230,7 +227,6 @@ impl Session {
         };
         Followed::add(&state.cache.followed().readings, 1);
         state.transactions.begin_reading();
-        self.reading_began = Instant::now();
         self.has_doubts = false;
         Some(Box::pin(read(conn, self.lower_names, needed)))
     }

@@ -1,6 +1,6 @@
 //! Looking a key up: rule 4, and what of rule 2 is left for then.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use millrace_topology::GtidSet;
 
@@ -90,10 +90,14 @@ impl Store {
         })
     }
 
-    /// Whether there is a result of a key, which some session may be served now or in a moment.
-    pub fn holds(&self, key: &[u8]) -> bool {
-        let slot = self.by_key.get(key).and_then(|at| self.slots.get(*at));
-        slot.is_some_and(|slot| matches!(slot.state, State::Stored(_)))
+    /// What a server spent on the result of a key, which some session may be served now or in a moment. None where there is
+    /// no such result.
+    pub fn cost(&self, key: &[u8]) -> Option<Duration> {
+        let slot = self.by_key.get(key).and_then(|at| self.slots.get(*at))?;
+        match &slot.state {
+            State::Stored(stored) => Some(stored.cost),
+            State::Filling(_) => None,
+        }
     }
 
     /// Whether a key that was not served is worth a fill, as far as that is known without its tables, or a wait for

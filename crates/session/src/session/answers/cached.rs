@@ -72,12 +72,14 @@ pub(in crate::session) enum Found {
     Hit(Hit),
     /// Another session reads its answer.
     Filling(Waiting),
-    /// A result that the session may be served once it is known what it has seen, and what that has touched.
-    Behind,
+    /// A result that the session may be served once it is known what it has seen, and what that has touched; and what a server
+    /// spent on it.
+    Behind(Duration),
 }
 
-/// A session asks a server what it has seen there no longer than this, before a result in memory.
-const LEARN_LIMIT: Duration = Duration::from_millis(5);
+/// A session asks a server what it has seen there for as long as the server would spend on the statement: all who have read there
+/// share one question. At least and at most:
+const LEARN_LIMIT: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(100)];
 
 /// What the cache must have before a session may be served.
 enum Must<'a> {
@@ -109,12 +111,15 @@ impl Session {
         let (promise, looked) = self.look(cache, request, text)?;
         match looked {
             Ok(hit) => Some(Found::Hit(hit)),
-            // The key is at hand.
-            Err(Miss::Behind) if cache.store().holds(worker.cached.key.borrow().key()) => {
-                Some(Found::Behind)
-            }
             // It is read again.
             Err(Miss::Checked) => None,
+            // The key is at hand.
+            Err(missed)
+                if missed == Miss::Behind
+                    && let Some(cost) = cache.store().cost(worker.cached.key.borrow().key()) =>
+            {
+                Some(Found::Behind(cost))
+            }
             Err(missed) => self
                 .missed(cache, (request, text), promise, Some(missed))
                 .map(Found::Filling),
@@ -467,7 +472,7 @@ impl Session {
         let hit = match found {
             Found::Hit(hit) => Some(hit),
             Found::Filling(waiting) => self.wait_for_fill(request, text, waiting).await?,
-            Found::Behind => self.catch_up(request, text).await,
+            Found::Behind(cost) => self.catch_up(request, text, cost).await,
         };
         match hit {
             Some(hit) => self.answer_cached(hit).await.map(|()| true),
@@ -477,12 +482,19 @@ impl Session {
 
     /// Learns what the session has seen, lets the log come as far, and looks again. All sessions that have read from a
     /// server share one question to it, which costs that no more than the statement would.
-    async fn catch_up(&mut self, request: &Request<'_>, text: &[u8]) -> Option<Hit> {
+    async fn catch_up(
+        &mut self,
+        request: &Request<'_>,
+        text: &[u8],
+        cost: Duration,
+    ) -> Option<Hit> {
+        let [least, most] = LEARN_LIMIT;
         let worker = self.worker.clone();
         let cache = worker.cached.get()?;
         if let Some(seen) = self.image.reads.seen {
             let positions = worker.shared.monitor.positions();
-            let told = positions.ask(seen.server, seen.mark, LEARN_LIMIT).await;
+            let limit = cost.clamp(least, most);
+            let told = positions.ask(seen.server, seen.mark, limit).await;
             if let Some(told) = told {
                 cache.knows(&told.visible).await;
             }
