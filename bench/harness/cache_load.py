@@ -18,6 +18,7 @@ WARM_PERCENT = 99
 #: A result is kept at its second sight, if the log has told of all that it may show.
 WARM_UP_PASSES = 2
 WARM_UP_ROUNDS = 10
+NAMED_SECONDS = 2
 #: What the follower may yet have to do when its load has ended.
 FOLLOWER_SECONDS = 0.5
 #: Of the distinct statements of a load, about.
@@ -54,6 +55,11 @@ class Cached(Sysbench):
         return found
 
     def warm_up(self, target):
+        if self.writes_percent:
+            # As one that has run for a while: until a table has been written, and definitions were read once more, its
+            # rows are not told apart by key.
+            replace(self, writes_percent=100, options=("--time=0", "--events=100")).warm_up_once(target)
+            time.sleep(NAMED_SECONDS)
         if not target.running.metrics_address:
             replace(self, writes_percent=0).warm_up_once(target)
             return
