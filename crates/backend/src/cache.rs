@@ -34,8 +34,9 @@ pub struct Cache {
     taken_in: Notify,
     /// How many wait for that.
     waiters: AtomicUsize,
-    /// Nobody waits before that: the log has come too late lately. Milliseconds since the beginning.
-    no_wait_before: AtomicU64,
+    /// Nobody waits before that: the log has come too late lately. Milliseconds since the beginning. For those that wait for
+    /// [`LOG_LIMIT`], and for those that would wait longer.
+    no_wait_before: [AtomicU64; 2],
     begun: Instant,
 }
 
@@ -191,7 +192,7 @@ impl Cache {
             texts: Mutex::default(),
             taken_in: Notify::new(),
             waiters: AtomicUsize::new(0),
-            no_wait_before: AtomicU64::new(0),
+            no_wait_before: Default::default(),
             begun: Instant::now(),
         }
     }
@@ -234,17 +235,21 @@ impl Cache {
         self.tell_waiters();
     }
 
-    /// Waits until it is known of all of `position` what it touched ([`Store::knows`]), or not for long.
-    pub async fn knows(&self, position: &GtidSet) {
-        self.until(|store| store.knows(position)).await;
-    }
-
-    /// Waits for the log, [`LOG_LIMIT`] at most. Where it has not come in time, nobody waits for a while.
-    async fn until(&self, is_there: impl Fn(&Store) -> bool) {
-        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        if now < self.no_wait_before.load(Ordering::Relaxed) {
+    /// Waits until it is known of all of `position` what it touched ([`Store::knows`]), but not for long.
+    ///
+    /// That is [`LOG_LIMIT`], or `instead` of asking a server that would take so long. Where the log has not come in time, nobody
+    /// waits for a while.
+    pub async fn knows(&self, position: &GtidSet, instead: Option<Duration>) {
+        let is_there = |store: &Store| store.knows(position);
+        if is_there(&self.store()) {
             return;
         }
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let no_wait_before = &self.no_wait_before[usize::from(instead.is_some())];
+        if now < no_wait_before.load(Ordering::Relaxed) {
+            return;
+        }
+        let limit = instead.unwrap_or(LOG_LIMIT);
         let waiting = Waiting::new(&self.waiters);
         let taking = async {
             loop {
@@ -258,11 +263,11 @@ impl Cache {
                 taken.await;
             }
         };
-        let came = tokio::time::timeout(LOG_LIMIT, taking).await.is_ok();
+        let came = tokio::time::timeout(limit, taking).await.is_ok();
         drop(waiting);
         if !came {
             let pause = u64::try_from(LOG_PAUSE.as_millis()).unwrap_or(u64::MAX);
-            self.no_wait_before.store(now + pause, Ordering::Relaxed);
+            no_wait_before.store(now + pause, Ordering::Relaxed);
         }
     }
 

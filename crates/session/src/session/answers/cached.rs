@@ -489,17 +489,18 @@ impl Session {
         cost: Duration,
     ) -> Option<Hit> {
         let [least, most] = LEARN_LIMIT;
+        let limit = cost.clamp(least, most);
         let worker = self.worker.clone();
         let cache = worker.cached.get()?;
         if let Some(seen) = self.image.reads.seen {
             let positions = worker.shared.monitor.positions();
-            let limit = cost.clamp(least, most);
             let told = positions.ask(seen.server, seen.mark, limit).await;
             if let Some(told) = told {
-                cache.knows(&told.visible).await;
+                cache.knows(&told.visible, Some(limit)).await;
             }
         }
-        cache.knows(&self.image.reads.position).await;
+        let position = &self.image.reads.position;
+        cache.knows(position, Some(limit)).await;
         match self.look(cache, request, text)? {
             (_, Ok(hit)) => Some(hit),
             // It is read again.

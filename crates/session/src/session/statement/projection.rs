@@ -94,7 +94,7 @@ impl Session {
     pub(super) async fn await_log(&mut self) {
         let worker = self.worker.clone();
         if let Some(log) = worker.cached.log() {
-            log.knows(&self.image.reads.position).await;
+            log.knows(&self.image.reads.position, None).await;
         }
     }
 
