@@ -1,6 +1,6 @@
 //! Tables as the log maps them, and the keys of their rows. Decides nothing about transactions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use millrace_cache::{Definitions, Key, KeyKind, Subject};
 use millrace_protocol::binlog::Unreadable;
@@ -33,6 +33,8 @@ pub(super) struct Mapped {
     readings: u64,
     /// Tables of numbers that came later, since the last transaction was over.
     doubtful: Vec<Subject>,
+    /// The same, since the last reading began: what it reads says nothing of them.
+    unread: HashSet<Subject>,
     /// Counts transactions: a number holds within one.
     transaction: u64,
     inflated: Vec<u8>,
@@ -87,11 +89,18 @@ impl Mapped {
     pub(super) fn begin_stream(&mut self) {
         self.forget();
         self.numbers.clear();
+        self.unread.clear();
     }
 
     /// A reading of definitions begins. The next ones that become known are those that it reads.
     pub(super) fn begin_reading(&mut self) {
         self.readings += 1;
+        self.unread.clear();
+    }
+
+    /// Tables of numbers that have come since the last reading began.
+    pub(super) fn unread(&self) -> impl Iterator<Item = &Subject> {
+        self.unread.iter()
     }
 
     /// Tables that may be others than is known: the log has named them by new numbers.
@@ -129,6 +138,7 @@ impl Mapped {
                 && definitions.table(subject).is_some()
             {
                 self.doubtful.push(subject.clone());
+                self.unread.insert(subject.clone());
             }
             self.tables.insert(map.id, table);
         }

@@ -40,7 +40,7 @@ const READ_LIMIT: Duration = Duration::from_secs(60);
 
 /// Tables are read again after this for each of them at least, to be no burden on the server. How long a reading takes says
 /// less: most of that may be the server's other work.
-const PAUSE_EACH: Duration = Duration::from_millis(5);
+const PAUSE_EACH: Duration = Duration::from_millis(10);
 
 /// Where there is a sign that tables have changed without a word in the log, they are read again after this at least.
 const PAUSE_IN_DOUBT: Duration = Duration::from_millis(200);

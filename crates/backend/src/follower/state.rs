@@ -168,6 +168,9 @@ impl State {
             }
             store.define(catalogue.definitions.clone());
         }
+        for subject in self.transactions.unread() {
+            store.doubt(subject);
+        }
         self.transactions.know_tables(catalogue);
     }
 

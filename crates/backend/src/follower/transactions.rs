@@ -187,6 +187,11 @@ impl Transactions {
         &self.catalogue
     }
 
+    /// Tables that may be others than the last reading has found.
+    pub(super) fn unread(&self) -> impl Iterator<Item = &Subject> {
+        self.mapped.unread()
+    }
+
     /// What tables are now, by the last reading.
     pub(super) fn know_tables(&mut self, catalogue: Arc<Catalogue>) {
         self.catalogue = catalogue;

@@ -282,10 +282,12 @@ fn a_new_number_holds_for_what_is_read_after_it_has_come() {
     // It comes after the reading has begun.
     stream.0.begin_reading();
     assert_eq!(write(&mut stream, 4, 4), (true, by_table()));
+    assert_eq!(stream.0.unread().collect::<Vec<_>>(), [&of("g")]);
     stream.0.know_tables(catalogue());
     assert_eq!(write(&mut stream, 5, 3), (false, by_key()));
     assert_eq!(write(&mut stream, 6, 4), (true, by_table()));
     stream.know_tables();
+    assert_eq!(stream.0.unread().count(), 0);
     assert_eq!(write(&mut stream, 7, 4), (false, by_key()));
     // Another process of the server, or another server, gives numbers of its own.
     stream.begin_stream();
