@@ -265,7 +265,8 @@ impl Cache {
         };
         let came = tokio::time::timeout(limit, taking).await.is_ok();
         drop(waiting);
-        if !came {
+        // Whoever had less time to wait says nothing of the log.
+        if !came && limit >= LOG_LIMIT {
             let pause = u64::try_from(LOG_PAUSE.as_millis()).unwrap_or(u64::MAX);
             no_wait_before.store(now + pause, Ordering::Relaxed);
         }

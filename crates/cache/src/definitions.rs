@@ -84,16 +84,24 @@ impl Definitions {
         self.tables.get(subject)
     }
 
-    /// The tables that are not what they are in `other`, new and gone ones among them; none where names are compared
-    /// otherwise.
-    pub fn changed_from<'a>(&'a self, other: &'a Definitions) -> Option<Vec<&'a Subject>> {
-        let is_changed =
-            |(subject, table): &(&Subject, &Table)| other.table(subject) != Some(table);
-        let changed = self.tables.iter().filter(is_changed);
-        let changed = changed.map(|(subject, _)| subject);
-        let gone = other.tables.keys();
-        let gone = gone.filter(|subject| !self.tables.contains_key(*subject));
-        (self.lower == other.lower).then(|| changed.chain(gone).collect())
+    /// The tables that are not what they were in `before`, new and gone ones among them, and those that may have changed with
+    /// one of these in between. None where that may be any: there is a new trigger, or names are compared otherwise.
+    pub fn changed_with<'a>(&'a self, before: &'a Definitions) -> Option<Vec<&'a Subject>> {
+        let mut changed = Vec::new();
+        for (subject, table) in &self.tables {
+            let known = before.table(subject);
+            if known == Some(table) {
+                continue;
+            }
+            if known.is_some_and(|known| known.is_plain && !table.is_plain) {
+                return None;
+            }
+            changed.push(subject);
+            changed.extend(&table.cascades);
+        }
+        let gone = before.tables.keys();
+        changed.extend(gone.filter(|subject| !self.tables.contains_key(*subject)));
+        (self.lower == before.lower).then_some(changed)
     }
 
     /// How many tables there are.
@@ -125,5 +133,57 @@ impl KeyKind {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str) -> Subject {
+        Subject::table(b"d", name.as_bytes())
+    }
+
+    /// Tables without triggers, by name, shape and whom they change.
+    fn definitions(tables: &[(&str, u64, &[&str])]) -> Definitions {
+        let table = |(name, shape, cascades): &(&str, u64, &[&str])| {
+            let table = Table {
+                shape: *shape,
+                cascades: cascades.iter().map(|name| of(name)).collect(),
+                is_plain: true,
+                ..Table::default()
+            };
+            (of(name), table)
+        };
+        Definitions::new(false, tables.iter().map(table))
+    }
+
+    #[test]
+    fn what_has_changed_and_what_may_have_changed_with_it() {
+        let before = definitions(&[
+            ("a", 1, &[]),
+            ("b", 1, &[]),
+            ("c", 1, &[]),
+            ("gone", 1, &[]),
+        ]);
+        let after = definitions(&[
+            ("a", 1, &["c"]),
+            ("b", 2, &[]),
+            ("c", 1, &[]),
+            ("new", 1, &[]),
+        ]);
+        let mut changed = after.changed_with(&before).expect("they are known");
+        changed.sort_unstable();
+        assert_eq!(
+            changed,
+            [&of("a"), &of("b"), &of("c"), &of("gone"), &of("new")]
+        );
+        assert_eq!(before.changed_with(&before), Some(Vec::new()));
+        // A trigger may have written anything.
+        let mut triggered = before.clone();
+        let table = triggered.tables.get_mut(&of("a")).expect("it is there");
+        table.is_plain = false;
+        assert_eq!(triggered.changed_with(&before), None);
+        assert!(before.changed_with(&triggered).is_some());
     }
 }

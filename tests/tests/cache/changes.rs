@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use millrace_sandbox::Family;
 use millrace_tests::wire::Connection;
 
-use crate::ground::{Ground, SEEN_WITHIN};
+use crate::ground::{Ground, SEEN_WITHIN, told_by};
 
 /// What is written through Millrace is seen by every session at once, whoever wrote it.
 pub(crate) async fn through(ground: &Ground) -> anyhow::Result<()> {
@@ -566,6 +566,10 @@ pub(crate) async fn unlogged_definitions(ground: &Ground) -> anyhow::Result<()> 
         .await?;
     direct.expect("CREATE TABLE c_sign (id INT)").await?;
     follows(&mut reader, &mut direct, sql).await?;
+    for name in ["log_transactions", "definitions_read"] {
+        let told: u64 = told_by(ground.admin_port, name).await?.parse()?;
+        ensure!(told > 10, "{name} is {told}");
+    }
     Ok(())
 }
 

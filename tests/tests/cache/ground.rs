@@ -102,7 +102,7 @@ impl Ground {
     pub(crate) async fn with_late_log(&self, delay: Duration) -> anyhow::Result<(Ground, LateLog)> {
         let late = LateLog::start(self.cluster.primary().port, delay).await?;
         let mut addresses = addresses(&self.cluster);
-        let primary = self.cluster.primary().port.to_string();
+        let primary = format!(":{}", self.cluster.primary().port);
         for address in &mut addresses {
             if address.ends_with(&primary) {
                 *address = format!("127.0.0.1:{}", late.port);

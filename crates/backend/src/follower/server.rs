@@ -187,8 +187,10 @@ async fn schema_rows(conn: &mut Conn, lower: bool) -> Result<SchemaRows, Backend
         Family::MySql => "0",
         Family::MariaDb => "SUM(EXTRA LIKE '%VIRTUAL%' OR DATA_TYPE = 'time')",
     };
+    // All that a result's columns are made of.
     const SHAPE: &str = "BIT_XOR(CRC32(CONCAT_WS(' ', ORDINAL_POSITION, COLUMN_NAME, COLUMN_TYPE, \
-         IFNULL(COLLATION_NAME, ''), EXTRA)))";
+         IFNULL(COLLATION_NAME, ''), EXTRA, IS_NULLABLE, COLUMN_KEY, COLUMN_DEFAULT IS NULL, \
+         IFNULL(GENERATION_EXPRESSION, ''))))";
     let columns = format!(
         "SELECT TABLE_SCHEMA, TABLE_NAME, COUNT(*), MAX(ORDINAL_POSITION), SUM(DATA_TYPE = 'time'), {any_value}, {SHAPE} \
          FROM information_schema.COLUMNS WHERE TABLE_SCHEMA {LOGGED} GROUP BY 1, 2"

@@ -38,15 +38,13 @@ const REACHED_MAX: Duration = Duration::from_secs(30);
 /// How long a reading may take: there may be many tables.
 const READ_LIMIT: Duration = Duration::from_secs(60);
 
-/// Tables are read again after this for each of them at least, to be no burden on the server. How long a reading takes says
-/// less: most of that may be the server's other work.
-const PAUSE_EACH: Duration = Duration::from_millis(10);
+/// Where there is a sign that tables have changed without a word in the log, they are read again after this, or after so much
+/// for each of them, to be no burden on the server: whichever is more. How long a reading takes says less: most of that
+/// may be the server's other work.
+const PAUSE_IN_DOUBT: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(10)];
 
-/// Where there is a sign that tables have changed without a word in the log, they are read again after this at least.
-const PAUSE_IN_DOUBT: Duration = Duration::from_millis(200);
-
-/// Without a sign they are read again after this at least.
-const PAUSE: Duration = Duration::from_secs(60);
+/// The same without a sign.
+const PAUSE: [Duration; 2] = [Duration::from_secs(60), Duration::from_millis(100)];
 
 type Answer = (Conn, Result<Reading, BackendError>);
 
@@ -208,12 +206,12 @@ impl Session {
 
     /// When so many tables are to be read again, if nothing says before that they have changed.
     fn confirms(&self, tables: usize) -> Instant {
-        let shortest = match self.has_doubts {
+        let [shortest, each] = match self.has_doubts {
             true => PAUSE_IN_DOUBT,
             false => PAUSE,
         };
         let tables = u32::try_from(tables).unwrap_or(u32::MAX);
-        self.reading_ended + shortest.max(PAUSE_EACH.saturating_mul(tables))
+        self.reading_ended + shortest.max(each.saturating_mul(tables))
     }
 
     fn begin_reading(

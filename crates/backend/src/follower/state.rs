@@ -156,7 +156,7 @@ impl State {
     /// What tables are. Where one has changed without a word in the log, what was filled before goes.
     fn know_tables(&mut self, store: &mut Store, catalogue: Arc<Catalogue>, now: Instant) {
         let known = &self.transactions.catalogue().definitions;
-        let changed = catalogue.definitions.changed_from(known);
+        let changed = catalogue.definitions.changed_with(known);
         if changed.as_ref().is_some_and(Vec::is_empty) && store.definitions().is_some() {
             store.confirm();
         } else {

@@ -162,14 +162,15 @@ impl Session {
         let mut check = None;
         let looked = match self.must_see(self.level_for(request)) {
             Must::See(position, shown) => {
-                let required = [position, shown.as_deref().unwrap_or(position)];
+                let both = [position, shown.as_deref().unwrap_or(position)];
+                let required = &both[..1 + usize::from(shown.is_some())];
                 let mut store = cache.store();
                 check = is_due
-                    .then(|| store.begin_check(key.key(), &required, now))
+                    .then(|| store.begin_check(key.key(), required, now))
                     .flatten();
                 match check {
                     Some(_) => Err(Miss::Checked),
-                    None => store.look(key.key(), &required, now),
+                    None => store.look(key.key(), required, now),
                 }
             }
             Must::Learn => Err(Miss::Behind),
@@ -489,18 +490,19 @@ impl Session {
         cost: Duration,
     ) -> Option<Hit> {
         let [least, most] = LEARN_LIMIT;
-        let limit = cost.clamp(least, most);
+        let until = Instant::now() + cost.clamp(least, most);
+        let left = || until.saturating_duration_since(Instant::now());
         let worker = self.worker.clone();
         let cache = worker.cached.get()?;
         if let Some(seen) = self.image.reads.seen {
             let positions = worker.shared.monitor.positions();
-            let told = positions.ask(seen.server, seen.mark, limit).await;
+            let told = positions.ask(seen.server, seen.mark, left()).await;
             if let Some(told) = told {
-                cache.knows(&told.visible, Some(limit)).await;
+                cache.knows(&told.visible, Some(left())).await;
             }
         }
         let position = &self.image.reads.position;
-        cache.knows(position, Some(limit)).await;
+        cache.knows(position, Some(left())).await;
         match self.look(cache, request, text)? {
             (_, Ok(hit)) => Some(hit),
             // It is read again.
