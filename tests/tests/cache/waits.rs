@@ -57,6 +57,8 @@ pub(crate) async fn for_a_fill(ground: &Ground) -> anyhow::Result<()> {
         let write = format!("UPDATE c_count SET n = {value} WHERE id = 3");
         writer.expect(&write).await?;
         let wanted = direct.expect(SLOW).await?.render();
+        // Nobody reads it for others before the log has told of the write: sooner or later, as fast as the machine is.
+        tokio::time::sleep(Duration::from_millis(value % 20)).await;
         let asked: Vec<Asked> = clients.drain(..).map(ask).collect();
         for one in asked {
             let (client, told) = timeout(LIMIT, one).await.context("no answer")??;
