@@ -328,10 +328,10 @@ impl Conn {
     }
 
     /// Takes its leave of the server (COM_QUIT), which would count a connection that just ends as
-    /// aborted. Not in the middle of an exchange: there it would be taken for something else. Does not
-    /// wait: what the socket has no room for is left out.
+    /// aborted. Not in the middle of a client's statement, see [`Exchange::may_take_leave`]. Does not wait:
+    /// what the socket has no room for is left out.
     fn quit(&mut self) {
-        if matches!(self.stream, Stream::Gone) || !self.exchange.is_answered() {
+        if matches!(self.stream, Stream::Gone) || !self.exchange.may_take_leave() {
             return;
         }
         // Without regard to how long the task has run already: that would look like a full socket.

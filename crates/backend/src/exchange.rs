@@ -54,6 +54,14 @@ impl Exchange {
         self.owed == 0 && !self.writing
     }
 
+    /// What is sent next is read as a command, though perhaps after the answer to a question of Millrace's own.
+    /// Servers read one command after the other, and such a question is answered soon. Behind a client's statement
+    /// a command is read only when that has ended: until then a server that looks whether the client is still there
+    /// (in `SLEEP` or `GET_LOCK`) would take it for a sign of life.
+    pub(crate) fn may_take_leave(&self) -> bool {
+        !self.writing && (self.owed == 0 || !self.unsettled)
+    }
+
     /// Nothing is owed, half written or not noted.
     pub(crate) fn is_over(&self) -> bool {
         self.is_answered() && !self.unsettled
@@ -79,6 +87,23 @@ mod tests {
         exchange.settle();
         assert!(exchange.is_over());
         assert!(!exchange.answered(), "nobody asked for that");
+    }
+
+    #[test]
+    fn leave_is_taken_behind_an_own_question_but_not_behind_a_statement() {
+        let mut question = Exchange::default();
+        assert!(question.may_take_leave());
+        question.write(1);
+        assert!(!question.may_take_leave(), "half written");
+        question.written();
+        assert!(question.may_take_leave());
+        let mut statement = Exchange::default();
+        statement.unsettle();
+        statement.write(1);
+        statement.written();
+        assert!(!statement.may_take_leave());
+        assert!(statement.answered());
+        assert!(statement.may_take_leave());
     }
 
     #[test]
