@@ -34,7 +34,7 @@ export MILLRACE_LAB_BIN=${MILLRACE_LAB_BIN:-$root/debug/millrace-lab}
 
 format="format|120|beside||the code is formatted as rustfmt formats it"
 clippy="clippy|1200|beside||clippy finds nothing, in any target"
-purity="purity|300|beside||the pure crates do no I/O, read no clock and know no runtime"
+purity="purity|300|beside||the pure crates do no I/O, read no clock and know no runtime; files, types and sentences keep to their limits"
 unit="unit|1800|beside|tests|unit tests, properties and documentation examples"
 steps_check=("$format" "$clippy" "$purity" "$unit")
 # Two builds in one folder would wait for each other, so that the second needs the first.
@@ -79,7 +79,7 @@ run_clippy() {
     CARGO_TARGET_DIR=fuzz/target/check cargo clippy --manifest-path fuzz/Cargo.toml --locked \
         --bins -- -D warnings
 }
-run_purity() { scripts/check-purity.sh; }
+run_purity() { scripts/check-purity.sh && scripts/measure-code.py --check; }
 # With the features that the whole workspace has, as everything of the dev profile here: else the
 # dependencies are built once more.
 run_unit() { cargo test --workspace --exclude millrace-tests --locked; }

@@ -5,6 +5,7 @@
   scripts/measure-code.py main             a commit, branch or tag
   scripts/measure-code.py v0.1 main .      several side by side ('.': the files as they are)
   scripts/measure-code.py --arrows session    what holds the circles of that crate together
+  scripts/measure-code.py --check          whether the files as they are keep to the limits; CI asks that
 
 Measured are the sources in crates/*/src. Tests, benches, examples, fuzz targets and the
 simulation are left out. Prose is the comments of these sources and the Markdown documents.
@@ -25,6 +26,9 @@ import signal
 import subprocess
 import sys
 import tarfile
+
+# The crates of which no files reach each other.
+LAYERED = ("session", "worker", "engine", "admin", "config", "backend")
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SOURCE = re.compile(r"crates/[^/]+/src/.*\.rs$")
@@ -492,6 +496,32 @@ def shipped(ref):
     return files, sources
 
 
+# What no change may exceed: the row of the table, and the most that it may say.
+LIMITS = {
+    "types over 25 fields": 0,
+    "files over 800 lines": 0,
+    "pub(crate) in session, worker and engine": 150,
+    "words a sentence, 90th percentile: comments": 28,
+    "words a sentence, 90th percentile: documents": 28,
+    **{f"circles in {crate}, files in each": "none" for crate in LAYERED},
+}
+
+
+def check():
+    rows, details = measured(".")
+    exceeded = []
+    for what, value in rows:
+        limit = LIMITS.get(what)
+        if limit is not None and (value != limit if isinstance(limit, str) else value > limit):
+            exceeded.append(f"{what}: {value}; at most {limit}")
+    for line in exceeded:
+        print("shape:", line)
+    if exceeded:
+        print("\n".join(details))
+        sys.exit(1)
+    print("shape: files, types, circles and sentences are within their limits")
+
+
 def print_arrows(crate):
     _, sources = shipped(".")
     arrows = Crate([s for s in sources if s.crate == crate]).arrows()
@@ -541,7 +571,7 @@ def measured(ref):
         ("words a sentence, 90th percentile: documents", percentile([n for n, _ in documents], 0.9)),
         ("words a sentence, 90th percentile: both", percentile([n for n, _ in comments + documents], 0.9)),
     ]
-    for crate in ("session", "worker", "engine", "admin", "config", "backend"):
+    for crate in LAYERED:
         rows.append((f"circles in {crate}, files in each", " ".join(map(str, largest_ring.get(crate, []))) or "none"))
     details = ["the longest functions:"]
     details += [f"  {n:5}  {name}  {s.path}" for n, name, s in sorted(fns, key=lambda f: -f[0])[:10]]
@@ -562,6 +592,9 @@ def main():
         return
     if sys.argv[1:2] == ["--arrows"] and len(sys.argv) == 3:
         print_arrows(sys.argv[2])
+        return
+    if sys.argv[1:] == ["--check"]:
+        check()
         return
     refs = sys.argv[1:] or ["."]
     reports = [measured(ref) for ref in refs]

@@ -13,7 +13,8 @@ use millrace_sql::Family;
 
 use crate::error::error_packet;
 use crate::login::credentials::Credentials;
-use crate::login::exchange::{LoginExchange, Proof};
+use crate::login::exchange::LoginExchange;
+use crate::login::proof::Proof;
 
 /// No command of such a client is longer; bytes.
 const COMMAND_MAX: usize = 64 * 1024;

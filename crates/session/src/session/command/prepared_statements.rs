@@ -20,7 +20,8 @@ use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits, classify};
 
 use crate::error::{Abort, ClientError};
 use crate::login::credentials::Credentials;
-use crate::login::exchange::{LoginExchange, Proof};
+use crate::login::exchange::LoginExchange;
+use crate::login::proof::Proof;
 use crate::session::Session;
 use crate::session::answers::session_functions::{
     asks_connection, asks_own_number, with_connection_id,

@@ -11,15 +11,7 @@ use millrace_topology::{GtidSet, Waits};
 
 use crate::session::Session;
 use crate::session::answers::dependence::Looked;
-
-/// What the write under way is about to touch.
-pub(in crate::session) struct Foreseen {
-    touch: Touch,
-    /// Of the definitions by which that was told.
-    version: u64,
-    /// Its only row's key is the number that the server gives it.
-    is_numbered: Option<KeyKind>,
-}
+use crate::session::statement::running::Foreseen;
 
 /// What a statement may have beside its tables and still write nothing else.
 const HARMLESS: Flags = Flags::PARAMETERS

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use millrace_backend::touched::Touching;
+use millrace_cache::{KeyKind, Touch};
 use millrace_engine::outcome::Outcome;
 use millrace_engine::state::SessionState;
 use millrace_routing::rules::Directions;
@@ -16,7 +17,6 @@ use tokio::task::AbortHandle;
 
 use crate::error::ClientError;
 use crate::session::statement::fill::Fill;
-use crate::session::statement::foresee::Foreseen;
 use millrace_worker::UntrackedWrite;
 
 /// The statement under way; between two, what is left of the last.
@@ -153,6 +153,15 @@ impl Route {
             self.directions = directions.cloned();
         }
     }
+}
+
+/// What the write under way is about to touch.
+pub(in crate::session) struct Foreseen {
+    pub(super) touch: Touch,
+    /// Of the definitions by which that was told.
+    pub(super) version: u64,
+    /// Its only row's key is the number that the server gives it.
+    pub(super) is_numbered: Option<KeyKind>,
 }
 
 /// What holds as long as a statement runs.
