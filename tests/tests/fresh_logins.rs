@@ -281,7 +281,7 @@ async fn unread_accounts(ground: &Ground) -> anyhow::Result<()> {
 }
 
 /// What SET GLOBAL changes: what it is set to, and a statement that shows it.
-const GLOBALS: [(&str, &str, &str); 6] = [
+const GLOBALS: [(&str, &str, &str); 7] = [
     (
         "time_zone",
         "'+05:00'",
@@ -297,6 +297,11 @@ const GLOBALS: [(&str, &str, &str); 6] = [
         "innodb_lock_wait_timeout",
         "7",
         "SELECT @@innodb_lock_wait_timeout",
+    ),
+    (
+        "max_join_size",
+        "4444",
+        "SELECT CONCAT_WS(',', @@max_join_size, @@sql_big_selects)",
     ),
     // Not among those that are set on every connection.
     ("sort_buffer_size", "99328", "SELECT @@sort_buffer_size"),

@@ -161,11 +161,13 @@ pub const BASIS: &[&str] = &[
     "lock_wait_timeout",
     "max_error_count",
     "max_execution_time",
+    "max_join_size",
     "max_recursive_iterations",
     "max_sort_length",
     "max_statement_time",
     "old_mode",
     "sql_auto_is_null",
+    "sql_big_selects",
     "sql_mode",
     "sql_notes",
     "sql_quote_show_create",
@@ -179,6 +181,10 @@ pub const BASIS: &[&str] = &[
     "unique_checks",
     "updatable_views_with_limit",
 ];
+
+/// To set the first sets the second, on both families (manuals, "max_join_size"): so the second is set behind it, and asked
+/// for where a session has set the first.
+pub const SETS_ANOTHER: [&str; 2] = ["max_join_size", "sql_big_selects"];
 
 /// Variables beyond the basis that every account may set back to what they were.
 const FREE: &[&str] = &[
@@ -196,7 +202,6 @@ const FREE: &[&str] = &[
     "long_query_time",
     "low_priority_updates",
     "max_heap_table_size",
-    "max_join_size",
     "max_seeks_for_key",
     "net_read_timeout",
     "net_retry_count",
@@ -209,7 +214,6 @@ const FREE: &[&str] = &[
     "read_rnd_buffer_size",
     "session_track_transaction_info",
     "sort_buffer_size",
-    "sql_big_selects",
     "sql_buffer_result",
     "sql_low_priority_updates",
     "sql_warnings",

@@ -1,8 +1,10 @@
 //! The commands that turn one connection's state into another session's, as bytes.
 
+use std::cell::Cell;
+
 use millrace_protocol::packet;
 
-use super::{CHARSET, NAMES, SessionState, Value, is_same};
+use super::{CHARSET, NAMES, SETS_ANOTHER, SessionState, Value, is_same};
 
 /// Appends a text command; `attributes` says whether the connection speaks query attributes, in
 /// which case the empty list stands before the text.
@@ -74,7 +76,14 @@ pub(super) fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
     {
         assign_charset(&mut set, to);
     }
+    let [setting, also_set] = SETS_ANOTHER;
+    let is_another = match (from.effective(also_set), to.effective(also_set)) {
+        (Some(one), Some(other)) => !is_same(one, other),
+        (one, other) => one.is_some() != other.is_some(),
+    };
+    let is_also_set = Cell::new(is_another);
     let mut add = |name: &str, value: Option<&Value>| {
+        is_also_set.set(is_also_set.get() || name == setting);
         begin_assignment(&mut set, name);
         match value {
             None if to.basis.get(name).is_some() => {
@@ -88,7 +97,7 @@ pub(super) fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
             Some(value) => write_value(&mut set, value),
         }
     };
-    let others = |name: &str| !CHARSET.contains(&name) && name != LATE;
+    let others = |name: &str| !CHARSET.contains(&name) && name != LATE && name != also_set;
     for (name, _) in from.variables.iter().filter(|(name, _)| others(name)) {
         if to.variable(name).is_none() {
             add(name, None);
@@ -107,10 +116,16 @@ pub(super) fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
     if from.basis != to.basis {
         for (name, value) in &to.basis.values {
             let is_set = from.variable(name).is_some() || to.variable(name).is_some();
-            if !is_set && from.basis.get(name).is_some_and(|held| held != &**value) {
+            if !is_set
+                && &**name != also_set
+                && from.basis.get(name).is_some_and(|held| held != &**value)
+            {
                 add(name, None);
             }
         }
+    }
+    if is_also_set.get() {
+        add(also_set, to.variable(also_set));
     }
     set
 }

@@ -29,6 +29,41 @@ fn only_the_difference_is_set() {
     );
 }
 
+#[test]
+fn what_another_variable_sets_is_set_behind_it() {
+    let text = |from: &[(&str, &str)], to: &[(&str, &str)]| {
+        let basis = [
+            ("max_join_size", "18446744073709551615"),
+            ("sql_big_selects", "1"),
+        ];
+        let set = assignments(&based(from, &basis), &based(to, &basis));
+        String::from_utf8_lossy(&set).into_owned()
+    };
+    let few = [("max_join_size", "10"), ("sql_big_selects", "OFF")];
+    let few_but_big = [("max_join_size", "20"), ("sql_big_selects", "ON")];
+    assert_eq!(
+        text(&few, &few_but_big),
+        "SET @@session.max_join_size=20,@@session.sql_big_selects=1"
+    );
+    assert_eq!(
+        text(
+            &[("max_join_size", "10"), ("sql_big_selects", "1")],
+            &few_but_big
+        ),
+        "SET @@session.max_join_size=20,@@session.sql_big_selects=1",
+        "it was on, and goes off with the first"
+    );
+    assert_eq!(
+        text(&few, &[]),
+        "SET @@session.max_join_size=18446744073709551615,@@session.sql_big_selects=1"
+    );
+    assert_eq!(
+        text(&[], &[("sql_big_selects", "0")]),
+        "SET @@session.sql_big_selects=0"
+    );
+    assert_eq!(text(&few, &few), "");
+}
+
 fn based(variables: &[(&str, &str)], basis: &[(&str, &str)]) -> SessionState {
     let values = basis
         .iter()

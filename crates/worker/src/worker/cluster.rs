@@ -56,6 +56,8 @@ pub struct ClusterView {
     epoch: Cell<u64>,
     /// What the primary of then could be asked to wait for.
     waits: Cell<Waits>,
+    /// See [`ClusterView::is_applying`].
+    applying: Cell<bool>,
     /// See [`ClusterView::may_ask`].
     asked: Cell<Instant>,
     ask_interval: Cell<Duration>,
@@ -101,6 +103,7 @@ impl ClusterView {
             found: Cell::new(0),
             epoch: Cell::new(0),
             waits: Cell::default(),
+            applying: Cell::new(false),
             asked: Cell::new(Instant::now()),
             ask_interval: Cell::new(ASK_INTERVALS.0),
             ask_paused_until: Cell::new(Instant::now()),
@@ -126,10 +129,17 @@ impl ClusterView {
         // With other positions, those from before cannot be compared.
         let other = self.waits.replace(waits) != waits || other;
         // What a cluster has committed it has on all its nodes.
-        if !other || waits == Waits::Cluster || !self.shared.written.unconfirm(self.index) {
+        if !other || waits == Waits::Cluster {
             return;
         }
         let cluster = self.clone();
+        if self.applying.get() {
+            tokio::task::spawn_local(async move { cluster.see_applied(primary, epoch).await });
+            return;
+        }
+        if !self.shared.written.unconfirm(self.index) {
+            return;
+        }
         tokio::task::spawn_local(async move {
             let positions = cluster.shared.monitor.positions();
             let mark = positions.mark(primary);
@@ -144,6 +154,46 @@ impl ClusterView {
                 None => cluster.epoch.set(u64::MAX),
             }
         });
+    }
+
+    /// The primary is a group's, and has become it just now: it may have yet to apply what was acknowledged before
+    /// (`group_replication_consistency=EVENTUAL`, and any group of several writing members).
+    pub fn is_applying(&self) -> bool {
+        self.applying.get()
+    }
+
+    /// Asks a group's new primary until it has applied all that was written through this process. What a group has
+    /// committed comes to all its members, unless its operator has rebuilt it from fewer: then the rest is lost.
+    async fn see_applied(self: Rc<Self>, primary: ServerId, epoch: u64) {
+        const LIMIT: Duration = Duration::from_secs(30);
+        const PAUSE: Duration = Duration::from_millis(10);
+        let (written, positions) = (&self.shared.written, self.shared.monitor.positions());
+        let begun = Instant::now();
+        loop {
+            let mut all = GtidSet::new(self.family());
+            written.add_to(&mut all, &mut 0, &|_| {});
+            let mark = positions.mark(primary);
+            let found = positions.ask(primary, mark, Duration::from_secs(10)).await;
+            if self.with_world(|world| world.snapshot.epoch) != epoch {
+                return;
+            }
+            let Some(found) = found else {
+                // Asked again in a second.
+                self.epoch.set(u64::MAX);
+                return;
+            };
+            let has_all = found.visible.contains(&all);
+            if !has_all && begun.elapsed() < LIMIT {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            if !has_all {
+                written.unconfirm(self.index);
+                written.confirm(self.index, &found.visible);
+            }
+            self.applying.set(false);
+            return;
+        }
     }
 
     /// Takes over what the monitor says now. Answers the servers whose sessions have to look whether they may
@@ -176,6 +226,14 @@ impl ClusterView {
         let in_cluster = primary.is_some_and(|view| view.waits == Waits::Cluster);
         if old.snapshot.epoch != world.snapshot.epoch && in_cluster {
             self.shared.written.has_moved();
+        }
+        if old.snapshot.epoch != world.snapshot.epoch {
+            let in_group = primary.is_some_and(|view| {
+                let report = view.report.as_ref();
+                view.waits == Waits::Gtids && report.is_some_and(|report| report.group.is_some())
+            });
+            let has_written = self.shared.written.counted() != 0;
+            self.applying.set(in_group && has_written);
         }
         self.shared.held.look_again();
         if !Arc::ptr_eq(&old.catalogue, &world.catalogue) || !self.catalogue_read.replace(true) {

@@ -217,7 +217,7 @@ impl Session {
     pub(super) fn may_primary_lag(&self, request: &Request<'_>) -> bool {
         let moved = self.worker.shared.written.moved();
         if self.image.reads.shown_by.is_none() && moved == 0 {
-            return false;
+            return self.worker.cluster.is_applying() && self.may_group_lag(request);
         }
         let cluster = self.worker.cluster.with_world(|world| {
             let view = world.snapshot.primary_view();
@@ -238,6 +238,21 @@ impl Session {
                 || (!self.required().is_empty() && unapplied())
         };
         self.looks(request) && lags()
+    }
+
+    /// The same on a group's new primary.
+    #[cold]
+    fn may_group_lag(&self, request: &Request<'_>) -> bool {
+        let Some(primary) = self.worker.cluster.primary() else {
+            return false;
+        };
+        // A plain write finds its rows where they are, and may find none.
+        let concerned = self.looks(request)
+            || (request.access == Access::Write
+                && !request.prepares()
+                && self.level_for(request) != Consistency::Eventual);
+        let required = self.required();
+        concerned && !required.is_empty() && !self.has_reached(primary, required)
     }
 
     /// Whether a statement that is about to run, on whatever connection, looks at what was written before
@@ -497,6 +512,11 @@ impl Session {
                 return;
             }
             Waits::Gtids | Waits::Log => {}
+        }
+        if self.worker.cluster.is_applying() {
+            // What it has is not all. It is waited for on the primary itself.
+            self.note_all_written();
+            return;
         }
         let positions = self.worker.shared.monitor.positions();
         let mark = positions.mark(primary);

@@ -7,7 +7,7 @@ use millrace_backend::pool::Lease;
 use millrace_engine::image::pinned::Cause;
 use millrace_engine::image::user_variables::{self};
 use millrace_engine::outcome::Outcome;
-use millrace_engine::state::{self, SessionState, Value};
+use millrace_engine::state::{self, SETS_ANOTHER, SessionState, Value};
 use millrace_metrics::PinReason;
 use millrace_sql::{Family, Flags, Scope, Statement, Target, ValueKind};
 
@@ -147,6 +147,10 @@ impl Session {
                 Value::Reported(value.clone())
             };
             state.set(name, value);
+        }
+        let [setting, also_set] = SETS_ANOTHER;
+        if lasting && outcome.variables.iter().any(|(name, _)| &**name == setting) {
+            self.image.vars.unreported.push(also_set.into());
         }
         if let Some(schema) = &outcome.schema {
             // A trigger or routine of a database is run in it: whoever has none is told so again (observed on both families).
@@ -333,6 +337,9 @@ impl Session {
             .variables
             .iter()
             .any(|(reported, _)| **reported == *name);
+        if !is_reported && name == SETS_ANOTHER[0] {
+            self.image.vars.unreported.push(SETS_ANOTHER[1].into());
+        }
         // What DEFAULT makes of these is not what a new connection has.
         let own_default = name.starts_with("character_set_")
             || [

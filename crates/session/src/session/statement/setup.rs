@@ -19,6 +19,9 @@ use crate::error::{Abort, ClientError};
 use crate::session::Session;
 use crate::session::statement::steps::{CLEAR_DIAGNOSTICS, Setup, Step};
 
+/// So long a group's new primary has to apply what it has received; seconds.
+const APPLIED_WITHIN: f64 = 30.0;
+
 /// A causal wait, of a cluster's node. Without WSREP_SYNC_WAIT_UPTO_GTID: with a binary log it answers
 /// before what it waits for is visible (observed on 10.11, in 11 of 11,116 reads), and it takes whole seconds
 /// only. With dirty reads, which the session before may have asked for, there would be no wait.
@@ -115,18 +118,23 @@ impl Session {
         let counted = (self.worker.cluster.waits_of(lease.server) == Waits::Cluster)
             .then(|| self.worker.shared.written.counted());
         // A write must not follow a wait that was in vain.
-        setup.doubtful |= counted.is_some();
+        let on_primary = self.worker.cluster.is_primary(lease.server);
+        setup.doubtful |= counted.is_some() || on_primary;
         let text = match counted {
             Some(_) => CAUSAL_WAIT.to_owned(),
-            None => self.wait_statement(),
+            None => self.wait_statement(on_primary),
         };
         lease.frame_query(&mut setup.bytes, text.as_bytes());
         setup.steps.push(Step::Wait(counted));
     }
 
     /// A statement that answers 0 when the server has what the session's reads must see.
-    fn wait_statement(&self) -> String {
-        let seconds = f64::from(self.settings.options.routing.wait_limit_ms) / 1000.0;
+    fn wait_statement(&self, on_primary: bool) -> String {
+        let seconds = match on_primary {
+            // A group's new one. There is nobody else to turn to.
+            true => APPLIED_WITHIN,
+            false => f64::from(self.settings.options.routing.wait_limit_ms) / 1000.0,
+        };
         // The connection's collation may still be another session's: with utf16 a bare literal
         // would be an empty set, which every server has.
         match self.required() {
