@@ -350,8 +350,10 @@ impl Server {
             // The client's account, which asks for nothing.
             _ if text.contains("FROM mysql.user WHERE") => {
                 table(
-                    &["u"; 12],
-                    &["1", "app", "app", "%", "0", "0", "0", "", "", "", "", ""],
+                    &["u"; 13],
+                    &[
+                        "1", "app", "app", "%", "0", "0", "0", "", "", "0", "0", "", "",
+                    ],
                 );
             }
             _ if text.contains("FROM mysql.proxies_priv WHERE") => table(&["c", "h", "p"], &[]),

@@ -9,8 +9,10 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, InconsistentKeys, RootCertStore,
+    SignatureScheme,
 };
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -81,7 +83,7 @@ impl ServerTls {
     pub fn new(mode: ServerTlsMode, files: &ServerTlsFiles) -> Result<Self, BackendError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = Verifier::new(mode, files.ca.as_deref(), &provider)?;
-        let builder = ClientConfig::builder_with_provider(provider)
+        let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(tls_error)?
             .dangerous()
@@ -90,9 +92,8 @@ impl ServerTls {
         let bare = TlsConnector::from(Arc::new(bare));
         let (connector, bare) = match (&files.cert, &files.key) {
             (Some(cert), Some(key)) => {
-                let config = builder
-                    .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-                    .map_err(tls_error)?;
+                let shown = certified(&provider, certificates(cert)?, private_key(key)?)?;
+                let config = builder.with_client_cert_resolver(Arc::new(shown));
                 (TlsConnector::from(Arc::new(config)), Some(bare))
             }
             _ => (bare, None),
@@ -179,6 +180,40 @@ fn is_version_1(error: &rustls::Error) -> bool {
 
 fn tls_error(error: impl std::fmt::Display) -> BackendError {
     BackendError::Tls(error.to_string())
+}
+
+/// A certificate of Millrace's own and its key, which must belong together. One of X.509 version 1 is shown as well, as
+/// the servers show theirs; the library by itself refuses to read it.
+///
+/// # Errors
+/// When the key cannot be read, or is another certificate's.
+pub fn certified(
+    provider: &CryptoProvider,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<SingleCertAndKey, BackendError> {
+    let key = provider
+        .key_provider
+        .load_private_key(key)
+        .map_err(tls_error)?;
+    let shown = CertifiedKey::new(chain, key);
+    let is_of_version_1 = match shown.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => false,
+        Err(error) if is_version_1(&error) => true,
+        Err(error) => return Err(tls_error(error)),
+    };
+    if is_of_version_1
+        && let Some(public) = shown.key.public_key()
+        && !shown.cert.first().is_some_and(|certificate| {
+            let mut parts = certificate.windows(public.len());
+            parts.any(|part| part == public.as_ref())
+        })
+    {
+        return Err(tls_error(rustls::Error::from(
+            InconsistentKeys::KeyMismatch,
+        )));
+    }
+    Ok(SingleCertAndKey::from(shown))
 }
 
 /// A PEM file's certificates.

@@ -30,6 +30,9 @@ pub struct UserRow {
     pub passwords: Box<[u8]>,
     /// Its password before opens it as well (MySQL's RETAIN CURRENT PASSWORD).
     pub has_old: bool,
+    /// Wrong passwords are counted, and so many of them lock it (MySQL's `FAILED_LOGIN_ATTEMPTS`, MariaDB's
+    /// `max_password_errors`).
+    pub counts_failures: bool,
     /// What it asks of the connection.
     pub requires: Requires,
 }
@@ -190,6 +193,7 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
              IF(plugin='mysql_native_password',authentication_string,''),\
              SHA2(CONCAT_WS(',',plugin,authentication_string),256),\
              JSON_EXTRACT(User_attributes,'$.additional_password') IS NOT NULL,\
+             IFNULL(JSON_EXTRACT(User_attributes,'$.Password_locking.failed_login_attempts'),0)>0,\
              ssl_type,ssl_cipher,x509_issuer,x509_subject \
              FROM mysql.user WHERE User={name} OR User=''"
         ),
@@ -215,7 +219,7 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
              JSON_VALUE(Priv,'$.auth_or[2].authentication_string'),'')),\
              SHA2(CONCAT_WS(',',JSON_VALUE(Priv,'$.plugin'),JSON_VALUE(Priv,'$.authentication_string'),\
              JSON_EXTRACT(Priv,'$.auth_or')),256),\
-             0,\
+             0,@@max_password_errors<4294967295,\
              IF(JSON_VALUE(Priv,'$.ssl_type')=3 AND IFNULL(JSON_VALUE(Priv,'$.x509_issuer'),'')='' AND \
              IFNULL(JSON_VALUE(Priv,'$.x509_subject'),'')='','CIPHER',\
              ELT(1+JSON_VALUE(Priv,'$.ssl_type'),'','ANY','X509','SPECIFIED')),\
@@ -368,6 +372,7 @@ fn user_row(row: Row) -> UserRow {
         .collect();
     let passwords = next().into();
     let has_old = next() == b"1";
+    let counts_failures = next() == b"1";
     let kind = next();
     let mut word = || String::from_utf8_lossy(&next()).into();
     let (cipher, issuer, subject) = (word(), word(), word());
@@ -391,6 +396,7 @@ fn user_row(row: Row) -> UserRow {
         native_hashes,
         passwords,
         has_old,
+        counts_failures,
         requires,
     }
 }
@@ -495,7 +501,7 @@ pub fn like(pattern: &[u8], text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn cells(cells: [&str; 12]) -> Row {
+    fn cells(cells: [&str; 13]) -> Row {
         let cells = cells.map(|cell| Some(cell.as_bytes().to_vec()));
         let (skip_name_resolve, name) = (Some(b"0".to_vec()), Some(b"app".to_vec()));
         [skip_name_resolve, name].into_iter().chain(cells).collect()
@@ -503,7 +509,7 @@ mod tests {
 
     #[test]
     fn rows_come_in_the_order_of_the_server() {
-        let row = |user, host| cells([user, host, "0", "0", "0", "", "", "0", "", "", "", ""]);
+        let row = |user, host| cells([user, host, "0", "0", "0", "", "", "0", "0", "", "", "", ""]);
         let rows = UserRows::read(vec![
             row("app", "%"),
             row("", "localhost"),
@@ -580,19 +586,25 @@ mod tests {
                 hash,
                 "5ba9",
                 "1",
+                "1",
                 "SPECIFIED",
                 "c",
                 "/CN=i",
                 "/CN=s",
             ]),
-            cells(["b", "%", "0", "0", "1", "", "", "0", "X509", "", "", ""]),
-            cells(["c", "%", "0", "0", "0", "", "", "0", "CIPHER", "c", "", ""]),
+            cells([
+                "b", "%", "0", "0", "1", "", "", "0", "0", "X509", "", "", "",
+            ]),
+            cells([
+                "c", "%", "0", "0", "0", "", "", "0", "0", "CIPHER", "c", "", "",
+            ]),
         ]);
         let rows: Vec<_> = rows.iter().collect();
         assert!(rows[0].by_socket && rows[0].is_relayed && rows[0].native_hashes.len() == 2);
         assert!(!rows[0].is_native && rows[1].is_native && rows[1].native_hashes.is_empty());
         assert_eq!(&*rows[0].passwords, b"5ba9");
         assert!(rows[0].has_old && !rows[1].has_old);
+        assert!(rows[0].counts_failures && !rows[1].counts_failures);
         assert_eq!(
             rows[0].requires,
             Requires::Exactly {

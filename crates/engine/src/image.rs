@@ -14,6 +14,7 @@ pub mod user_variables;
 pub mod vars;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use millrace_protocol::Status;
 use millrace_routing::Consistency;
@@ -56,7 +57,7 @@ impl SessionImage {
     pub fn new(
         (uid, store): (SessionUid, Rc<DiagnosticsStore>),
         (family, version): (Family, u32),
-        tracked: &str,
+        tracked: &Arc<str>,
         base: Rc<SessionState>,
         level: Consistency,
     ) -> SessionImage {
@@ -74,7 +75,7 @@ impl SessionImage {
 
     /// Ends all that COM_RESET_CONNECTION and COM_CHANGE_USER end; what the session is to have instead is set
     /// by a new login's state.
-    pub fn reset(&mut self, tracked: &str) {
+    pub fn reset(&mut self, tracked: &Arc<str>) {
         self.statements.clear();
         self.vars.reset(self.family, tracked);
         self.tx.reset();

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
-use crate::coalesce::{Coalescer, Rest};
+use crate::coalesce::{Coalescer, Rest, prepare_to_rest};
 
 /// A thread that watches servers: the monitor's, and the cache's.
 pub(crate) struct WatchThread {
@@ -40,7 +40,11 @@ pub(crate) fn start_monitor(
     network: SharedNetwork,
 ) -> anyhow::Result<WatchThread> {
     let monitor = monitor.clone();
-    start("monitor", move || monitor.run(options, network))
+    start(
+        "monitor",
+        || Duration::ZERO,
+        move || monitor.run(options, network),
+    )
 }
 
 /// Follows the log that keeps the cache true, and places what was read for it.
@@ -51,18 +55,32 @@ pub(crate) fn start_cache(
     network: SharedNetwork,
 ) -> anyhow::Result<WatchThread> {
     let (cache, monitor) = (cache.clone(), monitor.clone());
-    start("cache", move || {
+    let followed = cache.clone();
+    let rest = move || followed.followed().take_rest();
+    start("cache", rest, move || {
         follower::run(cache, monitor, options, network)
     })
 }
 
-fn start(name: &str, watch: impl AsyncFnOnce() + Send + 'static) -> anyhow::Result<WatchThread> {
+/// `rest`: for how long the thread rests before it sleeps.
+fn start(
+    name: &str,
+    rest: impl Fn() -> Duration + Send + Sync + 'static,
+    watch: impl AsyncFnOnce() + Send + 'static,
+) -> anyhow::Result<WatchThread> {
     let (stop, stopped) = oneshot::channel::<()>();
     let thread = std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
+            prepare_to_rest();
             if let Ok(runtime) = Builder::new_current_thread()
                 .enable_all()
+                .on_thread_park(move || {
+                    let rest = rest();
+                    if !rest.is_zero() {
+                        std::thread::sleep(rest);
+                    }
+                })
                 .build_local(LocalOptions::default())
             {
                 runtime.block_on(async {
@@ -95,7 +113,7 @@ pub(crate) fn start_workers(
             std::thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
-                    rest.prepare_thread();
+                    prepare_to_rest();
                     let runtime = Builder::new_current_thread()
                         .enable_all()
                         .on_thread_park(move || rest.take())

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use millrace_backend::tls::{ServerTls, ServerTlsFiles, certificates, private_key};
+use millrace_backend::tls::{ServerTls, ServerTlsFiles, certificates, certified, private_key};
 use millrace_config::{ClientCertificates, ClientTls};
 use millrace_worker::ServerKey;
 use rustls::RootCertStore;
@@ -50,7 +50,8 @@ fn acceptor_with(
             for certificate in certificates(&read(ca)?).with_context(name)? {
                 roots.add(certificate).with_context(name)?;
             }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
             let verifier = match tls.client_certificates {
                 None | Some(ClientCertificates::Required) => verifier,
                 Some(ClientCertificates::Optional) => verifier.allow_unauthenticated(),
@@ -61,9 +62,8 @@ fn acceptor_with(
     };
     let shown = chain.first().context("[tls] cert: no certificate")?;
     let fingerprint = millrace_worker::fingerprint(shown);
-    let config = builder
-        .with_single_cert(chain, key)
-        .context("[tls] cert and key")?;
+    let shown = certified(&provider, chain, key).context("[tls] cert and key")?;
+    let config = builder.with_cert_resolver(Arc::new(shown));
     Ok((TlsAcceptor::from(Arc::new(config)), fingerprint))
 }
 

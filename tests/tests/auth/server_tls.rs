@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{APP, Cluster, ClusterSpec, Family, Release};
+use millrace_sandbox::{APP, Cluster, ClusterSpec, Family, MONITOR, Release};
 use millrace_tests::checks::Checks;
 use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::wire::{Connection, Login};
@@ -100,6 +100,8 @@ pub(crate) async fn server_tls(
     let mut proxy = launch.config(&text).spawn()?;
     let app = APP;
     let Some(encrypted) = case.encrypted else {
+        let said = checked(&cluster.dir(), &text).await?;
+        ensure!(said.contains(case.why), "check says: {said}");
         let server = format!("{}:{port}", case.host);
         return unreachable_server(&mut proxy, &server, case.why).await;
     };
@@ -123,6 +125,73 @@ pub(crate) async fn server_tls(
             );
         }
     }
+    Ok(())
+}
+
+/// What `check --connect` says of a configuration.
+async fn checked(dir: &std::path::Path, text: &str) -> anyhow::Result<String> {
+    let path = dir.join("checked.toml");
+    std::fs::write(&path, text)?;
+    let mut command = tokio::process::Command::new(millrace_tests::harness::program()?);
+    command.arg("check").arg(&path).arg("--connect");
+    command.env("MILLRACE_MONITOR_PASSWORD", MONITOR.password);
+    let output = command.kill_on_drop(true).output().await?;
+    ensure!(!output.status.success(), "it calls that good");
+    Ok(String::from_utf8([output.stdout, output.stderr].concat())?)
+}
+
+/// Millrace shows a certificate of X.509 version 1 of its own as servers show theirs: to clients, and to servers.
+async fn own_of_version_1(cluster: &Cluster, dir: &std::path::Path) -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    // Servers take only what their own authority has signed.
+    let ca = cluster.tls_ca().context("no authority")?;
+    let status = tokio::process::Command::new("openssl")
+        .args("x509 -req -in v1.csr -CAcreateserial -days 30 -out own.pem -CA".split(' '))
+        .arg(&ca)
+        .arg("-CAkey")
+        .arg(ca.with_file_name("ca-key.pem"))
+        .current_dir(dir)
+        .stderr(std::process::Stdio::null())
+        .status()
+        .await?;
+    ensure!(status.success(), "openssl: {status}");
+    let shown = format!(
+        "cert = \"{}\"\nkey = \"{}\"\n",
+        dir.join("own.pem").display(),
+        dir.join("v1.key").display()
+    );
+    let text = format!(
+        "[[listen]]\naddress = \"127.0.0.1:{}\"\n[[server]]\naddress = \"127.0.0.1:{}\"\n{}\
+         [http]\nlisten = \"127.0.0.1:{}\"\n[tls]\n{shown}[server_tls]\nmode = \"required\"\n{shown}",
+        launch.port,
+        cluster.primary().port,
+        monitor_toml(),
+        launch.http_port,
+    );
+    let certificate = tokio::process::Command::new("openssl")
+        .args("x509 -noout -text -in own.pem".split(' '))
+        .current_dir(dir)
+        .output()
+        .await?;
+    let certificate = String::from_utf8_lossy(&certificate.stdout).into_owned();
+    ensure!(certificate.contains("Version: 1"), "{certificate}");
+    let mut proxy = launch.config(&text).spawn()?;
+    proxy.wait_ready(Duration::from_secs(30)).await?;
+    let output = tokio::process::Command::new("openssl")
+        .args(["s_client", "-starttls", "mysql", "-connect"])
+        .arg(format!("127.0.0.1:{}", proxy.port))
+        .stdin(std::process::Stdio::null())
+        .output()
+        .await?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(
+        said.contains("BEGIN CERTIFICATE") && !said.contains("Cipher is (NONE)"),
+        "{said}"
+    );
+    let app = APP;
+    let login = Login::new(proxy.address(), app.user, app.password);
+    let reply = Connection::open(&login).await?.query("SELECT 1").await;
+    ensure!(reply.scalar().is_some(), "{:?}", reply.render());
     Ok(())
 }
 
@@ -209,7 +278,11 @@ pub(crate) async fn old_servers(release: Release) -> anyhow::Result<()> {
         format!("--ssl-cert={}", dir.join("v1.pem").display()),
         format!("--ssl-key={}", dir.join("v1.key").display()),
     ];
-    with_arguments(release, certificate, &old).await?;
+    let cluster = with_arguments(release, certificate, &old).await?;
+    own_of_version_1(&cluster, &dir)
+        .await
+        .context("a certificate of its own")?;
+    drop(cluster);
     if release.family() == Family::MariaDb {
         // MySQL 9 takes no such list.
         let ciphers = [
@@ -232,7 +305,7 @@ async fn with_arguments(
     release: Release,
     arguments: Vec<String>,
     cases: &[TlsCase],
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Cluster> {
     let mut spec = ClusterSpec::new(release);
     (spec.tls, spec.replicas, spec.extra_args) = (true, 0, arguments);
     let cluster = Cluster::up(spec).await?;
@@ -241,5 +314,5 @@ async fn with_arguments(
         let ran = server_tls(&cluster, ca.as_ref(), case).await;
         ran.with_context(|| case.mode)?;
     }
-    Ok(())
+    Ok(cluster)
 }

@@ -410,6 +410,55 @@ async fn right_and_elsewhere() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A wrong password from an address that the account is not for does not count for it either: directly, the server looks
+/// at the host first, and nobody from elsewhere locks out those who are there.
+async fn wrong_and_elsewhere(release: Release) -> anyhow::Result<()> {
+    let family = release.family();
+    let limited: &[&str] = match family {
+        Family::MySql => &[],
+        Family::MariaDb => &["--max-password-errors=2"],
+    };
+    let stage = Stage::start_with(release, Reach::Tcp, true, limited).await?;
+    let limits = match family {
+        Family::MySql => "FAILED_LOGIN_ATTEMPTS 2 PASSWORD_LOCK_TIME 1",
+        Family::MariaDb => "",
+    };
+    let accounts = ["new", "known", "twofold"];
+    for name in accounts {
+        let local = created(family, &format!("{name}@'127.0.0.1'"), "right", limits);
+        stage.root(&[local]).await?;
+    }
+    let elsewhere = created(family, "twofold@'10.99.0.%'", "other", "");
+    stage.root(&[elsewhere]).await?;
+    let login = |name: &str, from: &str, password: &str, direct: bool| {
+        let mut login = Login::new(stage.target(from, direct)?, name, password);
+        login.shows_password = true;
+        anyhow::Ok(login)
+    };
+    let why = refusal(&login("known", "127.0.0.1", "right", false)?).await?;
+    ensure!(why.is_none(), "{why:?}");
+    for name in accounts {
+        for direct in [true, false] {
+            for _ in 0..4 {
+                let away = login(name, AWAY, "wrong", direct)?;
+                let why = refusal(&away).await?.context("let in")?;
+                // MariaDB locks `twofold@10.99.0.%`, which is its own, directly: 4150.
+                ensure!([1045, 1130, 4150].contains(&why.0), "{name}: {why:?}");
+            }
+            let why = refusal(&login(name, "127.0.0.1", "right", direct)?).await?;
+            ensure!(why.is_none(), "{name} is locked, direct {direct}: {why:?}");
+        }
+    }
+    // From its own address it counts, as directly.
+    for _ in 0..3 {
+        let wrong = login("new", "127.0.0.1", "wrong", false)?;
+        refusal(&wrong).await?.context("let in")?;
+    }
+    let why = refusal(&login("new", "127.0.0.1", "right", true)?).await?;
+    ensure!(why.is_some(), "wrong passwords do not count any more");
+    Ok(())
+}
+
 /// Files in the places where PAM looks for its own: it lets everybody in, as another account if its map says so.
 fn maps_users() -> anyhow::Result<()> {
     let dir = std::env::temp_dir().join(format!("millrace-maps-{}", std::process::id()));
@@ -768,6 +817,9 @@ async fn all(release: Release, test: &str) -> anyhow::Result<()> {
             .await
             .context("a right password from elsewhere")?;
     }
+    wrong_and_elsewhere(release)
+        .await
+        .context("a wrong password from elsewhere")?;
     unread(release).await?;
     for monitor in [true, false] {
         sockets(release, monitor).await?;

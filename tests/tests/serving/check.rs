@@ -279,6 +279,7 @@ async fn check_loads_what_serve_loads() -> anyhow::Result<()> {
     openssl("rsa -in key.pem -aes256 -passout pass:x -out locked.pem")?;
     openssl("rsa -in key.pem -traditional -out pkcs1.pem")?;
     openssl("genpkey -algorithm ed25519 -out ed.pem")?;
+    openssl("genpkey -algorithm rsa -pkeyopt rsa_keygen_bits:2048 -out other.pem")?;
     // Of X.509 version 1.
     openssl("req -new -key key.pem -subj /CN=m -out v1.csr")?;
     openssl("x509 -req -in v1.csr -signkey key.pem -days 30 -out v1.pem")?;
@@ -293,7 +294,9 @@ async fn check_loads_what_serve_loads() -> anyhow::Result<()> {
         ("cert.pem", "pkcs1.pem", "good"),
         ("cert.pem", "locked.pem", "[tls] key"),
         ("cert.pem", "ed.pem", "[tls] cert and key"),
-        ("v1.pem", "key.pem", "[tls] cert and key"),
+        // Servers show such a one as well.
+        ("v1.pem", "key.pem", "good"),
+        ("v1.pem", "other.pem", "[tls] cert and key"),
         ("key.pem", "key.pem", "[tls] cert"),
     ] {
         let text = format!(

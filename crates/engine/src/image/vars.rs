@@ -1,8 +1,10 @@
 //! What a session has set: its state on any connection, its own variables, and what follows from them for
 //! reading its statements.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use millrace_protocol::ok::Change;
 use millrace_sql::{Charset, Family, LexMode};
@@ -41,7 +43,12 @@ pub struct Vars {
 
 impl Vars {
     /// As a login has them; see [`SessionImage::new`](crate::image::SessionImage::new).
-    pub(super) fn new(family: Family, version: u32, tracked: &str, base: Rc<SessionState>) -> Vars {
+    pub(super) fn new(
+        family: Family,
+        version: u32,
+        tracked: &Arc<str>,
+        base: Rc<SessionState>,
+    ) -> Vars {
         Vars {
             state: base.clone(),
             base,
@@ -59,7 +66,7 @@ impl Vars {
     }
 
     /// What goes with COM_RESET_CONNECTION beside the state, which a login's replaces.
-    pub(super) fn reset(&mut self, family: Family, tracked: &str) {
+    pub(super) fn reset(&mut self, family: Family, tracked: &Arc<str>) {
         self.private.clear();
         self.gone_databases.clear();
         self.owns_gtid = false;
@@ -137,32 +144,31 @@ pub struct Tracks {
     /// Its transactions' GTIDs (`session_track_gtids`).
     pub gtids: bool,
     /// The variable's value.
-    pub gtids_value: Box<[u8]>,
-    /// Lower-case names; `*` for all.
-    pub variables: Box<str>,
+    pub gtids_value: Cow<'static, [u8]>,
+    /// Lower-case names; `*` for all. Shared by all sessions that have not set it.
+    pub variables: Arc<str>,
     /// The client has set one of them.
     pub changed: bool,
 }
 
 impl Tracks {
     /// As a login's: `by_default` is the server's list, empty where it is not known.
-    pub(super) fn new(family: Family, by_default: &str) -> Self {
+    pub(super) fn new(family: Family, by_default: &Arc<str>) -> Self {
         Tracks {
             schema: true,
             state_change: false,
             gtids: false,
-            gtids_value: b"OFF".as_slice().into(),
+            gtids_value: Cow::Borrowed(b"OFF"),
             // Both families' default (observed); MariaDB adds nothing to it but an order.
             variables: match family {
-                _ if !by_default.is_empty() => by_default,
+                _ if !by_default.is_empty() => by_default.clone(),
                 Family::MySql => {
-                    "time_zone,autocommit,character_set_client,character_set_results,character_set_connection"
+                    "time_zone,autocommit,character_set_client,character_set_results,character_set_connection".into()
                 }
                 Family::MariaDb => {
-                    "autocommit,character_set_client,character_set_connection,character_set_results,time_zone"
+                    "autocommit,character_set_client,character_set_connection,character_set_results,time_zone".into()
                 }
-            }
-            .into(),
+            },
             changed: false,
         }
     }

@@ -187,17 +187,36 @@ impl Caller {
         if self.is_local && !server.is_socket() {
             return true;
         }
-        // The server took the row that is for Millrace.
-        let taken = match own_address(server) {
-            Some(own) => first_for(rows, own, resolver).await,
-            None => rows
-                .iter()
-                .find(|row| is_for_sockets(row) && server.is_socket()),
-        };
-        match taken {
+        match taken(rows, server, resolver).await {
             Some(taken) => std::ptr::eq(taken, first),
             None => rows.iter().nth(1).is_none(),
         }
+    }
+
+    /// Whether a server would count a wrong password of this client for an account that is not the client's: the one
+    /// for Millrace's address, which so many of them lock.
+    pub(super) async fn would_lock_another(
+        &self,
+        rows: &UserRows,
+        server: &Address,
+        worker: &Worker,
+    ) -> bool {
+        if !rows.iter().any(|row| row.counts_failures) {
+            return false;
+        }
+        let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
+        let is_seen_alike = self.is_local && !server.is_socket();
+        let Some(address) = self
+            .address
+            .filter(|_| hosts == Hosts::Check && !is_seen_alike)
+        else {
+            return false;
+        };
+        let Some(taken) = taken(rows, server, resolver).await else {
+            return false;
+        };
+        let first = first_for(rows, address, resolver).await;
+        taken.counts_failures && !first.is_some_and(|first| std::ptr::eq(first, taken))
     }
 
     /// Whether the client's account is of mysql_native_password alone.
@@ -318,6 +337,20 @@ async fn first_for<'a>(
         }
     }
     None
+}
+
+/// The row that a server takes Millrace's own connection for.
+async fn taken<'a>(
+    rows: &'a UserRows,
+    server: &Address,
+    resolver: &Resolver,
+) -> Option<&'a UserRow> {
+    match own_address(server) {
+        Some(own) => first_for(rows, own, resolver).await,
+        None => rows
+            .iter()
+            .find(|row| is_for_sockets(row) && server.is_socket()),
+    }
 }
 
 async fn is_from(row: &UserRow, address: IpAddr, resolves: bool, resolver: &Resolver) -> bool {

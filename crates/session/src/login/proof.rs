@@ -14,6 +14,7 @@ use millrace_protocol::Capabilities;
 use millrace_protocol::auth::{self, Plugin};
 use millrace_protocol::handshake::encode_auth_more;
 use millrace_sql::Family;
+use tracing::info;
 
 use crate::error::ClientError;
 use crate::login::credentials::Credentials;
@@ -125,6 +126,7 @@ impl LoginExchange<'_> {
         let (user, database) = (credentials.user.clone(), credentials.database.clone());
         let by_change = credentials.used_up;
         let (collation, tls) = (credentials.collation, self.stream.is_tls());
+        let caller = self.caller.clone();
         async move {
             let accounts = &worker.shared.accounts;
             let name = Name {
@@ -139,11 +141,11 @@ impl LoginExchange<'_> {
                 Some(judge) => worker.learnt.user_rows(&worker.shared, judge, name).await,
                 None => Ok(None),
             };
-            if let Ok(Some(rows)) = rows {
+            if let Ok(Some(rows)) = &rows {
                 let (stale, current): (Vec<_>, Vec<_>) = accounts
                     .find(&user)
                     .into_iter()
-                    .partition(|account| is_stale(account, &rows));
+                    .partition(|account| is_stale(account, rows));
                 for account in &stale {
                     accounts.forget(account);
                 }
@@ -151,9 +153,16 @@ impl LoginExchange<'_> {
                     return;
                 }
                 // A login is handed on to a server, which judges it; a session that wants to change its user is not.
-                if by_change && may_be_another(&current, &rows) {
+                if by_change && may_be_another(&current, rows) {
                     return;
                 }
+            }
+            if let (Ok(Some(rows)), Some(judge)) = (&rows, &judge)
+                && caller
+                    .would_lock_another(rows, &judge.address, &worker)
+                    .await
+            {
+                return;
             }
             let guess = accounts.candidate(&user, Secret::new(random_nonce().to_vec()));
             // Nobody has such a password.
@@ -386,6 +395,9 @@ impl LoginExchange<'_> {
                 Err(answer) => Proof::Denied(answer),
             };
         }
+        if self.would_lock_another(credentials).await {
+            return Proof::Denied(self.denied(credentials));
+        }
         // The connection on which it is tried stays, and asks for the logins that follow.
         let account = self
             .worker
@@ -404,6 +416,28 @@ impl LoginExchange<'_> {
             Err(answer) if self.may_expire(&answer) => Proof::Own(account.password.clone()),
             Err(answer) => Proof::Denied(answer),
         }
+    }
+
+    /// Whether it is not to be asked for this client with a password that may be wrong. Said in the log: the client's
+    /// account has to be the one for Millrace's address as well.
+    pub(super) async fn would_lock_another(&self, credentials: &Credentials) -> bool {
+        let (Some(rows), Some(judge)) = (self.rows(credentials).await, self.judge()) else {
+            return false;
+        };
+        let server = &judge.address;
+        let would = self
+            .caller
+            .would_lock_another(&rows, server, self.worker)
+            .await;
+        if would {
+            info!(
+                user = ?String::from_utf8_lossy(&credentials.user),
+                address = ?self.address,
+                "a login is refused without asking a server: its wrong passwords would lock the account for \
+                 Millrace's address, which is not the client's; see [auth] hosts"
+            );
+        }
+        would
     }
 
     /// The password has expired, and the client may come in all the same to change it.

@@ -218,6 +218,11 @@ async fn relay(
         learn_accounts(worker, facts, credentials.name()).await
     })
     .await?;
+    exchange.waits.end();
+    if exchange.would_lock_another(credentials).await {
+        return Err(exchange.denied(credentials));
+    }
+    exchange.waits.begin();
     let dialed = on_primary(worker, async |facts| {
         let (stream, greeting, ahead) =
             dial(&facts.address, &worker.shared.network, timeout).await?;
