@@ -298,5 +298,6 @@ pub(crate) fn plain_network() -> anyhow::Result<SharedNetwork> {
         tls: tls.context("no TLS")?,
         tcp: TcpOptions::default(),
         resolver: millrace_backend::names::Resolver::default(),
+        questions: millrace_backend::questions::Questions::default(),
     }))
 }

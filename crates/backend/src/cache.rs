@@ -370,7 +370,7 @@ impl Cache {
             let now = monitor.positions().answers();
             if now != answers {
                 answers = now;
-                self.settle(&monitor);
+                self.forget_known(&monitor);
             }
             if self.options.verify > 0.0 {
                 self.tell_differences(&mut differences);
@@ -427,12 +427,12 @@ impl Cache {
 
     /// What every server is known to have needs no longer be told apart. A server that is away counts, with what it had:
     /// it may come back with that.
-    fn settle(&self, monitor: &Monitor) {
+    fn forget_known(&self, monitor: &Monitor) {
         let world = monitor.watch().borrow().clone();
         let Some(known) = common(&world, monitor) else {
             return;
         };
-        self.store().settle(&known);
+        self.store().forget_known(&known);
     }
 }
 

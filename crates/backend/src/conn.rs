@@ -30,6 +30,7 @@ use crate::error::{BackendError, ServerError, closed};
 use crate::exchange::Exchange;
 use crate::fresh::Version;
 use crate::prepared::Prepared;
+use crate::questions::Questions;
 use crate::stream::Stream;
 
 /// Counts a connection against its server's limit for as long as it lives.
@@ -87,7 +88,9 @@ pub struct Conn {
     pub prepared: Prepared,
     /// It was reset, or its user changed: in a cluster it waits for nothing any more (MariaDB 10.11, observed:
     /// `wsrep_sync_wait` is without effect then).
-    pub deaf: bool,
+    pub ignores_sync_wait: bool,
+    /// Where its questions are counted, if it is of the monitor's account.
+    pub(crate) questions: Option<Questions>,
     /// Coarse time of last use, in the worker's ticks.
     pub used: u64,
     /// Not to be used again: an unfinished answer, a KILL, an error.
@@ -135,6 +138,9 @@ pub struct LoginFacts {
 impl Drop for Conn {
     fn drop(&mut self) {
         self.quit();
+        if let Some(questions) = &self.questions {
+            questions.end(self.exchange.owed() as usize);
+        }
     }
 }
 
@@ -174,7 +180,8 @@ impl Conn {
                 plugin: opened.greeting.auth_plugin,
                 attributes: None,
             },
-            deaf: false,
+            ignores_sync_wait: false,
+            questions: None,
             used: 0,
             broken: false,
             path_lost: false,
@@ -202,6 +209,9 @@ impl Conn {
     /// # Errors
     /// When the connection is broken; it is not clean any more.
     pub async fn send(&mut self, bytes: &[u8], answers: usize) -> io::Result<()> {
+        if let Some(questions) = &self.questions {
+            questions.put(answers);
+        }
         self.exchange
             .write(u32::try_from(answers).unwrap_or(u32::MAX));
         self.stream.send(bytes).await?;
@@ -210,7 +220,7 @@ impl Conn {
     }
 
     /// Writes a session's statement, with what goes ahead of it. The connection is clean again
-    /// only after [`Conn::settle`].
+    /// only after [`Conn::effects_noted`].
     ///
     /// # Errors
     /// As for [`Conn::send`].
@@ -229,7 +239,7 @@ impl Conn {
     /// As for [`Conn::send`].
     #[inline]
     pub fn send_statement_now(&mut self, bytes: &[u8], answers: usize) -> io::Result<usize> {
-        self.exchange.unsettle();
+        self.exchange.owe_effects();
         self.exchange
             .write(u32::try_from(answers).unwrap_or(u32::MAX));
         let sent = self.stream.send_now(bytes)?;
@@ -259,12 +269,19 @@ impl Conn {
 
     /// An answer was read to its last byte, and what is meant for a client is with it.
     pub fn answered(&mut self) {
-        self.broken |= !self.exchange.answered();
+        match self.exchange.answered() {
+            false => self.broken = true,
+            true => {
+                if let Some(questions) = &self.questions {
+                    questions.end(1);
+                }
+            }
+        }
     }
 
     /// What the session's statement changed on the connection is in its books.
-    pub fn settle(&mut self) {
-        self.exchange.settle();
+    pub fn effects_noted(&mut self) {
+        self.exchange.effects_noted();
     }
 
     /// Whether everything about it is known: no answer is owed or half read, nothing was said that

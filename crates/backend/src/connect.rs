@@ -20,6 +20,7 @@ use zeroize::Zeroizing;
 use crate::error::{BackendError, ServerError, closed};
 use crate::names::Resolver;
 use crate::packet_io::{read_packet, write_packet};
+use crate::questions::Questions;
 use crate::secret::Secret;
 use crate::stream::Stream;
 use crate::tcp::TcpOptions;
@@ -573,6 +574,8 @@ pub struct Network {
     pub tcp: TcpOptions,
     /// What looks their names up.
     pub resolver: Resolver,
+    /// What the monitor's account asks at this moment.
+    pub questions: Questions,
 }
 
 /// Shared by everything that opens server connections.

@@ -11,7 +11,7 @@ pub(crate) struct Exchange {
     /// A write was begun and not finished: a part of a command may be on its way.
     writing: bool,
     /// A session's statement was sent, and what it changed on the connection is not noted yet.
-    unsettled: bool,
+    effects_owed: bool,
 }
 
 impl Exchange {
@@ -40,13 +40,18 @@ impl Exchange {
     }
 
     /// A session's statement is sent: what it changes has to be noted.
-    pub(crate) fn unsettle(&mut self) {
-        self.unsettled = true;
+    pub(crate) fn owe_effects(&mut self) {
+        self.effects_owed = true;
     }
 
     /// What the statement changed is noted.
-    pub(crate) fn settle(&mut self) {
-        self.unsettled = false;
+    pub(crate) fn effects_noted(&mut self) {
+        self.effects_owed = false;
+    }
+
+    /// So many answers have not been read.
+    pub(crate) fn owed(&self) -> u32 {
+        self.owed
     }
 
     /// Nothing is owed or half written: what is sent next is read as a command.
@@ -59,12 +64,12 @@ impl Exchange {
     /// a command is read only when that has ended: until then a server that looks whether the client is still there
     /// (in `SLEEP` or `GET_LOCK`) would take it for a sign of life.
     pub(crate) fn may_take_leave(&self) -> bool {
-        !self.writing && (self.owed == 0 || !self.unsettled)
+        !self.writing && (self.owed == 0 || !self.effects_owed)
     }
 
     /// Nothing is owed, half written or not noted.
     pub(crate) fn is_over(&self) -> bool {
-        self.is_answered() && !self.unsettled
+        self.is_answered() && !self.effects_owed
     }
 }
 
@@ -76,7 +81,7 @@ mod tests {
     fn is_over_only_when_everything_was_ended() {
         let mut exchange = Exchange::default();
         assert!(exchange.is_over());
-        exchange.unsettle();
+        exchange.owe_effects();
         exchange.write(2);
         assert!(!exchange.is_over(), "nothing is written yet");
         exchange.written();
@@ -84,7 +89,7 @@ mod tests {
         assert!(!exchange.is_over(), "one answer is owed");
         assert!(exchange.answered());
         assert!(!exchange.is_over(), "its effects are not noted");
-        exchange.settle();
+        exchange.effects_noted();
         assert!(exchange.is_over());
         assert!(!exchange.answered(), "nobody asked for that");
     }
@@ -98,7 +103,7 @@ mod tests {
         question.written();
         assert!(question.may_take_leave());
         let mut statement = Exchange::default();
-        statement.unsettle();
+        statement.owe_effects();
         statement.write(1);
         statement.written();
         assert!(!statement.may_take_leave());

@@ -24,7 +24,7 @@ pub struct ServerFacts {
     pub tracked_by_default: Arc<str>,
     /// The variables that sessions have a basis for.
     pub begins: Arc<Begins>,
-    /// It is a node of a cluster: see [`Conn::deaf`](crate::conn::Conn::deaf).
+    /// It is a node of a cluster: see [`Conn::ignores_sync_wait`](crate::conn::Conn::ignores_sync_wait).
     pub in_cluster: bool,
     /// Since when its accounts and global variables are what they are.
     pub fresh: Arc<Fresh>,

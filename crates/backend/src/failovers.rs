@@ -274,7 +274,7 @@ impl Failovers {
             at,
             wall: now.wall - Duration::from_millis(now.at.since(at)),
         };
-        kept.settle(None);
+        kept.confirm_kind(None);
         kept.made += 1;
         let (suspected, suspicion) = match loss.suspected {
             Some((at, why)) => (Some(moment(at)), why),
@@ -310,7 +310,7 @@ impl Failovers {
         kept.timelines.push_back(timeline);
         kept.provisional = true;
         if !loss.provisional {
-            kept.settle(None);
+            kept.confirm_kind(None);
         }
     }
 
@@ -322,15 +322,15 @@ impl Failovers {
     }
 
     /// The kind of the last change is certain now, where it was not.
-    pub(crate) fn settle(&self, kind: MoveKind) {
-        self.lock().settle(Some(kind));
+    pub(crate) fn confirm_kind(&self, kind: MoveKind) {
+        self.lock().confirm_kind(Some(kind));
     }
 
     /// More is known while there is no primary. A kind that is certain stays (a server that was demoted may
     /// be stopped then), unless several servers claim to be the primary.
     pub(crate) fn rejudged(&self, kind: MoveKind, evidence: &str) {
         let mut kept = self.lock();
-        kept.settle(Some(kind));
+        kept.confirm_kind(Some(kind));
         let Some(last) = kept.timelines.back_mut().filter(|last| last.new.is_none()) else {
             return;
         };
@@ -361,7 +361,7 @@ impl Failovers {
 
 impl Kept {
     /// Counts the last timeline, once, by this kind or the one it has.
-    fn settle(&mut self, kind: Option<MoveKind>) {
+    fn confirm_kind(&mut self, kind: Option<MoveKind>) {
         if !std::mem::take(&mut self.provisional) {
             return;
         }
@@ -514,8 +514,8 @@ mod tests {
         provisional();
         assert!(failovers.provisional().is_some());
         assert_eq!(made(), [0; 4]);
-        failovers.settle(MoveKind::Planned);
-        failovers.settle(MoveKind::Lost);
+        failovers.confirm_kind(MoveKind::Planned);
+        failovers.confirm_kind(MoveKind::Lost);
         assert_eq!(failovers.list()[0].kind, MoveKind::Planned);
         assert_eq!((made(), failovers.provisional()), ([0, 1, 0, 0], None));
         provisional();

@@ -25,6 +25,7 @@ pub mod pool;
 pub mod positions;
 pub mod prepared;
 mod probe;
+pub mod questions;
 pub mod secret;
 pub mod states;
 pub mod stream;

@@ -69,7 +69,7 @@ pub(crate) fn note(
         if let Some((old, since)) = failovers.provisional()
             && is_conflict_without_doubt(now, old, since)
         {
-            failovers.settle(MoveKind::Conflict);
+            failovers.confirm_kind(MoveKind::Conflict);
         }
         let kind = |snapshot: &Snapshot| snapshot.without.map(move_kind);
         if let (Some(from), Some(to)) = (kind(before), kind(now))
@@ -121,7 +121,7 @@ pub(crate) fn note(
                 false => succession(now, old),
             };
             info!(kind = %kind, "what looked like a conflict is over");
-            failovers.settle(kind);
+            failovers.confirm_kind(kind);
         }
         failovers.found(named(new));
     }

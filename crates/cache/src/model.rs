@@ -317,7 +317,7 @@ impl World {
                 (0..*count).for_each(|_| self.execute(*server, *skip));
             }
             Op::Follow { count } => (0..*count).for_each(|_| self.follow()),
-            Op::Settle => self.settle(),
+            Op::Settle => self.forget_known(),
             Op::Leave { server } => self.servers[*server].in_use = *server == 0,
             Op::Join { server } => {
                 let has_base = self.lower(*server).contains(self.store.base());
@@ -566,7 +566,7 @@ impl World {
         set
     }
 
-    fn settle(&mut self) {
+    fn forget_known(&mut self) {
         let mut known: Option<GtidSet> = None;
         for server in (0..SERVERS).filter(|server| self.servers[*server].in_use) {
             let has = self.lower(server);
@@ -576,7 +576,7 @@ impl World {
             }
         }
         if let Some(known) = known {
-            self.store.settle(&known);
+            self.store.forget_known(&known);
         }
     }
 

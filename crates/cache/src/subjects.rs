@@ -227,7 +227,7 @@ impl Subjects {
     }
 
     /// Forgets Changes that all servers in use are known to have.
-    pub(crate) fn settle(&mut self, known: &GtidSet) {
+    pub(crate) fn forget_known(&mut self, known: &GtidSet) {
         for number in self.changed.iter().copied().collect::<Vec<_>>() {
             let Some(state) = self.states.get_mut(number) else {
                 continue;

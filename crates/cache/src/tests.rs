@@ -36,7 +36,7 @@ fn store_with(options: Options) -> (Store, Instant) {
     let now = epoch();
     let mut store = Store::new(options);
     store.follow(set("1-10"), b"one", now);
-    store.settle(&set("1-10"));
+    store.forget_known(&set("1-10"));
     store.define(Arc::default());
     (store, now)
 }
@@ -160,7 +160,7 @@ fn rule_2_a_server_that_may_lack_a_change_fills_nothing() {
     store.flush(None, now);
     let token = lead(&mut store, b"k", access(), now);
     store.apply(&set("12"), &[row(5)], now);
-    store.settle(&set("1-12"));
+    store.forget_known(&set("1-12"));
     let position = set("1-11");
     let ended = store.finish(token, result(&position, &position, b"rows"), now);
     assert_eq!(ended.kept, Err(Refused::Stale));
@@ -197,7 +197,7 @@ fn rule_4_a_session_that_must_see_more_gets_no_hit() {
         store.look(b"k", &[&set("11")], now).unwrap().seen,
         set("12")
     );
-    store.settle(&set("1-12"));
+    store.forget_known(&set("1-12"));
     assert!(
         store
             .look(b"k", &[&set("11")], now)
@@ -251,7 +251,7 @@ fn what_f_began_with_may_be_missing_anywhere() {
         store.look(b"k", &[&set("1")], now).unwrap().seen,
         set("1-20")
     );
-    store.settle(&set("1-20"));
+    store.forget_known(&set("1-20"));
     assert!(store.look(b"k", &[&set("1")], now).unwrap().seen.is_empty());
 }
 
@@ -526,7 +526,7 @@ fn changes_without_end_are_given_up_and_count_for_all() {
         Err(Refused::Stale)
     );
     assert_eq!(fill(&mut store, b"k", by_key(5, 5), "1-20010", now), Ok(()));
-    store.settle(&set("1-20010"));
+    store.forget_known(&set("1-20010"));
     assert!(store.look(b"k", &[&set("1")], now).unwrap().seen.is_empty());
 }
 

@@ -10,6 +10,7 @@ use millrace_backend::cache::Cache;
 use millrace_backend::connect::{Address, Network, SharedNetwork};
 use millrace_backend::monitor::{Monitor, MonitorOptions};
 use millrace_backend::names::Resolver;
+use millrace_backend::questions::Questions;
 use millrace_config::{Account, Config, Settings};
 use millrace_metrics::{Metrics, PerServer};
 use millrace_routing::rules::{Rule, Rules};
@@ -52,6 +53,7 @@ impl App {
             tls: tls::towards_servers(&config.server_tls)?,
             tcp: config.server_tcp,
             resolver: Resolver::default(),
+            questions: Questions::default(),
         });
         let monitoring = Arc::new(MonitorOptions {
             traffic: Some(report::traffic(&metrics)),

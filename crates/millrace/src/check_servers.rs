@@ -8,6 +8,7 @@ use millrace_backend::connect::{Address, Network, SharedNetwork, can_log_in};
 use millrace_backend::error::BackendError;
 use millrace_backend::monitor::{Monitor, MonitorOptions, Sounding, sound};
 use millrace_backend::names::Resolver;
+use millrace_backend::questions::Questions;
 use millrace_config::{Account, Config};
 use millrace_topology::{Health, ServerView, Snapshot};
 use serde::Serialize;
@@ -80,6 +81,7 @@ async fn report(config: &Config) -> anyhow::Result<Report> {
         tls: tls::towards_servers(&config.server_tls)?,
         tcp: config.server_tcp,
         resolver: Resolver::default(),
+        questions: Questions::default(),
     });
     let options = Arc::new(config.monitor.clone());
     let specs = config.server_specs();

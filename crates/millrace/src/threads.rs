@@ -1,6 +1,7 @@
 //! The threads that serve: one for each worker, and one that asks the servers. Makes them and ends them;
 //! knows no configuration.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use millrace_backend::cache::Cache;
 use millrace_backend::connect::SharedNetwork;
 use millrace_backend::follower;
 use millrace_backend::monitor::{Monitor, MonitorOptions};
+use millrace_backend::questions::Questions;
 use millrace_session::Worker;
 use millrace_worker::{Message, Shared};
 use tokio::runtime::{Builder, LocalOptions};
@@ -17,6 +19,9 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
 use crate::coalesce::{Coalescer, Rest, prepare_to_rest};
+
+/// So long what watches goes on, once it is to end, for the answers to what it has asked.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
 
 /// A thread that watches servers: the monitor's, and the cache's.
 pub(crate) struct WatchThread {
@@ -40,8 +45,10 @@ pub(crate) fn start_monitor(
     network: SharedNetwork,
 ) -> anyhow::Result<WatchThread> {
     let monitor = monitor.clone();
+    let questions = network.questions.clone();
     start(
         "monitor",
+        questions,
         || Duration::ZERO,
         move || monitor.run(options, network),
     )
@@ -57,14 +64,16 @@ pub(crate) fn start_cache(
     let (cache, monitor) = (cache.clone(), monitor.clone());
     let followed = cache.clone();
     let rest = move || followed.followed().take_rest();
-    start("cache", rest, move || {
+    let questions = network.questions.clone();
+    start("cache", questions, rest, move || {
         follower::run(cache, monitor, options, network)
     })
 }
 
-/// `rest`: for how long the thread rests before it sleeps.
+/// `questions`: what it asks of servers; it is ended between two of them, if that comes soon. `rest`: for how long the thread rests before it sleeps.
 fn start(
     name: &str,
+    questions: Questions,
     rest: impl Fn() -> Duration + Send + Sync + 'static,
     watch: impl AsyncFnOnce() + Send + 'static,
 ) -> anyhow::Result<WatchThread> {
@@ -84,9 +93,19 @@ fn start(
                 .build_local(LocalOptions::default())
             {
                 runtime.block_on(async {
+                    let mut watching = pin!(watch());
                     tokio::select! {
-                        () = watch() => {}
+                        () = &mut watching => return,
                         _ = stopped => {}
+                    }
+                    let answered = async {
+                        while !questions.are_answered() {
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
+                    };
+                    tokio::select! {
+                        () = &mut watching => {}
+                        _ = tokio::time::timeout(ANSWERED_WITHIN, answered) => {}
                     }
                 });
             }

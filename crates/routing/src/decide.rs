@@ -29,7 +29,7 @@ pub fn decide(
     };
     match reason {
         None => to_readers(world, options, session, access, load),
-        Some(reason) => match otherwise(session) {
+        Some(reason) => match without_primary(session) {
             Some(access) => to_others(world, options, session, access, load),
             None => to_primary(world, session, reason),
         },
@@ -43,13 +43,13 @@ pub fn is_for_primary(session: &SessionView<'_>, access: Access) -> bool {
         Target::ReplicasOnly => false,
         Target::Auto => needs_primary(session, access).is_some(),
     };
-    needs && otherwise(session).is_none()
+    needs && without_primary(session).is_none()
 }
 
 /// What a statement for the primary needs of another server, where the primary cannot be had and
 /// another server will do.
-fn otherwise(session: &SessionView<'_>) -> Option<Access> {
-    let access = session.otherwise?;
+fn without_primary(session: &SessionView<'_>) -> Option<Access> {
+    let access = session.without_primary?;
     // Data is read where the listener, the session and its rules allow.
     let bound = session.target == Target::PrimaryOnly
         || session.wanted == Some(Wanted::Primary)

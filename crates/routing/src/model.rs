@@ -242,7 +242,7 @@ pub struct SessionView<'a> {
     pub autocommit_off: bool,
     /// The primary cannot be had now, and a statement that is for it may run elsewhere: what it needs
     /// there, [`Access::Session`] or [`Access::Read`]. None: nothing but the primary will do.
-    pub otherwise: Option<Access>,
+    pub without_primary: Option<Access>,
 }
 
 impl<'a> SessionView<'a> {
@@ -262,7 +262,7 @@ impl<'a> SessionView<'a> {
             position_unknown: false,
             serializable: false,
             autocommit_off: false,
-            otherwise: None,
+            without_primary: None,
         }
     }
 }

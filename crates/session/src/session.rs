@@ -442,6 +442,7 @@ mod tests {
     use millrace_backend::connect::Network;
     use millrace_backend::monitor::{Monitor, MonitorOptions};
     use millrace_backend::names::Resolver;
+    use millrace_backend::questions::Questions;
     use millrace_backend::secret::Secret;
     use millrace_backend::stream::Plain;
     use millrace_backend::tcp::TcpOptions;
@@ -475,6 +476,7 @@ mod tests {
             tls: tls.unwrap(),
             tcp: TcpOptions::default(),
             resolver: Resolver::default(),
+            questions: Questions::default(),
         };
         let monitor = Monitor::new(&asked, Vec::new(), &[]);
         let (mailbox, _) = mpsc::unbounded_channel();

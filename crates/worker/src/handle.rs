@@ -42,7 +42,7 @@ pub struct Handle {
     user: RefCell<Box<[u8]>>,
     connection: Cell<Option<(ServerId, u32)>>,
     /// The connection was named to a KILL: it is not to be lent to another.
-    tainted: Cell<bool>,
+    is_kill_target: Cell<bool>,
     /// The statement under way has run for longer than a rule allows.
     timed_out: Cell<bool>,
     /// The statement under way was named to a KILL: it is not to be tried elsewhere.
@@ -195,7 +195,7 @@ impl Handle {
     pub fn target_for_kill(&self) -> Option<(ServerId, u32)> {
         let connection = self.connection.get();
         if connection.is_some() {
-            self.tainted.set(true);
+            self.is_kill_target.set(true);
         }
         connection
     }
@@ -203,14 +203,14 @@ impl Handle {
     /// A KILL may have named the session's connection.
     #[inline]
     pub fn is_kill_target(&self) -> bool {
-        self.tainted.get()
+        self.is_kill_target.get()
     }
 
     /// The session has its connection no longer. True if a KILL may have named it.
     #[inline]
     pub fn leave_connection(&self) -> bool {
         self.connection.set(None);
-        self.tainted.take()
+        self.is_kill_target.take()
     }
 
     /// The time of the statement under way is up.
@@ -304,7 +304,7 @@ impl Handle {
 
     /// A KILL is on its way to the session's connection; `query`: it leaves the session.
     pub(crate) fn begin_kill(&self, query: bool) -> Running {
-        self.tainted.set(self.connection.get().is_some());
+        self.is_kill_target.set(self.connection.get().is_some());
         self.ending.set(!query);
         Running {
             user: self.user.borrow().clone(),

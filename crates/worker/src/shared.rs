@@ -165,6 +165,7 @@ pub(crate) mod tests {
     use millrace_backend::connect::Network;
     use millrace_backend::monitor::{Monitor, MonitorOptions};
     use millrace_backend::names::Resolver;
+    use millrace_backend::questions::Questions;
     use millrace_backend::secret::Secret;
     use millrace_backend::tcp::TcpOptions;
     use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
@@ -195,6 +196,7 @@ pub(crate) mod tests {
             tls: tls.unwrap(),
             tcp: TcpOptions::default(),
             resolver: Resolver::default(),
+            questions: Questions::default(),
         };
         let monitor = Monitor::new(&asked, Vec::new(), &[]);
         let options = Options {

@@ -20,6 +20,10 @@ const CLIENTS: usize = 4;
 /// A statement takes no longer than this, whatever it waits for.
 const LIMIT: Duration = Duration::from_secs(10);
 
+/// Somebody is served after a wait within this, on whatever machine: a busy one answers some sooner by a server, and some not
+/// before their wait has ended.
+const SERVED_WITHIN: Duration = Duration::from_secs(60);
+
 async fn served(ground: &Ground) -> anyhow::Result<u64> {
     let served = told_by(ground.admin_port, "waits_served").await?;
     Ok(served.parse()?)
@@ -47,7 +51,7 @@ pub(crate) async fn for_a_fill(ground: &Ground) -> anyhow::Result<()> {
     let mut value = 0;
     while served(ground).await? == before {
         ensure!(
-            begun.elapsed() < LIMIT,
+            begun.elapsed() < SERVED_WITHIN,
             "nobody was served after a wait: {:#?}",
             ground.reasons().await?
         );

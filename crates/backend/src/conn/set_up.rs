@@ -103,7 +103,7 @@ impl Conn {
         let mut out = vec![1, 0, 0, 0, 0x1f];
         self.frame_set_up(&mut out, facts);
         self.send(&out, 1 + SET_UP).await?;
-        self.deaf = true;
+        self.ignores_sync_wait = true;
         self.read_answer(Expect::Simple).await?;
         self.books.reset();
         self.prepared.clear();
@@ -116,7 +116,7 @@ impl Conn {
 
     /// Nothing of what sessions did is left on the server.
     fn be_new(&mut self) {
-        self.deaf = true;
+        self.ignores_sync_wait = true;
         self.books.login();
         self.prepared.clear();
         self.one_shot = false;

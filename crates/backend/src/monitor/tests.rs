@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::connect::Network;
 use crate::error::BackendError;
 use crate::names::Resolver;
+use crate::questions::Questions;
 use crate::secret::Secret;
 use crate::tcp::TcpOptions;
 use crate::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
@@ -115,6 +116,7 @@ fn watcher(step: u64) -> ServerWatcher {
             tls: tls.expect("no files are needed"),
             tcp: TcpOptions::default(),
             resolver: Resolver::default(),
+            questions: Questions::default(),
         }),
         clock: Rc::new(Clock::new(Instant::now())),
     }

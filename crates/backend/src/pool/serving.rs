@@ -409,7 +409,7 @@ impl ServerPool {
     ) -> Option<Box<Conn>> {
         let as_by_login =
             facts.fresh.has_init_connect() || facts.fresh.by_login() != ByLogin::Nothing;
-        // On a cluster's node it would be deaf.
+        // On a cluster's node it would ignore `wsrep_sync_wait`.
         if as_by_login || facts.in_cluster {
             return None;
         }

@@ -62,6 +62,7 @@ pub(crate) async fn connect(
     let greeting = opened.greeting.clone();
     let mut conn = Conn::new(opened, id, greeting.family(), None);
     conn.login.at = address.at;
+    conn.questions = Some(network.questions.clone());
     Ok((conn, greeting))
 }
 

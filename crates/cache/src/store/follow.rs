@@ -111,7 +111,7 @@ impl Store {
     }
 
     /// All servers in use are known to have `known`. A server comes into use only once it has [`Store::base`].
-    pub fn settle(&mut self, known: &GtidSet) {
+    pub fn forget_known(&mut self, known: &GtidSet) {
         if !known.is_comparable(&self.applied) {
             return;
         }
@@ -124,7 +124,7 @@ impl Store {
         }
         self.settled = Some(known.clone());
         self.base_is_settled = known.contains(&self.base);
-        self.subjects.settle(&known);
+        self.subjects.forget_known(&known);
         if !self.base.contains(&known) {
             Arc::make_mut(&mut self.base).union(&known);
         }

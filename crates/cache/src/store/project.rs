@@ -126,7 +126,7 @@ mod tests {
             let at = at as u64 + 1;
             store.apply(&set(at, at), &[written.touch()], now);
         }
-        store.settle(&set(1, settled as u64));
+        store.forget_known(&set(1, settled as u64));
         store
     }
 
@@ -179,7 +179,7 @@ mod tests {
         let now = epoch();
         let mut store = followed(&[], 0, 0, 0, now);
         store.apply(&set(1, 1), &[], now);
-        store.settle(&set(1, 1));
+        store.forget_known(&set(1, 1));
         store.define(std::sync::Arc::default());
         let version = store.definitions().map_or(0, |(_, version)| version);
         let write = Written {

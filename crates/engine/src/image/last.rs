@@ -221,7 +221,7 @@ impl LastStatement {
         let id = saved(self.insert_id.at).and_then(|saved| saved.last_insert_id);
         let rows = saved(self.found_rows.at).and_then(|saved| saved.found_rows);
         if let Some(id) = id {
-            self.insert_id.settle(id);
+            self.insert_id.note_read(id);
         }
         if let Some(rows) = rows {
             self.found_rows.set(rows);
@@ -251,7 +251,7 @@ impl LastStatement {
     }
 
     /// A statement that Millrace has answered by itself counts as one: what could be asked about the one before is gone.
-    pub fn settle_locally(&mut self, family: Family) {
+    pub fn note_local_answer(&mut self, family: Family) {
         self.count_own();
         self.messages.ok_count = None;
         if family == Family::MySql {
@@ -293,7 +293,7 @@ impl FoundRows {
 
 impl InsertId {
     /// It was read from the connection that holds it.
-    pub fn settle(&mut self, read: u64) {
+    pub fn note_read(&mut self, read: u64) {
         let changed = match self.before {
             IdBefore::Own => true,
             IdBefore::Blank(blank) => read != blank,
@@ -320,7 +320,7 @@ mod tests {
     fn read(before: IdBefore, seen: u64, read: u64) -> u64 {
         let mut id = last(Family::MySql).insert_id;
         (id.at, id.before, id.seen, id.value) = (Some(HERE), before, seen, 5);
-        id.settle(read);
+        id.note_read(read);
         assert_eq!(id.at, None);
         id.value
     }

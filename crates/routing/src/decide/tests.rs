@@ -860,13 +860,13 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
         ),
         (
             "the session only",
-            |s| s.otherwise = Some(Access::Session),
+            |s| s.without_primary = Some(Access::Session),
             Access::PrimaryRead,
             "1 2: without_primary",
         ),
         (
             "data that must be there",
-            |s| s.otherwise = Some(Access::Read),
+            |s| s.without_primary = Some(Access::Read),
             Access::PrimaryRead,
             "1 2?: without_primary",
         ),
@@ -874,7 +874,7 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
             "a transaction that may come to write",
             |s| {
                 s.transaction = Transaction::ReadWrite;
-                s.otherwise = Some(Access::Read);
+                s.without_primary = Some(Access::Read);
             },
             Access::Read,
             "1 2?: without_primary",
@@ -883,7 +883,7 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
             "autocommit off",
             |s| {
                 s.autocommit_off = true;
-                s.otherwise = Some(Access::Read);
+                s.without_primary = Some(Access::Read);
             },
             Access::Read,
             "1 2?: without_primary",
@@ -892,7 +892,7 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
             "data, and it is not known what must be there",
             |s| {
                 s.position_unknown = true;
-                s.otherwise = Some(Access::Read);
+                s.without_primary = Some(Access::Read);
             },
             Access::PrimaryRead,
             "none: no primary is available",
@@ -901,7 +901,7 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
             "no data, and it is not known what must be there",
             |s| {
                 s.position_unknown = true;
-                s.otherwise = Some(Access::Session);
+                s.without_primary = Some(Access::Session);
             },
             Access::PrimaryRead,
             "1 2: without_primary",
@@ -910,7 +910,7 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
             "data, and a rule that wants the primary",
             |s| {
                 s.wanted = Some(Wanted::Primary);
-                s.otherwise = Some(Access::Read);
+                s.without_primary = Some(Access::Read);
             },
             Access::PrimaryRead,
             "none: no primary is available",
@@ -919,7 +919,7 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
             "no data, and a rule that wants the primary",
             |s| {
                 s.wanted = Some(Wanted::Primary);
-                s.otherwise = Some(Access::Session);
+                s.without_primary = Some(Access::Session);
             },
             Access::PrimaryRead,
             "1 2: without_primary",
@@ -928,7 +928,7 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
             "data, on a listener for the primary",
             |s| {
                 s.target = Target::PrimaryOnly;
-                s.otherwise = Some(Access::Read);
+                s.without_primary = Some(Access::Read);
             },
             Access::Read,
             "none: no primary is available",
@@ -937,7 +937,7 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
             "no data, on a listener for the primary",
             |s| {
                 s.target = Target::PrimaryOnly;
-                s.otherwise = Some(Access::Session);
+                s.without_primary = Some(Access::Session);
             },
             Access::PrimaryRead,
             "1 2: without_primary",
@@ -959,7 +959,7 @@ fn what_needs_no_primary_goes_elsewhere_where_there_is_none() {
 fn a_primary_without_a_place_comes_last() {
     let case = with(|case| {
         case.access = Access::PrimaryRead;
-        case.session = |s| s.otherwise = Some(Access::Session);
+        case.session = |s| s.without_primary = Some(Access::Session);
     });
     assert_eq!(case.decide(), "1 2 primary: without_primary");
 }

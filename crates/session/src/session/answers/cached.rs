@@ -571,7 +571,7 @@ impl Session {
         }
         self.running.route.begin(self.image.reads.level, None);
         self.running.route.reason = Some(Reason::Cached);
-        self.image.last.settle_locally(self.image.family);
+        self.image.last.note_local_answer(self.image.family);
         self.image.last.answered_here(-1);
         self.image.last.found_rows.set(hit.rows);
         let metrics = self.worker.metrics();

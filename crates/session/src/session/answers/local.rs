@@ -62,7 +62,7 @@ impl Session {
                     self.image.status -= Status::IN_TRANS | Status::IN_TRANS_READONLY;
                     self.image.tx.use_up_next();
                 }
-                self.image.last.settle_locally(self.image.family);
+                self.image.last.note_local_answer(self.image.family);
                 self.ok_in_transaction(state).await?;
             }
             Kind::SetTransaction
@@ -79,7 +79,7 @@ impl Session {
                 };
                 let read_only = class.assignments.iter().filter_map(said).next_back();
                 self.image.tx.add_next(text, read_only);
-                self.image.last.settle_locally(self.image.family);
+                self.image.last.note_local_answer(self.image.family);
                 self.ok(OkFields::default()).await?;
             }
             Kind::Select => return self.answer_about_session(class.flags, text).await,
@@ -107,7 +107,7 @@ impl Session {
         self.handle.set_begun(true);
         self.image.status |= Status::IN_TRANS;
         self.image.status.set(Status::IN_TRANS_READONLY, read_only);
-        self.image.last.settle_locally(self.image.family);
+        self.image.last.note_local_answer(self.image.family);
         self.ok_in_transaction(Some(if changed { b"T_______" } else { b"" }))
             .await
     }
@@ -273,7 +273,7 @@ impl Session {
         let deprecated = class.contains(Flags::USES_FOUND_ROWS)
             && self.image.family == Family::MySql
             && self.image.vars.lex.version >= 80_017;
-        self.image.last.settle_locally(self.image.family);
+        self.image.last.note_local_answer(self.image.family);
         self.image.last.answered_here(-1);
         self.image.last.found_rows.set(1);
         if deprecated {

@@ -593,7 +593,7 @@ impl Session {
     /// The transaction stands where it stood: the connection takes the lost one's place.
     fn finish_replay(&mut self, lease: &mut Lease, replay: Replay) {
         let lost = replay.lost();
-        lease.settle();
+        lease.effects_noted();
         lease.state = self.image.vars.state.clone();
         let (uid, store) = (self.handle.uid(), &self.handle.saved());
         lease.books.replaces(uid, lost.seq, lost.unread, store);

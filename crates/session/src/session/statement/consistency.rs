@@ -133,10 +133,10 @@ impl Session {
 
     /// The server that the session has read from last, as long as it is not known how far that one
     /// was then; once it is known, any server that is as far will do.
-    pub(in crate::session) fn settle_seen(&mut self) -> Option<ServerId> {
+    pub(in crate::session) fn resolve_last_read(&mut self) -> Option<ServerId> {
         let seen = self.image.reads.seen?;
         if self.worker.cluster.waits_of(seen.server) == Waits::Cluster {
-            return self.settle_in_cluster(seen.server);
+            return self.resolve_in_cluster(seen.server);
         }
         let (primary, view) = self.worker.cluster.with_world(|world| {
             let snapshot = &world.snapshot;
@@ -166,7 +166,7 @@ impl Session {
             } else {
                 return Some(seen.server);
             }
-            return self.settled();
+            return self.last_read_resolved();
         }
         match view {
             Some(None) => Some(seen.server),
@@ -176,16 +176,16 @@ impl Session {
             // the server was last known to have is what can be asked for.
             Some(Some(last)) => {
                 self.image.reads.position.union(&last);
-                self.settled()
+                self.last_read_resolved()
             }
-            None => self.settled(),
+            None => self.last_read_resolved(),
         }
     }
 
     /// Nodes of a cluster are not asked how far they are. A read costs nothing on the node where the session
     /// has read last, as long as that one has what the session must see. Any node, asked to wait, shows no
     /// less: so where there has to be a wait, the session is free to go where it likes.
-    fn settle_in_cluster(&mut self, node: ServerId) -> Option<ServerId> {
+    fn resolve_in_cluster(&mut self, node: ServerId) -> Option<ServerId> {
         let reads = self.settings.options.routing.reads;
         let stays = self.worker.cluster.with_world(|world| {
             let is_primary = world.snapshot.primary == Some(node);
@@ -283,7 +283,7 @@ impl Session {
         self.image.reads.seen = None;
     }
 
-    fn settled(&mut self) -> Option<ServerId> {
+    fn last_read_resolved(&mut self) -> Option<ServerId> {
         self.worker
             .cluster
             .bound(&mut self.image.reads.position, INTERVALS_MAX);
@@ -350,7 +350,7 @@ impl Session {
 
     /// Whether a read that may only run where the session has read last had better not, and why:
     /// asking how far that server is would let it run elsewhere.
-    pub(super) fn is_stuck(&self, request: &Request<'_>) -> Option<MoveReason> {
+    pub(super) fn wants_to_move(&self, request: &Request<'_>) -> Option<MoveReason> {
         let seen = self
             .image
             .reads
@@ -434,7 +434,7 @@ impl Session {
     }
 
     /// Asks how far the server is where the session has read last.
-    pub(super) async fn come_loose(&mut self, stuck: MoveReason) {
+    pub(super) async fn ask_position_to_move(&mut self, reason: MoveReason) {
         let Some(seen) = &mut self.image.reads.seen else {
             return;
         };
@@ -445,7 +445,7 @@ impl Session {
             return self.require_everything();
         }
         let positions = self.worker.shared.monitor.positions();
-        if stuck == MoveReason::Crowded {
+        if reason == MoveReason::Crowded {
             // Whether another is as far must be known as well: nobody waits for the sake of balance. A
             // read that has to move waits on its server, where that is needed at all. The primary has
             // everything.
@@ -458,7 +458,7 @@ impl Session {
             });
         }
         let found = positions.ask(server, mark, ASK_LIMIT).await;
-        if stuck != MoveReason::Crowded {
+        if reason != MoveReason::Crowded {
             return;
         }
         match found {

@@ -95,7 +95,7 @@ impl Session {
         self.forget_projected();
         self.foresee(request);
         if let Some(directions) = request.directions.as_deref().filter(|it| demands(it)) {
-            Box::pin(self.obey(request, directions)).await?;
+            Box::pin(self.apply_rule_actions(request, directions)).await?;
         }
         if asks_drawn(request.runs())
             && let Some(lease) = self.drawing_connection()?
@@ -122,8 +122,8 @@ impl Session {
         self.image.reads.primary_position = None;
         if self.needs_primary_position(request) {
             Box::pin(self.ask_frontier()).await;
-        } else if let Some(stuck) = self.is_stuck(request) {
-            Box::pin(self.come_loose(stuck)).await;
+        } else if let Some(reason) = self.wants_to_move(request) {
+            Box::pin(self.ask_position_to_move(reason)).await;
         }
         if self.awaits_log(request) {
             Box::pin(self.await_log()).await;

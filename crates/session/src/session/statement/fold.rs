@@ -77,7 +77,7 @@ impl Session {
                 self.image.tx.set_next_waits(true);
             }
         } else {
-            self.note_one_shot(&mut lease, class, failed);
+            self.note_next_transaction(&mut lease, class, failed);
             if outcome.has_status && outcome.status.contains(Status::IN_TRANS) {
                 lease.one_shot = false;
             }
@@ -177,7 +177,7 @@ impl Session {
         }
         let releases = !failed && self.releases(class);
         lease.broken |= releases;
-        lease.settle();
+        lease.effects_noted();
         self.part(lease);
         if releases {
             self.flush().await?;
@@ -199,7 +199,7 @@ impl Session {
 
     /// What SET TRANSACTION said for the next transaction is used up by a statement that opened one
     /// and succeeded; otherwise it may still wait on the connection, which nobody else may have then.
-    fn note_one_shot(&mut self, lease: &mut Lease, class: &Statement, failed: bool) {
+    fn note_next_transaction(&mut self, lease: &mut Lease, class: &Statement, failed: bool) {
         let opened = self.takes_next(class);
         let sent = opened && !self.image.tx.next().is_empty();
         let is_primary = |worker: &Worker| worker.cluster.is_primary(lease.server);

@@ -193,7 +193,7 @@ impl Session {
         lease.send(&setup.bytes, answers).await?;
         let mut failed = None;
         for step in std::mem::take(&mut setup.steps) {
-            if let Err(error) = self.settle_step(lease, step).await {
+            if let Err(error) = self.read_step(lease, step).await {
                 lease.broken = true;
                 failed = Some(error);
                 break;

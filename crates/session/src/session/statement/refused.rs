@@ -267,7 +267,7 @@ impl Session {
         lease.broken |= begins;
         if prepare_refused {
             // What was to be executed was not there.
-            lease.settle();
+            lease.effects_noted();
             return Ok(AttemptOutcome::Elsewhere(answer));
         }
         if std::mem::take(&mut self.running.route.rolled_back) && !lease.broken {
@@ -276,7 +276,7 @@ impl Session {
             if let Some(journal) = &mut self.image.tx.journal {
                 journal.note_rolled_back();
             }
-            lease.settle();
+            lease.effects_noted();
             return Err(Abort::Error(answer));
         }
         if self.lease_is_kept() {
@@ -392,7 +392,7 @@ impl Session {
                 }
                 if request.access <= Access::Read || request.prepares() {
                     // It has changed nothing that anybody would have to know of.
-                    lease.settle();
+                    lease.effects_noted();
                 }
             }
             _ => lease.broken = true,

@@ -107,7 +107,9 @@ impl Session {
     /// Whether a cluster's node would not wait on the connection, now or after the reset that it needs.
     pub(in crate::session) fn cannot_wait_on(&self, lease: &Lease, request: &Request<'_>) -> bool {
         self.worker.cluster.waits_of(lease.server) == Waits::Cluster
-            && (lease.deaf || self.sees_foreign(lease, request) || self.needs_reset(lease))
+            && (lease.ignores_sync_wait
+                || self.sees_foreign(lease, request)
+                || self.needs_reset(lease))
     }
 
     /// Whether another connection must be had for a request that would need a reset of this one: what the reset

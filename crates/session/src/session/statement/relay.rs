@@ -344,7 +344,7 @@ impl Session {
             lease.buffer.drain(..at + len);
             lease.answered();
             // It was refused before it had changed anything.
-            lease.settle();
+            lease.effects_noted();
             return Some(Ok(RelayOutcome::Held(error)));
         }
         let error = match self.in_place_of(&error, plan) {

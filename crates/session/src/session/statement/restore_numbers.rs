@@ -198,7 +198,7 @@ impl Session {
         let id = rows.ok().and_then(|rows| number(&rows, 0));
         match id {
             Some(id) => {
-                self.image.last.insert_id.settle(id);
+                self.image.last.insert_id.note_read(id);
                 own.books.set_insert_id(id);
                 own.books.read_insert_id();
             }

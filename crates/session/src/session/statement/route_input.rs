@@ -64,7 +64,7 @@ impl Session {
         if !alone || std::mem::replace(&mut self.running.route.passed, true) {
             return false;
         }
-        let Some(access) = self.elsewhere(request, true) else {
+        let Some(access) = self.needs_elsewhere(request, true) else {
             return false;
         };
         self.running.route.instead = Some(access);
@@ -123,7 +123,7 @@ impl Session {
             // Whatever was seen anywhere, the primary had when it was asked.
             return None;
         }
-        let seen = self.settle_seen();
+        let seen = self.resolve_last_read();
         if level == Consistency::Instance {
             // After that: what was known of the primary may be older than the last write.
             self.note_all_written();
@@ -132,7 +132,7 @@ impl Session {
                 && self.worker.cluster.waits_of_primary() == Waits::Cluster
             {
                 // The node where it has read last may not have that.
-                return self.settle_seen();
+                return self.resolve_last_read();
             }
         }
         seen
@@ -183,11 +183,11 @@ impl Session {
                 || (global && self.image.reads.primary_position.is_none()),
             serializable: self.image.vars.switches.serializable,
             autocommit_off: self.image.autocommit_off(),
-            otherwise: self
+            without_primary: self
                 .running
                 .route
                 .instead
-                .or_else(|| self.otherwise(request)),
+                .or_else(|| self.needs_without_primary(request)),
         };
         let (mut outstanding, mut response_us) = ([0; SERVERS], [0; SERVERS]);
         let measures = self.settings.options.routing.balance == Balance::Latency;

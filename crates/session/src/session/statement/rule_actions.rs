@@ -50,7 +50,7 @@ pub(super) fn demands(directions: &Directions) -> bool {
 
 impl Session {
     /// Waits for the statement's turn, sets its deadline and sends its mirror image.
-    pub(super) async fn obey(
+    pub(super) async fn apply_rule_actions(
         &mut self,
         request: &Request<'_>,
         directions: &Directions,
@@ -223,7 +223,7 @@ async fn run_for_nothing(
         lease.buffer.drain(..taken);
     }
     lease.answered();
-    lease.settle();
+    lease.effects_noted();
     Ok(())
 }
 

@@ -162,7 +162,7 @@ impl Session {
         let mut refused = None;
         for step in std::mem::take(&mut setup.steps) {
             let is_executed = matches!(step, Step::Executed(_));
-            match self.settle_step(lease, step).await {
+            match self.read_step(lease, step).await {
                 Ok(()) => {}
                 Err(error @ BackendError::Server(_)) if is_executed => refused = Some(error),
                 Err(error) => {
@@ -186,7 +186,7 @@ impl Session {
     ) -> Result<(), ClientError> {
         let leaves_state = matches!(step, Step::Wait(_) | Step::Executed(_));
         let is_plain = matches!(step, Step::Plain(_) | Step::Own(_));
-        self.settle_step(lease, step).await.map_err(|error| {
+        self.read_step(lease, step).await.map_err(|error| {
             if is_plain && self.is_rolled_back(&error) {
                 self.running.route.rolled_back = true;
                 // What was set ahead is said again.
@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// Reads the answer of a step. What a server says to one that no session has asked for is nobody's answer.
-    pub(super) async fn settle_step(
+    pub(super) async fn read_step(
         &mut self,
         lease: &mut Lease,
         step: Step,
@@ -266,14 +266,14 @@ impl Session {
                 saved.found_rows = number(&rows, 1);
                 lease.books.saved();
             }
-            Step::Wait(counted) => Box::pin(self.settle_wait(lease, counted)).await?,
+            Step::Wait(counted) => Box::pin(self.read_wait(lease, counted)).await?,
         }
         Ok(())
     }
 
     /// The answer to a wait. A cluster's node has a limit of its own, of 30 seconds; it says 1205 then, and so it does
     /// to all that wait when it loses its group, and from then on at once (observed on 10.11 and 11.8).
-    async fn settle_wait(
+    async fn read_wait(
         &mut self,
         lease: &mut Lease,
         counted: Option<u64>,

@@ -22,21 +22,24 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Session {
     /// What the request needs of another server, as far as the primary cannot be had now.
-    pub(in crate::session) fn otherwise(&self, request: &Request<'_>) -> Option<Access> {
+    pub(in crate::session) fn needs_without_primary(
+        &self,
+        request: &Request<'_>,
+    ) -> Option<Access> {
         if !self.worker.cluster.lacks_primary() {
             return None;
         }
-        self.elsewhere(request, self.worker.cluster.has_just_lost_primary(PATIENCE))
+        self.needs_elsewhere(request, self.worker.cluster.has_just_lost_primary(PATIENCE))
     }
 
     /// Whether a request that is for the primary need not wait for one for ever.
     pub(in crate::session) fn may_do_without(&self, request: &Request<'_>) -> bool {
-        self.elsewhere(request, false).is_some()
+        self.needs_elsewhere(request, false).is_some()
     }
 
     /// What the request needs of a server that is not the primary; none where that will not do. `patient`:
     /// what would keep its connection does not yet go there.
-    pub(in crate::session) fn elsewhere(
+    pub(in crate::session) fn needs_elsewhere(
         &self,
         request: &Request<'_>,
         patient: bool,
