@@ -158,15 +158,23 @@ async fn yet_to_apply(cluster: &Cluster) -> anyhow::Result<()> {
     };
     switch("SELECT group_replication_switch_to_multi_primary_mode()").await?;
     let checked = waited_for_applier(cluster).await;
-    let primary = cluster.primary();
-    let mut control = cluster.control(&primary.name).await?;
+    // Once the member that was killed is back.
+    let primary = cluster.primary().name;
+    let mut control = cluster.control(&primary).await?;
     let uuid = control.value("SELECT @@server_uuid").await?;
-    control.close().await;
     let one = format!(
         "SELECT group_replication_switch_to_single_primary_mode('{}')",
         uuid.unwrap_or_default()
     );
-    switch(&one).await?;
+    let deadline = Instant::now() + ELECTION;
+    let online = "SELECT COUNT(*) FROM performance_schema.replication_group_members \
+                  WHERE MEMBER_STATE = 'ONLINE'";
+    while control.value(online).await?.as_deref() != Some("3") {
+        ensure!(Instant::now() < deadline, "not all members come back");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    control.run(&one).await?;
+    control.close().await;
     checked
 }
 
@@ -182,10 +190,10 @@ async fn waited_for_applier(cluster: &Cluster) -> anyhow::Result<()> {
     let login = Login::new(eye.0.address(), APP.user, APP.password);
     let mut writer = Connection::open(&login).await?;
     writer
-        .expect("CREATE TABLE app.late_t (id INT PRIMARY KEY, n INT)")
+        .expect("CREATE TABLE app.late_t (id INT PRIMARY KEY, n INT, m INT)")
         .await?;
     writer
-        .expect("INSERT INTO app.late_t VALUES (1, 0)")
+        .expect("INSERT INTO app.late_t VALUES (1, 0, 0)")
         .await?;
     let mut others = Vec::new();
     for server in rest {
@@ -201,37 +209,54 @@ async fn waited_for_applier(cluster: &Cluster) -> anyhow::Result<()> {
     }
     // Acknowledged, and applied nowhere else.
     writer
-        .expect("INSERT INTO app.late_t VALUES (2, 0)")
+        .expect("UPDATE app.late_t SET n = 7 WHERE id = 1")
         .await?;
+    let mut global = Connection::open(&login).await?;
+    global.expect("SET millrace_consistency = 'global'").await?;
     cluster.kill(&old).await?;
+    // Sent while nobody knows of it.
+    let read_at_once = tokio::spawn(async move {
+        let rows = global.query("SELECT n FROM app.late_t WHERE id = 1").await;
+        rows.scalar()
+    });
     let moved = |now: &View| now.primary.is_some() && now.primary != view.primary;
     eye.until("moved", ELECTION, moved).await?;
     for other in &mut others {
-        let rows = other.value("SELECT COUNT(*) FROM app.late_t").await?;
-        ensure!(rows.as_deref() == Some("1"), "it was applied: {rows:?}");
+        let rows = other.value("SELECT n FROM app.late_t").await?;
+        ensure!(rows.as_deref() == Some("0"), "it was applied: {rows:?}");
     }
     let mut reader = Connection::open(&login).await?;
     let mut updater = Connection::open(&login).await?;
     let read = async {
-        let rows = reader.expect("SELECT COUNT(*) FROM app.late_t").await?;
+        let rows = reader.expect("SELECT SUM(n) FROM app.late_t").await?;
         anyhow::Ok(rows.scalar())
     };
+    // Those who come later, each while those before still wait.
+    let later = [600, 1500, 2500].map(|after| {
+        let login = login.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(after)).await;
+            let mut later = Connection::open(&login).await?;
+            let rows = later
+                .expect("SELECT n FROM app.late_t WHERE id = 1")
+                .await?;
+            anyhow::Ok(rows.scalar())
+        })
+    });
     let read_in_transaction = async {
         writer.expect("BEGIN").await?;
-        let rows = writer
-            .expect("SELECT COUNT(*) FROM app.late_t FOR UPDATE")
-            .await?;
+        let rows = writer.expect("SELECT n FROM app.late_t FOR UPDATE").await?;
         writer.expect("COMMIT").await?;
         anyhow::Ok(rows.scalar())
     };
     let write = async {
         let changed = updater
-            .expect("UPDATE app.late_t SET n = n + 1 WHERE id = 2")
+            .expect("UPDATE app.late_t SET m = 1 WHERE n = 7")
             .await?;
         anyhow::Ok(changed.ok().map(|ok| ok.affected))
     };
     let unlock = async {
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
         for other in &mut others {
             other.run("UNLOCK TABLES").await?;
         }
@@ -239,10 +264,23 @@ async fn waited_for_applier(cluster: &Cluster) -> anyhow::Result<()> {
     };
     let (read, within, written, unlocked) = tokio::join!(read, read_in_transaction, write, unlock);
     unlocked?;
+    let at_once = read_at_once.await?;
+    ensure!(at_once.as_deref() == Some("7"), "at once: {at_once:?}");
+    for later in later {
+        let seen = later.await??;
+        ensure!(seen.as_deref() == Some("7"), "later: {seen:?}");
+    }
     let seen = (read?, within?, written?);
-    let all = Some("2".to_owned());
+    let all = Some("7".to_owned());
     ensure!(seen == (all.clone(), all, Some(1)), "{seen:?}");
-    for other in others {
+    // Only who was expelled joins again at once.
+    let members = "SELECT COUNT(*) FROM performance_schema.replication_group_members";
+    let deadline = Instant::now() + ELECTION;
+    for mut other in others {
+        while other.value(members).await?.as_deref() != Some("2") {
+            ensure!(Instant::now() < deadline, "it is not expelled");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         other.close().await;
     }
     cluster.start(&old).await?;
@@ -277,7 +315,7 @@ async fn leaves(cluster: &Cluster) -> anyhow::Result<()> {
     cluster.leave_group(&member).await?;
     let there = port(cluster, &member)?;
     let out = |view: &View| view.up.get(&there) == Some(&false);
-    eye.until("out", Duration::from_secs(2), out).await?;
+    eye.until("out", Duration::from_secs(4), out).await?;
     ensure!(
         eye.lines("in its group it is offline")? == 1,
         "{}",

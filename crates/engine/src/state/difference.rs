@@ -1,7 +1,5 @@
 //! The commands that turn one connection's state into another session's, as bytes.
 
-use std::cell::Cell;
-
 use millrace_protocol::packet;
 
 use super::{CHARSET, NAMES, SETS_ANOTHER, SessionState, Value, is_same};
@@ -77,27 +75,14 @@ pub(super) fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
         assign_charset(&mut set, to);
     }
     let [setting, also_set] = SETS_ANOTHER;
-    let is_another = match (from.effective(also_set), to.effective(also_set)) {
-        (Some(one), Some(other)) => !is_same(one, other),
-        (one, other) => one.is_some() != other.is_some(),
-    };
-    let is_also_set = Cell::new(is_another);
+    let mut is_also_set = false;
     let mut add = |name: &str, value: Option<&Value>| {
-        is_also_set.set(is_also_set.get() || name == setting);
-        begin_assignment(&mut set, name);
-        match value {
-            None if to.basis.get(name).is_some() => {
-                write_reported(&mut set, to.basis.get(name).unwrap_or_default());
-            }
-            None if DEFAULT_IS_OFF.contains(&name) => {
-                set.extend_from_slice(b"@@global.");
-                set.extend_from_slice(name.as_bytes());
-            }
-            None => set.extend_from_slice(b"DEFAULT"),
-            Some(value) => write_value(&mut set, value),
+        is_also_set |= name == setting || name == also_set;
+        if name != also_set {
+            assign(&mut set, to, name, value);
         }
     };
-    let others = |name: &str| !CHARSET.contains(&name) && name != LATE && name != also_set;
+    let others = |name: &str| !CHARSET.contains(&name) && name != LATE;
     for (name, _) in from.variables.iter().filter(|(name, _)| others(name)) {
         if to.variable(name).is_none() {
             add(name, None);
@@ -116,18 +101,31 @@ pub(super) fn assignments(from: &SessionState, to: &SessionState) -> Vec<u8> {
     if from.basis != to.basis {
         for (name, value) in &to.basis.values {
             let is_set = from.variable(name).is_some() || to.variable(name).is_some();
-            if !is_set
-                && &**name != also_set
-                && from.basis.get(name).is_some_and(|held| held != &**value)
-            {
+            if !is_set && from.basis.get(name).is_some_and(|held| held != &**value) {
                 add(name, None);
             }
         }
     }
-    if is_also_set.get() {
-        add(also_set, to.variable(also_set));
+    if is_also_set {
+        assign(&mut set, to, also_set, to.variable(also_set));
     }
     set
+}
+
+/// Sets a variable to `value`; without one to what a login has.
+fn assign(set: &mut Vec<u8>, to: &SessionState, name: &str, value: Option<&Value>) {
+    begin_assignment(set, name);
+    match value {
+        None if to.basis.get(name).is_some() => {
+            write_reported(set, to.basis.get(name).unwrap_or_default());
+        }
+        None if DEFAULT_IS_OFF.contains(&name) => {
+            set.extend_from_slice(b"@@global.");
+            set.extend_from_slice(name.as_bytes());
+        }
+        None => set.extend_from_slice(b"DEFAULT"),
+        Some(value) => write_value(set, value),
+    }
 }
 
 pub(super) fn late_assignment(from: &SessionState, to: &SessionState) -> Vec<u8> {

@@ -182,7 +182,8 @@ impl ClusterView {
                 self.epoch.set(u64::MAX);
                 return;
             };
-            let has_all = found.visible.contains(&all);
+            // Not by what may be visible: a transaction that is being applied counts there from its beginning.
+            let has_all = found.executed.contains(&all);
             if !has_all && begun.elapsed() < LIMIT {
                 tokio::time::sleep(PAUSE).await;
                 continue;

@@ -109,6 +109,10 @@ impl Session {
         {
             self.fold_state(&mut lease, &outcome, class, text);
         }
+        let for_once = Flags::SET_STATEMENT | Flags::HINT_SET_VAR;
+        if class.flags.intersects(for_once) {
+            self.note_set_for_once(text);
+        }
         if failed {
             // Locks that were taken before the error stay.
             let (class, text) = request.inner.unwrap_or((class, text));

@@ -181,6 +181,17 @@ impl Session {
         }
     }
 
+    /// A statement has set variables for itself alone, and the server has set them back. To set one back may set another
+    /// for good (observed on both families).
+    #[cold]
+    pub(super) fn note_set_for_once(&mut self, text: &[u8]) {
+        let [setting, also_set] = SETS_ANOTHER;
+        let mut parts = text.windows(setting.len());
+        if parts.any(|part| part.eq_ignore_ascii_case(setting.as_bytes())) {
+            self.image.vars.unreported.push(also_set.into());
+        }
+    }
+
     /// The connection has the session's variables now. It is in the session's database only if it was before, or was
     /// moved there: where that one is gone, or the session is in none, statements run wherever the connection is.
     pub(in crate::session) fn note_reached(

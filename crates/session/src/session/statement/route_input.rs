@@ -111,7 +111,9 @@ impl Session {
     /// on it; answers where the session has read last, if that still binds it.
     pub(super) fn look_around(&mut self, request: &Request<'_>) -> Option<ServerId> {
         let level = self.level_for(request);
-        if level == Consistency::Instance && self.worker.cluster.is_applying() {
+        if matches!(level, Consistency::Instance | Consistency::Global)
+            && self.worker.cluster.is_applying()
+        {
             // The primary has to have it, too.
             self.note_all_written();
         }
