@@ -151,7 +151,7 @@ impl Lab {
         self.caught_up().await?;
         let position = self.executed().await?;
         let mut store = self.cache.store();
-        store.settle(&position);
+        store.forget_known(&position);
         let now = Instant::now();
         let mut entries = Vec::new();
         for name in names.split_whitespace() {
@@ -263,6 +263,7 @@ fn watch(cluster: &Cluster, cache: Arc<Cache>) -> Result<()> {
         tls: ServerTls::new(ServerTlsMode::Disabled, &ServerTlsFiles::default())?,
         tcp: TcpOptions::SERVERS,
         resolver: Resolver::default(),
+        questions: millrace_backend::questions::Questions::default(),
     });
     let mut options = MonitorOptions::new(|_| ["SELECT 1 FROM DUAL WHERE 1 = 0"; 4]);
     options.user = MONITOR.user.to_owned();

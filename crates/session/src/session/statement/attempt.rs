@@ -254,7 +254,7 @@ impl Session {
         let mut refusal = None;
         self.running.route.overdue = false;
         for step in std::mem::take(&mut setup.steps) {
-            if let Err(answer) = self.settle(lease, step).await {
+            if let Err(answer) = self.read_step_of_setup(lease, step).await {
                 refusal.get_or_insert(answer);
                 if self.running.route.overdue {
                     break;

@@ -179,7 +179,7 @@ impl Session {
         Ok(())
     }
 
-    pub(in crate::session) async fn settle(
+    pub(in crate::session) async fn read_step_of_setup(
         &mut self,
         lease: &mut Lease,
         step: Step,
