@@ -92,22 +92,9 @@ pub struct Followed {
     pub behind_seconds: AtomicU64,
     /// When the last transaction was made, in seconds since 1970; 0 before the first.
     pub last_made: AtomicU64,
-    /// See [`Followed::take_rest`]; nanoseconds.
-    rest: AtomicU64,
 }
 
 impl Followed {
-    /// How long the follower's thread is to rest before it sleeps, once. Where one transaction follows close upon the other,
-    /// to be woken for each alone costs several times what it takes to apply it.
-    pub fn take_rest(&self) -> Duration {
-        Duration::from_nanos(self.rest.swap(0, Ordering::Relaxed))
-    }
-
-    pub(crate) fn set_rest(&self, rest: Duration) {
-        let nanos = u64::try_from(rest.as_nanos()).unwrap_or(u64::MAX);
-        self.rest.store(nanos, Ordering::Relaxed);
-    }
-
     /// Adds to a counter.
     pub(crate) fn add(counter: &AtomicU64, more: u64) {
         counter.fetch_add(more, Ordering::Relaxed);

@@ -30,20 +30,20 @@ const THROTTLED: u32 = 4;
 /// So many packets have to be expected in a rest.
 const PACKETS: u128 = 2;
 
-/// To be called first on a thread that rests: by default the system lets each rest last up to
-/// 50 µs longer than asked for (prctl(2), PR_SET_TIMERSLACK).
-pub(crate) fn prepare_to_rest() {
-    let slack = NonZeroU64::new(1_000);
-    if let Err(error) = rustix::thread::set_current_timer_slack(slack) {
-        warn!(%error, "rests of threads last longer than they should");
-    }
-}
-
 /// How long a worker rests before it sleeps; shared with that worker.
 #[derive(Debug, Default)]
 pub(crate) struct Rest(AtomicU64);
 
 impl Rest {
+    /// To be called on the worker's thread first: by default the system lets each rest last up to
+    /// 50 µs longer than asked for (prctl(2), PR_SET_TIMERSLACK).
+    pub(crate) fn prepare_thread(&self) {
+        let slack = NonZeroU64::new(1_000);
+        if let Err(error) = rustix::thread::set_current_timer_slack(slack) {
+            warn!(%error, "rests of workers last longer than they should");
+        }
+    }
+
     /// To be called by the worker when it has nothing to do, before it sleeps.
     pub(crate) fn take(&self) {
         let nanos = self.0.load(Relaxed);

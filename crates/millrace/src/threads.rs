@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
-use crate::coalesce::{Coalescer, Rest, prepare_to_rest};
+use crate::coalesce::{Coalescer, Rest};
 
 /// So long what watches goes on, once it is to end, for the answers to what it has asked.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
@@ -46,12 +46,7 @@ pub(crate) fn start_monitor(
 ) -> anyhow::Result<WatchThread> {
     let monitor = monitor.clone();
     let questions = network.questions.clone();
-    start(
-        "monitor",
-        questions,
-        || Duration::ZERO,
-        move || monitor.run(options, network),
-    )
+    start("monitor", questions, move || monitor.run(options, network))
 }
 
 /// Follows the log that keeps the cache true, and places what was read for it.
@@ -62,34 +57,24 @@ pub(crate) fn start_cache(
     network: SharedNetwork,
 ) -> anyhow::Result<WatchThread> {
     let (cache, monitor) = (cache.clone(), monitor.clone());
-    let followed = cache.clone();
-    let rest = move || followed.followed().take_rest();
     let questions = network.questions.clone();
-    start("cache", questions, rest, move || {
+    start("cache", questions, move || {
         follower::run(cache, monitor, options, network)
     })
 }
 
-/// `questions`: what it asks of servers; it is ended between two of them, if that comes soon. `rest`: for how long the thread rests before it sleeps.
+/// `questions`: what it asks of servers; it is ended between two of them, if that comes soon.
 fn start(
     name: &str,
     questions: Questions,
-    rest: impl Fn() -> Duration + Send + Sync + 'static,
     watch: impl AsyncFnOnce() + Send + 'static,
 ) -> anyhow::Result<WatchThread> {
     let (stop, stopped) = oneshot::channel::<()>();
     let thread = std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
-            prepare_to_rest();
             if let Ok(runtime) = Builder::new_current_thread()
                 .enable_all()
-                .on_thread_park(move || {
-                    let rest = rest();
-                    if !rest.is_zero() {
-                        std::thread::sleep(rest);
-                    }
-                })
                 .build_local(LocalOptions::default())
             {
                 runtime.block_on(async {
@@ -132,7 +117,7 @@ pub(crate) fn start_workers(
             std::thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
-                    prepare_to_rest();
+                    rest.prepare_thread();
                     let runtime = Builder::new_current_thread()
                         .enable_all()
                         .on_thread_park(move || rest.take())

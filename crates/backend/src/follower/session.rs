@@ -46,10 +46,6 @@ const PAUSE_IN_DOUBT: [Duration; 2] = [Duration::from_millis(200), Duration::fro
 /// The same without a sign.
 const PAUSE: [Duration; 2] = [Duration::from_secs(60), Duration::from_millis(100)];
 
-/// Transactions that come within this of each other are taken in together, and the follower rests for as long in between.
-/// So much later a result may be known to be fresh; a write past Millrace is seen within a few milliseconds as before.
-const CLOSE: Duration = Duration::from_micros(500);
-
 type Answer = (Conn, Result<Reading, BackendError>);
 
 /// A stream, and the connection for questions.
@@ -65,8 +61,6 @@ pub(super) struct Session {
     reading_ended: Instant,
     /// Tables may be others than is known.
     has_doubts: bool,
-    /// When something came last.
-    came: Instant,
 }
 
 impl Session {
@@ -110,7 +104,6 @@ impl Session {
             patience: REACHED,
             reading_ended: Instant::now(),
             has_doubts: false,
-            came: Instant::now(),
         })
     }
 
@@ -178,10 +171,6 @@ impl Session {
         }
         if events > 0 {
             let followed = state.cache.followed();
-            // What came in a rest came close upon the rest before it.
-            let is_close = now.saturating_duration_since(self.came) < 2 * CLOSE;
-            self.came = now;
-            followed.set_rest(if is_close { CLOSE } else { Duration::ZERO });
             Followed::add(&followed.events, events);
             Followed::add(&followed.bytes, bytes);
             if state.transactions.is_idle() {
