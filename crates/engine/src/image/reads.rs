@@ -35,6 +35,8 @@ pub struct Reads {
     pub stale: bool,
     /// Where it has read last, until it is known how far that server was.
     pub seen: Option<LastRead>,
+    /// Since then it was served out of memory: the position may have more than that server had shown.
+    pub served_since: bool,
     /// How often it has asked how far that server is.
     pub asked: u8,
     /// In a cluster: the node that has all that the session has been shown, where that is the primary; else
@@ -59,6 +61,7 @@ impl Reads {
             unknown: false,
             stale: false,
             seen: None,
+            served_since: false,
             asked: 0,
             shown_by: None,
             home: None,

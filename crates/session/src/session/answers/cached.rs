@@ -565,6 +565,7 @@ impl Session {
     /// Answers with what was kept.
     async fn answer_cached(&mut self, hit: Hit) -> Result<(), Abort> {
         if !hit.seen.is_empty() {
+            self.image.reads.served_since = true;
             let position = &mut self.image.reads.position;
             position.union(&hit.seen);
             self.worker.cluster.bound(position, INTERVALS_MAX);

@@ -117,6 +117,7 @@ impl Session {
                 .reads
                 .seen
                 .filter(|before| before.server == server);
+            self.image.reads.served_since = false;
             self.image.reads.seen = Some(LastRead {
                 server,
                 mark,
@@ -154,7 +155,10 @@ impl Session {
         };
         let found = found.filter(|found| found.incarnation == seen.incarnation);
         if let Some(found) = found {
-            if primary == Some(seen.server) {
+            if primary == Some(seen.server) && self.image.reads.served_since {
+                self.image.reads.position.union(&found.visible);
+                self.leave_out_unreplicated();
+            } else if primary == Some(seen.server) {
                 // Whatever was required before and is not here is nowhere: a transaction of some
                 // replica's own, or one that was lost with an old primary.
                 self.image.reads.position = GtidSet::clone(&found.visible);
