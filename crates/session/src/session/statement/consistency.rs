@@ -156,6 +156,7 @@ impl Session {
         let found = found.filter(|found| found.incarnation == seen.incarnation);
         if let Some(found) = found {
             if primary == Some(seen.server) && self.image.reads.served_since {
+                // What memory has shown since may be newer than that answer.
                 self.image.reads.position.union(&found.visible);
                 self.leave_out_unreplicated();
             } else if primary == Some(seen.server) {
