@@ -565,9 +565,9 @@ impl Session {
     /// Answers with what was kept.
     async fn answer_cached(&mut self, hit: Hit) -> Result<(), Abort> {
         if !hit.seen.is_empty() {
-            self.image.reads.served_since = true;
-            let position = &mut self.image.reads.position;
-            position.union(&hit.seen);
+            let reads = &mut self.image.reads;
+            reads.shown_out_of_memory(&hit.seen);
+            let position = &mut reads.position;
             self.worker.cluster.bound(position, INTERVALS_MAX);
         }
         self.running.route.begin(self.image.reads.level, None);

@@ -112,23 +112,10 @@ impl Session {
             {
                 self.image.reads.shown_by = Some(server);
             }
-            let before = self
-                .image
-                .reads
-                .seen
-                .filter(|before| before.server == server);
-            self.image.reads.served_since = false;
-            self.image.reads.seen = Some(LastRead {
-                server,
-                mark,
-                // Of another machine than the server's name means now, no incarnation of it says anything.
-                incarnation: if lease.is_there() {
-                    incarnation
-                } else {
-                    u32::MAX
-                },
-                reads: before.map_or(1, |before| before.reads.saturating_add(1)),
-            });
+            // Of another machine than the server's name means now, no incarnation of it says anything.
+            let is_there = lease.is_there();
+            let incarnation = if is_there { incarnation } else { u32::MAX };
+            self.image.reads.answered_by(server, mark, incarnation);
         }
     }
 
@@ -155,16 +142,8 @@ impl Session {
         };
         let found = found.filter(|found| found.incarnation == seen.incarnation);
         if let Some(found) = found {
-            if primary == Some(seen.server) && self.image.reads.served_since {
-                // What memory has shown since may be newer than that answer.
-                self.image.reads.position.union(&found.visible);
-                self.leave_out_unreplicated();
-            } else if primary == Some(seen.server) {
-                // Whatever was required before and is not here is nowhere: a transaction of some
-                // replica's own, or one that was lost with an old primary.
-                self.image.reads.position = GtidSet::clone(&found.visible);
-                // Something may have been written there since.
-                self.image.reads.written_seen = 0;
+            if primary == Some(seen.server) {
+                self.image.reads.primary_was_at(&found.visible);
                 self.leave_out_unreplicated();
             } else if self.is_elsewhere(seen.server, &found) {
                 self.image.reads.position.union(&found.visible);
