@@ -23,7 +23,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # What `make demo` shows; for example DEMO='--family mariadb --clients 500'.
 DEMO ?= --for 15 --stay
 
-.PHONY: build release demo demo-failover demo-cache test check long foreign bench faults
+.PHONY: build release demo demo-failover demo-cache test check long foreign bench faults broken-rules
 .NOTPARALLEL:
 
 build:
@@ -69,6 +69,11 @@ long: build
 	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' MILLRACE_WHOLE=1 \
 		$(CARGO) test --locked --package millrace-tests --test auth --test serving --test differential \
 		--test failover -- --nocapture --test-threads 1 mariadb_11_8
+
+# What the suites must notice: FAMILY=mariadb for the other family.
+broken-rules:
+	@scripts/install-deps.sh servers || [ $$? -eq 3 ]
+	scripts/broken-rules.sh $(or $(FAMILY),mysql)
 
 foreign: build
 	@scripts/install-deps.sh servers || [ $$? -eq 3 ]

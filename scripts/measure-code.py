@@ -507,6 +507,18 @@ LIMITS = {
 }
 
 
+def long_files():
+    """Rust files over 800 lines, those of tests included, with their lines."""
+    command = ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.rs"]
+    for name in subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode().split("\0"):
+        path = os.path.join(ROOT, name)
+        if name and os.path.isfile(path):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines = sum(1 for _ in file)
+            if lines > 800:
+                yield name, lines
+
+
 def check():
     rows, details = measured(".")
     exceeded = []
@@ -514,6 +526,7 @@ def check():
         limit = LIMITS.get(what)
         if limit is not None and (value != limit if isinstance(limit, str) else value > limit):
             exceeded.append(f"{what}: {value}; at most {limit}")
+    exceeded += [f"{path} has {lines} lines; at most 800, in tests, too" for path, lines in long_files()]
     for line in exceeded:
         print("shape:", line)
     if exceeded:

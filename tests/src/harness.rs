@@ -46,6 +46,8 @@ pub struct ProxyOptions {
     pub routing: String,
     /// Further lines for the end of the file.
     pub extra: String,
+    /// Another program than [`program`].
+    pub program: Option<PathBuf>,
 }
 
 impl Default for ProxyOptions {
@@ -61,6 +63,7 @@ impl Default for ProxyOptions {
             log: "debug",
             routing: String::new(),
             extra: String::new(),
+            program: None,
         }
     }
 }
@@ -128,6 +131,8 @@ fn cached(extra: &str) -> String {
 /// A command line for the proxy, for suites that write it themselves.
 #[derive(Debug, Clone)]
 pub struct Launch {
+    /// Another than [`program`].
+    program: Option<PathBuf>,
     /// What stands behind `serve`.
     args: Vec<String>,
     env: Vec<(String, String)>,
@@ -145,6 +150,7 @@ impl Launch {
         let (port, http_port) = (free_port()?, free_port()?);
         let password = MONITOR.password.to_owned();
         Ok(Self {
+            program: None,
             args: Vec::new(),
             env: vec![
                 ("MILLRACE_MONITOR_PASSWORD".to_owned(), password),
@@ -198,7 +204,7 @@ impl Launch {
 
     /// Starts the program; it is not ready yet.
     pub fn spawn(&self) -> anyhow::Result<Proxy> {
-        let program = program()?;
+        let program = self.program.clone().map_or_else(program, Ok)?;
         let dir = self.dir();
         std::fs::create_dir_all(&dir)?;
         for (name, text) in &self.files {
@@ -242,7 +248,8 @@ pub struct Proxy {
 impl Proxy {
     /// Starts the proxy in front of these servers and waits until it says that it is ready.
     pub async fn start(servers: &[String], options: &ProxyOptions) -> anyhow::Result<Self> {
-        let launch = Launch::new()?;
+        let mut launch = Launch::new()?;
+        launch.program.clone_from(&options.program);
         let text = config_toml(options, launch.port, launch.http_port, servers);
         let mut proxy = launch.config(&text).spawn()?;
         proxy.wait_ready(Duration::from_secs(20)).await?;

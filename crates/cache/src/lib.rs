@@ -29,6 +29,7 @@
 //! of their own, and no rule but their time.
 
 mod admission;
+mod broken;
 mod definitions;
 mod entry;
 mod intervals;
@@ -47,6 +48,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
+pub use broken::Rule;
 pub use definitions::{Definitions, KeyColumn, KeyKind, PRIMARY, Table};
 pub use entry::{Token, Waiting};
 pub use key::KeyBuilder;

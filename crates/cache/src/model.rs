@@ -1,6 +1,9 @@
 //! Random histories on a model of servers, a log and sessions, with the store between them. Every hit must be the state of
 //! its rows at F, and no session may ever go back. Rules that are broken on purpose must be found.
 
+mod ops;
+mod random;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,11 +11,13 @@ use std::time::{Duration, Instant};
 use millrace_topology::{Family, GtidSet, MariaDbSet, MySqlSet};
 use proptest::prelude::*;
 
-use crate::store::Broken;
+use crate::Rule;
 use crate::{
     Access, Begun, Finished, IndexKeys, Interval, Key, KeyBuilder, Options, Resumed, Scope,
     Situation, Store, Subject, Token, Touch, XaId,
 };
+use ops::{Op, ops};
+use random::Random;
 
 const TABLES: u8 = 2;
 const KEYS: u8 = 3;
@@ -24,7 +29,7 @@ const READERS: usize = 3;
 /// What the model itself does wrong.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wrong {
-    store: Broken,
+    store: Option<Rule>,
     /// Rule 1: in a transaction, too.
     rule_1: bool,
 }
@@ -81,102 +86,6 @@ fn subject(table: u8) -> Subject {
 
 fn key_of(key: u8) -> Key {
     Key::new().signed(i64::from(key) - 2)
-}
-
-#[derive(Clone, Debug)]
-enum Op {
-    /// A transaction is written to the log. `by_table`: as a statement.
-    Commit {
-        session: usize,
-        writes: Vec<(u8, u8)>,
-        by_table: bool,
-        xa: bool,
-    },
-    /// The next transactions that it can show become visible on a server, skipping some.
-    Show {
-        server: usize,
-        skip: usize,
-        count: usize,
-    },
-    /// And part of its position.
-    Execute {
-        server: usize,
-        skip: usize,
-        count: usize,
-    },
-    Follow {
-        count: usize,
-    },
-    Settle,
-    Leave {
-        server: usize,
-    },
-    Join {
-        server: usize,
-    },
-    Read {
-        session: usize,
-        query: Query,
-        server: usize,
-    },
-    /// The server takes its snapshot for the read under way of a session.
-    Snapshot {
-        session: usize,
-    },
-    End {
-        session: usize,
-    },
-    BeginTransaction {
-        session: usize,
-        server: usize,
-    },
-    EndTransaction {
-        session: usize,
-    },
-    /// The connection to the log is lost. `anew`: the follower cannot go on where it was.
-    Gap {
-        anew: bool,
-    },
-    Wait {
-        millis: u64,
-    },
-    Flush,
-}
-
-fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let query = (0..TABLES, 0..KEYS, 0..2u8, prop::bool::weighted(0.1)).prop_map(
-        |(table, lo, more, by_table)| Query {
-            table,
-            lo,
-            hi: (lo + more).min(KEYS - 1),
-            by_table,
-        },
-    );
-    let session = 0..SESSIONS;
-    let server = 0..SERVERS;
-    let writes = prop::collection::vec((0..TABLES, 0..KEYS), 1..3);
-    let op = prop_oneof![
-        4 => (session.clone(), writes, prop::bool::weighted(0.15), prop::bool::weighted(0.1))
-            .prop_map(|(session, writes, by_table, xa)| Op::Commit { session, writes, by_table, xa }),
-        8 => (server.clone(), prop_oneof![3 => Just(0), 1 => 0..3usize], 1..6usize)
-            .prop_map(|(server, skip, count)| Op::Show { server, skip, count }),
-        8 => (server.clone(), prop_oneof![3 => Just(0), 1 => 0..3usize], 1..8usize)
-            .prop_map(|(server, skip, count)| Op::Execute { server, skip, count }),
-        6 => (1..5usize).prop_map(|count| Op::Follow { count }),
-        2 => Just(Op::Settle),
-        1 => server.clone().prop_map(|server| Op::Leave { server }),
-        1 => server.clone().prop_map(|server| Op::Join { server }),
-        16 => (session.clone(), query, server.clone())
-            .prop_map(|(session, query, server)| Op::Read { session, query, server }),
-        6 => session.clone().prop_map(|session| Op::Snapshot { session }),
-        14 => session.clone().prop_map(|session| Op::End { session }),
-        2 => (session.clone(), server).prop_map(|(session, server)| Op::BeginTransaction { session, server }),
-        1 => session.prop_map(|session| Op::EndTransaction { session }),
-        1 => prop::bool::weighted(0.3).prop_map(|anew| Op::Gap { anew }),
-        1 => (0..700u64).prop_map(|millis| Op::Wait { millis }),
-        1 => Just(Op::Flush),
-    ];
-    prop::collection::vec(op, 1..400)
 }
 
 #[derive(Debug)]
@@ -762,88 +671,6 @@ proptest! {
     }
 }
 
-/// Numbers that look random: quicker than a strategy, where nothing is to be made smaller.
-struct Random {
-    state: u64,
-    /// Replicas are behind.
-    is_slow: bool,
-}
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 11) as usize % end
-    }
-
-    fn one_in(&mut self, of: usize) -> bool {
-        self.below(of) == 0
-    }
-
-    /// As [`ops`] makes them.
-    fn op(&mut self) -> Op {
-        let session = self.below(SESSIONS);
-        let server = self.below(SERVERS);
-        let skip = if self.one_in(4) { self.below(3) } else { 0 };
-        let lo = self.below(KEYS.into()) as u8;
-        match self.below(70) {
-            0..4 => Op::Commit {
-                session: session % READERS,
-                writes: (0..=self.below(2))
-                    .map(|_| {
-                        (
-                            self.below(TABLES.into()) as u8,
-                            self.below(KEYS.into()) as u8,
-                        )
-                    })
-                    .collect(),
-                by_table: self.one_in(7),
-                xa: self.one_in(10),
-            },
-            4..12 if server > 0 && self.is_slow && !self.one_in(2) => Op::Follow { count: 2 },
-            4..12 => Op::Show {
-                server,
-                skip,
-                count: 1 + self.below(5),
-            },
-            12..20 => Op::Execute {
-                server,
-                skip,
-                count: 1 + self.below(7),
-            },
-            20..26 => Op::Follow {
-                count: 1 + self.below(4),
-            },
-            26..28 => Op::Settle,
-            28 => Op::Leave { server },
-            29 => Op::Join { server },
-            30..46 => Op::Read {
-                session,
-                query: Query {
-                    table: self.below(TABLES.into()) as u8,
-                    lo,
-                    hi: (lo + self.below(2) as u8).min(KEYS - 1),
-                    by_table: self.one_in(10),
-                },
-                // Readers ask a replica, so that they learn from hits what it does not have yet.
-                server: if session < READERS { server / 2 } else { 1 },
-            },
-            46..48 => Op::Snapshot { session },
-            48..63 => Op::End { session },
-            63..65 => Op::BeginTransaction { session, server },
-            65 | 66 => Op::EndTransaction { session },
-            67 => Op::Gap {
-                anew: self.one_in(3),
-            },
-            68 => Op::Wait {
-                millis: self.below(700) as u64,
-            },
-            _ => Op::Flush,
-        }
-    }
-}
-
 /// Runs histories until one shows a fault. Returns that, and how many hits and kept fills there were.
 fn first_fault(histories: u64, wrong: Wrong) -> (Option<Fault>, u64, u64) {
     let (mut hits, mut kept) = (0, 0);
@@ -885,49 +712,24 @@ fn the_histories_have_hits() {
 /// The model must be able to fail: each rule that is broken is found.
 #[test]
 fn a_broken_rule_is_found() {
-    let store = |store| Wrong {
-        store,
+    let rules = [
+        Rule::Keep,
+        Rule::Serve,
+        Rule::Remove,
+        Rule::Hit,
+        Rule::Announced,
+        Rule::Seen,
+    ];
+    let of_store = rules.map(|rule| Wrong {
+        store: Some(rule),
         ..Wrong::default()
-    };
-    let none = Broken::default();
-    let rule_1 = Wrong {
+    });
+    let of_model = Wrong {
         rule_1: true,
         ..Wrong::default()
     };
-    for (name, wrong) in [
-        ("1: what may fill", rule_1),
-        ("2: what is kept", store(Broken { keep: true, ..none })),
-        (
-            "2: what is served",
-            store(Broken {
-                serve: true,
-                ..none
-            }),
-        ),
-        (
-            "3: what is removed",
-            store(Broken {
-                invalidate: true,
-                ..none
-            }),
-        ),
-        ("4: what is a hit", store(Broken { hit: true, ..none })),
-        (
-            "4: what was announced",
-            store(Broken {
-                written: true,
-                ..none
-            }),
-        ),
-        (
-            "4: what a hit has seen",
-            store(Broken { seen: true, ..none }),
-        ),
-    ] {
+    for wrong in of_store.into_iter().chain([of_model]) {
         let (found, ..) = first_fault(1000, wrong);
-        assert!(
-            found.is_some(),
-            "rule {name} can be broken without being found"
-        );
+        assert!(found.is_some(), "{wrong:?} is not found");
     }
 }

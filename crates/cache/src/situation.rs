@@ -1,6 +1,6 @@
 //! Rules 1 and 5: which statements may fill, and be served.
 
-use crate::Never;
+use crate::{Never, Rule};
 
 /// As `@@transaction_isolation` of the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,10 @@ impl Situation {
             (!self.tables_are_logged, Never::Table),
             (self.temporary_table, Never::TemporaryTable),
             (self.tables_locked, Never::TablesLocked),
-            (self.in_transaction, Never::InTransaction),
+            (
+                self.in_transaction && !Rule::Fill.is_broken(),
+                Never::InTransaction,
+            ),
             (!self.autocommit, Never::NoAutocommit),
             (
                 self.isolation == Isolation::ReadUncommitted,

@@ -25,7 +25,7 @@ use crate::entry::{Slot, State, Token, Waiting};
 use crate::slab::Slab;
 use crate::statements::{Statement, Statements, Totals};
 use crate::subjects::Subjects;
-use crate::{Cause, Definitions, Miss, Never, Options, Refused, Subject, Touch};
+use crate::{Cause, Definitions, Miss, Never, Options, Refused, Rule, Subject, Touch};
 
 /// A hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,26 +162,9 @@ pub struct Store {
     are_defined: bool,
     /// Tables whose definitions may have changed without a word in the log.
     doubtful: HashSet<Subject>,
+    /// What a test has this store break.
     #[cfg(test)]
-    pub(crate) broken: Broken,
-}
-
-/// Rules that a test has the store break.
-#[cfg(test)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Broken {
-    /// Rule 2: keep a result whatever P has.
-    pub(crate) keep: bool,
-    /// Rule 2: serve it before F has Q.
-    pub(crate) serve: bool,
-    /// Rule 3: keep what a transaction beyond P has touched.
-    pub(crate) invalidate: bool,
-    /// Rule 4: serve a session that must see more than F.
-    pub(crate) hit: bool,
-    /// Rule 4: whatever was announced.
-    pub(crate) written: bool,
-    /// Rule 4: a hit has not seen anything.
-    pub(crate) seen: bool,
+    pub(crate) broken: Option<Rule>,
 }
 
 /// About how many keys a first sight is remembered of, for each byte of memory.
@@ -219,8 +202,17 @@ impl Store {
             doubtful: HashSet::new(),
             options,
             #[cfg(test)]
-            broken: Broken::default(),
+            broken: None,
         }
+    }
+
+    /// Whether a rule is broken on purpose.
+    fn breaks(&self, rule: Rule) -> bool {
+        #[cfg(test)]
+        let in_test = self.broken == Some(rule);
+        #[cfg(not(test))]
+        let in_test = false;
+        in_test || rule.is_broken()
     }
 
     /// F.

@@ -41,11 +41,26 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "broken-rules")]
+    break_rule();
     let cli = Cli::try_parse().unwrap_or_else(|error| tell_where_it_went(error).exit());
     match cli.command {
         Command::Serve(args) => exit(serve::run(&args)),
         Command::Check(args) => exit(check::run(&args)),
         Command::Explain(args) => exit(explain::run(&args)),
+    }
+}
+
+/// Breaks the rule that `MILLRACE_BREAKS` names.
+#[cfg(feature = "broken-rules")]
+fn break_rule() {
+    if let Ok(named) = std::env::var("MILLRACE_BREAKS") {
+        let rule = millrace_cache::Rule::ALL
+            .into_iter()
+            .find(|rule| rule.name() == named);
+        rule.unwrap_or_else(|| panic!("MILLRACE_BREAKS: no rule is called {named}"))
+            .break_it();
+        eprintln!("millrace: the rule {named} is broken on purpose");
     }
 }
 

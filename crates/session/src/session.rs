@@ -4,6 +4,7 @@
 mod answers;
 mod client;
 mod command;
+mod defect;
 mod failover;
 pub(crate) mod statement;
 

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use millrace_cache::{Definitions, KeyColumn, KeyKind, Subject, Table};
+use millrace_cache::{Definitions, KeyColumn, KeyKind, Rule, Subject, Table};
 
 use crate::conn::Row;
 
@@ -71,7 +71,7 @@ impl Catalogue {
             .iter()
             .filter_map(|row| Some((subject(row, 0)?, Table::default())))
             .collect();
-        let edges = edges(rows, &subject);
+        let mut edges = edges(rows, &subject);
         leave_out_unknown_children(&mut tables, rows, &edges, &subject);
         for row in &rows.columns {
             let Some(subject) = subject(row, 0) else {
@@ -100,11 +100,18 @@ impl Catalogue {
                 table.primary_key = key;
             }
         }
+        if Rule::Cascades.is_broken() {
+            edges.clear();
+        }
         let by_delete = closures(&edges, Deed::Delete);
         let by_update = closures(&edges, Deed::Update);
         let triggers = rows.triggers.as_ref();
         let triggered: Option<HashSet<Subject>> =
             triggers.map(|rows| rows.iter().filter_map(|row| subject(row, 0)).collect());
+        let triggered = triggered.map(|found| match Rule::Triggers.is_broken() {
+            true => HashSet::new(),
+            false => found,
+        });
         for (subject, table) in &mut tables {
             table.cascades = united(&by_delete, &by_update, subject);
             let triggered = triggered.as_ref();

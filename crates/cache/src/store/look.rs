@@ -6,7 +6,7 @@ use millrace_topology::GtidSet;
 
 use super::{Hit, Store, Wanted};
 use crate::entry::{State, Waiting};
-use crate::{Miss, NoFill};
+use crate::{Miss, NoFill, Rule};
 
 impl Store {
     /// The result of a key, if a session may be served it that must see all of `required`: R, what it has seen
@@ -42,6 +42,7 @@ impl Store {
         if let Some(reason) = self.stopped(now) {
             return Err(reason);
         }
+        let serves_early = self.breaks(Rule::Serve);
         let slot = self.slots.get_mut(at).ok_or(Miss::Absent)?;
         if slot.ttl.is_some() {
             return Err(Miss::Absent);
@@ -50,32 +51,21 @@ impl Store {
             return Err(Miss::Filling);
         };
         // Rule 2: only once F has Q.
-        #[cfg(test)]
-        if self.broken.serve {
-            stored.until = None;
-        }
         if let Some(until) = &stored.until {
-            if !self.applied.contains(until) {
+            if !self.applied.contains(until) && !serves_early {
                 return Err(Miss::NotYet);
             }
             stored.until = None;
         }
         // Rule 4: only where F has R, or lacks nothing of it on what the result depends on.
         let lacks = |known: &GtidSet| required.iter().any(|set| !known.contains(set));
-        if !lacks(&self.applied) {
-            return Ok(at);
-        }
-        #[cfg(test)]
-        if self.broken.hit {
+        if !lacks(&self.applied) || self.breaks(Rule::Hit) {
             return Ok(at);
         }
         if lacks(self.announced.reached()) {
             return Err(Miss::Behind);
         }
-        let is_written = self.is_written(at);
-        #[cfg(test)]
-        let is_written = is_written && !self.broken.written;
-        match is_written {
+        match self.is_written(at) && !self.breaks(Rule::Announced) {
             true => Err(Miss::Written),
             false => Ok(at),
         }
@@ -157,8 +147,7 @@ impl Store {
     /// The Changes of all that a slot depends on: a session that was served it has seen them.
     fn seen(&self, at: u32) -> GtidSet {
         let mut seen = GtidSet::new(self.applied.family());
-        #[cfg(test)]
-        if self.broken.seen {
+        if self.breaks(Rule::Seen) {
             return seen;
         }
         if !self.base_is_settled {

@@ -7,7 +7,7 @@ use millrace_topology::GtidSet;
 use super::Store;
 use crate::entry::State;
 use crate::scope::Touched;
-use crate::{Cause, Subject};
+use crate::{Cause, Rule, Subject};
 
 impl Store {
     /// Removes all results, or those of one table. Of which tables a result is that is served for a time is not known:
@@ -60,6 +60,7 @@ impl Store {
         cause: Cause,
         now: Instant,
     ) -> usize {
+        let keeps = self.breaks(Rule::Remove);
         let mut concerned = Vec::new();
         self.subjects.concerned(subject, touched, &mut concerned);
         let mut removed = 0;
@@ -73,9 +74,7 @@ impl Store {
                 (State::Stored(stored), _) => {
                     let shows = |ahead: &GtidSet| transaction.is_some_and(|t| ahead.contains(t));
                     let is_shown = stored.ahead.as_deref().is_some_and(shows);
-                    #[cfg(test)]
-                    let is_shown = is_shown || self.broken.invalidate;
-                    if !is_shown {
+                    if !is_shown && !keeps {
                         self.remove_entry(at, cause, now);
                         removed += 1;
                     }

@@ -23,6 +23,7 @@ use crate::session::answers::messages::error_row;
 use crate::session::answers::session_functions::{
     asks_connection, asks_own_number, with_connection_id,
 };
+use crate::session::defect::{Point, panic_at};
 use crate::session::statement::directions::refusal;
 use crate::session::statement::route;
 
@@ -264,6 +265,7 @@ impl Session {
         };
         match command {
             Command::Query(query) => {
+                panic_at(Point::Begun, query.text);
                 let class = self.worker.lists.classify(query.text, &self.image.vars.lex);
                 let access = self.access(&class, query.text);
                 // What is asked of Millrace itself is no matter of rules.

@@ -1,5 +1,8 @@
 //! One run: clients that send statements, probes that come back late, faults, and the checks.
 
+mod queue;
+mod state;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -32,6 +35,8 @@ use super::random::Random;
 use super::servers::{Reached, Servers};
 use crate::error::observed;
 use millrace_worker::{Held, HeldStatement, Lane, Place};
+pub(in crate::simulation) use state::Counts;
+use state::{At, Late, NotRun, Pinned, Session, Statement, Taking, Waiting};
 
 const SESSIONS: usize = 12;
 const TIMEOUT_MS: u64 = TIMEOUT.as_millis() as u64;
@@ -41,194 +46,6 @@ const HOLD: Duration = Duration::from_millis(2_000);
 const HELD_MAX: usize = 9;
 /// So many rounds, each of them 50 ms, must do for all that waits once everything works.
 const CALM_ROUNDS: u64 = 600;
-
-/// What a run has met.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(super) steps: u64,
-    pub(super) statements: u64,
-    pub(super) moves: u64,
-    pub(super) conflicts: u64,
-    pub(super) held: u64,
-    pub(super) retried: u64,
-    pub(super) unknown: u64,
-    pub(super) lost_transactions: u64,
-    /// Their server was no more the primary when a connection to it had been had.
-    pub(super) overtaken: u64,
-    pub(super) given_up: u64,
-    pub(super) no_room: u64,
-    pub(super) drained: u64,
-    /// Waited for a connection, and were given one.
-    pub(super) served: u64,
-    /// A connection could not be had.
-    pub(super) unserved: u64,
-    /// Gone while they waited for one.
-    pub(super) left: u64,
-}
-
-impl AddAssign for Counts {
-    fn add_assign(&mut self, other: Self) {
-        self.steps += other.steps;
-        self.statements += other.statements;
-        self.moves += other.moves;
-        self.conflicts += other.conflicts;
-        self.held += other.held;
-        self.retried += other.retried;
-        self.unknown += other.unknown;
-        self.lost_transactions += other.lost_transactions;
-        self.overtaken += other.overtaken;
-        self.given_up += other.given_up;
-        self.no_room += other.no_room;
-        self.drained += other.drained;
-        self.served += other.served;
-        self.unserved += other.unserved;
-        self.left += other.left;
-    }
-}
-
-#[derive(Debug, Default)]
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// A statement's place in the queue, and the number by which this model knows its order.
-#[derive(Debug)]
-struct Waiting {
-    place: Place,
-    number: u64,
-    lane: Lane,
-}
-
-/// Why a statement was not run here: always worth a wait.
-#[derive(Debug)]
-struct NotRun;
-
-impl Refusal for NotRun {
-    fn is_passing(&self) -> bool {
-        true
-    }
-}
-
-/// A session's statement, as the engine's loop looks at it. A transaction that loses its server is over in this model.
-struct Statement {
-    age: Duration,
-    unsent: bool,
-}
-
-impl Situation for Statement {
-    fn has_replay(&self) -> bool {
-        false
-    }
-
-    fn may_ask_primary(&self) -> bool {
-        true
-    }
-
-    fn take_unsent(&mut self) -> bool {
-        std::mem::take(&mut self.unsent)
-    }
-
-    fn age(&self) -> Duration {
-        self.age
-    }
-
-    fn wait_max(&self) -> Duration {
-        HOLD
-    }
-}
-
-type Taking = Pin<Box<dyn Future<Output = Result<Lease, BackendError>>>>;
-
-/// Where a session's statement is.
-enum At {
-    Idle,
-    /// It waits for one of the server's connections, behind those with a lower number.
-    Connecting {
-        server: usize,
-        taking: Taking,
-        number: u64,
-        waiting: Option<Waiting>,
-    },
-    /// Sent; the server runs it then. On a connection of its own, or on that of the transaction.
-    Server {
-        server: usize,
-        until: u64,
-        lease: Option<Lease>,
-        waiting: Option<Waiting>,
-    },
-    Queue(Waiting),
-    /// In vain; it looks again then.
-    Pause(Waiting, u64),
-}
-
-impl fmt::Debug for At {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            At::Idle => write!(f, "idle"),
-            At::Connecting { server, number, .. } => write!(f, "number {number} for {server}"),
-            At::Server { server, until, .. } => write!(f, "at {server} until {until}"),
-            At::Queue(waiting) => write!(f, "{waiting:?}"),
-            At::Pause(waiting, until) => write!(f, "{waiting:?}, until {until}"),
-        }
-    }
-}
-
-/// The connection of an open transaction.
-struct Pinned {
-    server: usize,
-    lease: Lease,
-    /// Its number there.
-    thread: u32,
-}
-
-impl fmt::Debug for Pinned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "connection {} to {}", self.thread, self.server)
-    }
-}
-
-#[derive(Debug)]
-struct Session {
-    access: Access,
-    /// The loop that tries, tries again and waits: the one that ships.
-    attempts: Attempts<NotRun>,
-    begun: u64,
-    /// Connections that broke under the statement.
-    lost: u32,
-    at: At,
-    pinned: Option<Pinned>,
-    required: GtidSet,
-    woken: Arc<Flag>,
-}
-
-impl Session {
-    fn view(&self) -> SessionView<'_> {
-        let mut view = SessionView::new(&self.required);
-        let pinned_to = self.pinned.as_ref().map(|pinned| pinned.server);
-        view.pinned_to = pinned_to.map(|at| ServerId(at as u16));
-        if self.pinned.is_some() {
-            view.transaction = Transaction::ReadWrite;
-        }
-        view
-    }
-
-    fn lane(&self) -> Lane {
-        match is_for_primary(&self.view(), self.access) {
-            true => Lane::Primary,
-            false => Lane::Reader,
-        }
-    }
-}
-
-/// An answer under way.
-struct Late {
-    at: u64,
-    seen: ObservationKind,
-}
 
 pub(crate) struct Run {
     random: Random,
@@ -817,89 +634,6 @@ impl Run {
             }
         }
         Some(candidates)
-    }
-
-    fn enter(&mut self, index: usize) {
-        let session = &self.sessions[index];
-        let lane = session.lane();
-        let statement = HeldStatement {
-            session: index as u32,
-            account: b"app".as_slice().into(),
-            waited: Duration::ZERO,
-            bytes: 100,
-            kind: "write",
-            lane,
-        };
-        let room = self.held.count() < HELD_MAX;
-        let entered = self.held.enter(statement);
-        assert_eq!(entered.is_ok(), room, "as many wait as may");
-        let Ok(place) = entered else {
-            self.counts.no_room += 1;
-            return;
-        };
-        let number = self.next;
-        self.next += 1;
-        self.queue.insert(number, (lane, false));
-        self.counts.held += 1;
-        // Its first look is its own.
-        session.woken.0.store(true, Ordering::Relaxed);
-        self.sessions[index].at = At::Queue(Waiting {
-            place,
-            number,
-            lane,
-        });
-    }
-
-    /// Looks only when it was woken, as a task does: a lost wake-up is a livelock.
-    fn in_queue(&mut self, index: usize, waiting: Waiting) {
-        let age = Duration::from_millis(self.now - self.sessions[index].begun);
-        let statement = Statement { age, unsent: false };
-        if self.sessions[index].attempts.rest(&statement).is_zero() {
-            self.counts.given_up += 1;
-            self.unqueue(Some(&waiting));
-            return;
-        }
-        let woken = self.sessions[index].woken.clone();
-        if !woken.0.swap(false, Ordering::Relaxed) {
-            self.sessions[index].at = At::Queue(waiting);
-            return;
-        }
-        let waker = Waker::from(woken);
-        let turn = waiting.place.poll_turn(&Context::from_waker(&waker));
-        if turn.is_pending() || self.decided(index).is_none() {
-            self.sessions[index].at = At::Queue(waiting);
-            return;
-        }
-        self.in_order(&waiting);
-        waiting.place.go();
-        self.queue.insert(waiting.number, (waiting.lane, true));
-        let next = self.sessions[index].attempts.in_turn();
-        self.follow(index, next, Some(waiting));
-    }
-
-    /// All that came before it in its lane are trying, or gone.
-    fn in_order(&self, waiting: &Waiting) {
-        let before = self.queue.range(..waiting.number);
-        for (number, (lane, tries)) in before {
-            assert!(
-                *lane != waiting.lane || *tries,
-                "{} leaves before {number}: {:?}",
-                waiting.number,
-                self.queue
-            );
-        }
-    }
-
-    fn back(&mut self, index: usize, waiting: Waiting, rest: Duration) {
-        waiting.place.back();
-        self.queue.insert(waiting.number, (waiting.lane, false));
-        self.sessions[index].at = At::Pause(waiting, self.now + rest.as_millis() as u64);
-    }
-
-    fn unqueue(&mut self, waiting: Option<&Waiting>) {
-        if let Some(waiting) = waiting {
-            self.queue.remove(&waiting.number);
-        }
     }
 
     fn on_server(

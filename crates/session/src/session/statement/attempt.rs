@@ -15,6 +15,7 @@ use millrace_topology::Waits;
 
 use crate::error::{Abort, ClientError};
 use crate::session::Session;
+use crate::session::defect::{Point, panic_at};
 use crate::session::statement::refused::{AttemptOutcome, Unanswered};
 use crate::session::statement::relay::{Plan, RelayOutcome};
 use crate::session::statement::running::Ends;
@@ -250,6 +251,7 @@ impl Session {
             let breaking = self.broken(request, lease, BackendError::Io(error), false);
             return Box::pin(breaking).await;
         }
+        panic_at(Point::Sent, bytes);
         // Every command was sent, so every answer must be read, whatever one of them says.
         let mut refusal = None;
         self.running.route.overdue = false;

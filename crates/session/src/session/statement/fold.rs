@@ -21,6 +21,7 @@ use millrace_worker::INTERVALS_MAX;
 use crate::Worker;
 use crate::error::Abort;
 use crate::session::Session;
+use crate::session::defect::{Point, panic_at};
 use crate::session::statement::next_transaction::leaves_next;
 
 /// Whether the server says of a CALL that there is no such procedure: nothing was run.
@@ -46,6 +47,7 @@ impl Session {
         request: &Request<'_>,
         text: &[u8],
     ) -> Result<(), Abort> {
+        panic_at(Point::Answered, text);
         let class = request.class;
         let outcome =
             std::mem::replace(&mut self.running.outcome, self.worker.lists.take_outcome());
