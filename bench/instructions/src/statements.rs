@@ -12,7 +12,7 @@ use millrace_protocol::response::Expect;
 use millrace_session::Worker;
 use millrace_worker::{
     Accounts, FailoverOptions, Held, ListenerContext, Message, Registry, ServerKey,
-    SessionSettings, Shared, Written,
+    SessionSettings, Shared, Shown, Written,
 };
 use tokio::sync::mpsc::{self, UnboundedSender};
 
@@ -54,7 +54,7 @@ fn empty_stage() -> anyhow::Result<(Stage, UnboundedSender<Message>)> {
         registry: Arc::new(Registry::default()),
         key: Arc::new(ServerKey::generate()?),
         tls: None,
-        fingerprint: [0; 32],
+        certificate: Shown::default(),
         network: plain_network()?,
         metrics: Arc::new(Metrics::new(1, names)),
         monitor,

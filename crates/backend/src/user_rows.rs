@@ -5,6 +5,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use millrace_protocol::auth::Plugin;
 use millrace_sql::Family;
 
 use crate::conn::Row;
@@ -26,6 +29,8 @@ pub struct UserRow {
     pub is_native: bool,
     /// `SHA1(SHA1(password))` of each password of mysql_native_password. MariaDB's accounts may have several.
     pub native_hashes: Vec<[u8; 20]>,
+    /// What its plugins keep of passwords of which clients keep no more; see [`Kept`]. MariaDB's only.
+    pub kept: Vec<Kept>,
     /// Another one after its password was changed. It tells nothing else.
     pub passwords: Box<[u8]>,
     /// Its password before opens it as well (MySQL's RETAIN CURRENT PASSWORD).
@@ -35,6 +40,56 @@ pub struct UserRow {
     pub counts_failures: bool,
     /// What it asks of the connection.
     pub requires: Requires,
+}
+
+/// What a plugin of MariaDB's keeps of a password, as its clients know it: by that a login's OK can vouch for a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kept {
+    /// `ed25519`: the public key.
+    Ed25519([u8; 32]),
+    /// `parsec`: how the key is derived (algorithm, iterations, salt), and the public key.
+    Parsec(Box<[u8]>),
+}
+
+impl Kept {
+    /// Reads `plugin authentication_string`.
+    fn read(cell: &[u8]) -> Option<Kept> {
+        let text = std::str::from_utf8(cell).ok()?;
+        let decoded = |text: &str| STANDARD_NO_PAD.decode(text).ok();
+        match text.split_once(' ')? {
+            ("ed25519", key) => Some(Kept::Ed25519(decoded(key)?.try_into().ok()?)),
+            ("parsec", kept) => {
+                let (how, rest) = kept.split_once(':')?;
+                let (salt, key) = rest.split_once(':')?;
+                let [algorithm, iterations] = how.as_bytes().try_into().ok()?;
+                // 2 to the power of 10 and this one, a digit.
+                let iterations = char::from(iterations).to_digit(36)? as u8;
+                let key: [u8; 32] = decoded(key)?.try_into().ok()?;
+                Some(Kept::Parsec(
+                    [&[algorithm, iterations][..], &decoded(salt)?, &key]
+                        .concat()
+                        .into(),
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    /// The plugin by its name for clients.
+    pub fn plugin(&self) -> Plugin {
+        match self {
+            Kept::Ed25519(_) => Plugin::Ed25519,
+            Kept::Parsec(_) => Plugin::Other("parsec".to_owned()),
+        }
+    }
+
+    /// What the client hashes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Kept::Ed25519(key) => key,
+            Kept::Parsec(bytes) => bytes,
+        }
+    }
 }
 
 /// `REQUIRE …` of an account.
@@ -128,6 +183,9 @@ const LEARNT: &str = "'mysql_native_password','caching_sha2_password','sha256_pa
 /// How MariaDB writes mysql_native_password.
 const NATIVE: &str = "'','mysql_native_password'";
 
+/// The plugins of [`Kept`].
+const KEPT: &str = "'ed25519','parsec'";
+
 /// An account's name as a client writes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'a> {
@@ -190,7 +248,7 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
              JSON_EXTRACT(User_attributes,'$.multi_factor_authentication') IS NOT NULL OR \
              plugin NOT IN ({LEARNT}),\
              plugin='mysql_native_password',\
-             IF(plugin='mysql_native_password',authentication_string,''),\
+             IF(plugin='mysql_native_password',authentication_string,''),'',\
              SHA2(CONCAT_WS(',',plugin,authentication_string),256),\
              JSON_EXTRACT(User_attributes,'$.additional_password') IS NOT NULL,\
              IFNULL(JSON_EXTRACT(User_attributes,'$.Password_locking.failed_login_attempts'),0)>0,\
@@ -217,6 +275,15 @@ pub(crate) fn question(family: Family, user: &[u8], charset: Option<&str>) -> St
              JSON_VALUE(Priv,'$.auth_or[1].authentication_string'),''),\
              IF(JSON_VALUE(Priv,'$.auth_or[2].plugin') IN ({NATIVE}),\
              JSON_VALUE(Priv,'$.auth_or[2].authentication_string'),'')),\
+             CONCAT_WS(',',\
+             IF(JSON_VALUE(Priv,'$.plugin') IN ({KEPT}),CONCAT(JSON_VALUE(Priv,'$.plugin'),' ',\
+             JSON_VALUE(Priv,'$.authentication_string')),NULL),\
+             IF(JSON_VALUE(Priv,'$.auth_or[0].plugin') IN ({KEPT}),CONCAT(JSON_VALUE(Priv,'$.auth_or[0].plugin'),' ',\
+             JSON_VALUE(Priv,'$.auth_or[0].authentication_string')),NULL),\
+             IF(JSON_VALUE(Priv,'$.auth_or[1].plugin') IN ({KEPT}),CONCAT(JSON_VALUE(Priv,'$.auth_or[1].plugin'),' ',\
+             JSON_VALUE(Priv,'$.auth_or[1].authentication_string')),NULL),\
+             IF(JSON_VALUE(Priv,'$.auth_or[2].plugin') IN ({KEPT}),CONCAT(JSON_VALUE(Priv,'$.auth_or[2].plugin'),' ',\
+             JSON_VALUE(Priv,'$.auth_or[2].authentication_string')),NULL)),\
              SHA2(CONCAT_WS(',',JSON_VALUE(Priv,'$.plugin'),JSON_VALUE(Priv,'$.authentication_string'),\
              JSON_EXTRACT(Priv,'$.auth_or')),256),\
              0,@@max_password_errors<4294967295,\
@@ -370,6 +437,10 @@ fn user_row(row: Row) -> UserRow {
         .split(|byte| *byte == b',')
         .filter_map(native_hash)
         .collect();
+    let kept = next()
+        .split(|byte| *byte == b',')
+        .filter_map(Kept::read)
+        .collect();
     let passwords = next().into();
     let has_old = next() == b"1";
     let counts_failures = next() == b"1";
@@ -394,6 +465,7 @@ fn user_row(row: Row) -> UserRow {
         is_relayed,
         is_native,
         native_hashes,
+        kept,
         passwords,
         has_old,
         counts_failures,
@@ -501,7 +573,7 @@ pub fn like(pattern: &[u8], text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn cells(cells: [&str; 13]) -> Row {
+    fn cells(cells: [&str; 14]) -> Row {
         let cells = cells.map(|cell| Some(cell.as_bytes().to_vec()));
         let (skip_name_resolve, name) = (Some(b"0".to_vec()), Some(b"app".to_vec()));
         [skip_name_resolve, name].into_iter().chain(cells).collect()
@@ -509,7 +581,11 @@ mod tests {
 
     #[test]
     fn rows_come_in_the_order_of_the_server() {
-        let row = |user, host| cells([user, host, "0", "0", "0", "", "", "0", "0", "", "", "", ""]);
+        let row = |user, host| {
+            cells([
+                user, host, "0", "0", "0", "", "", "", "0", "0", "", "", "", "",
+            ])
+        };
         let rows = UserRows::read(vec![
             row("app", "%"),
             row("", "localhost"),
@@ -572,6 +648,11 @@ mod tests {
         }
     }
 
+    /// What MariaDB writes for them; the salt has 18 bytes.
+    const PARSEC: &str =
+        "parsec P3:WW9sXaaL/oWW9sXaaL/oabcd:vubFBzIrapbfHct1/J72dnUryz5VS7lA6XHH8sIx4TI";
+    const ED25519: &str = "ed25519 vubFBzIrapbfHct1/J72dnUryz5VS7lA6XHH8sIx4TI";
+
     #[test]
     fn a_row_is_read() {
         let hash = "*6BB4837EB74329105EE4568DDA7DC67ED2CA2AD9";
@@ -584,6 +665,7 @@ mod tests {
                 "1",
                 "0",
                 hash,
+                PARSEC,
                 "5ba9",
                 "1",
                 "1",
@@ -593,16 +675,21 @@ mod tests {
                 "/CN=s",
             ]),
             cells([
-                "b", "%", "0", "0", "1", "", "", "0", "0", "X509", "", "", "",
+                "b", "%", "0", "0", "1", "", ED25519, "", "0", "0", "X509", "", "", "",
             ]),
             cells([
-                "c", "%", "0", "0", "0", "", "", "0", "0", "CIPHER", "c", "", "",
+                "c", "%", "0", "0", "0", "", "", "", "0", "0", "CIPHER", "c", "", "",
             ]),
         ]);
         let rows: Vec<_> = rows.iter().collect();
         assert!(rows[0].by_socket && rows[0].is_relayed && rows[0].native_hashes.len() == 2);
         assert!(!rows[0].is_native && rows[1].is_native && rows[1].native_hashes.is_empty());
         assert_eq!(&*rows[0].passwords, b"5ba9");
+        assert_eq!(rows[0].kept.len(), 1);
+        assert_eq!(rows[0].kept[0].bytes()[..3], [b'P', 3, 0x59]);
+        assert_eq!(rows[0].kept[0].bytes().len(), 2 + 18 + 32);
+        assert!(matches!(rows[1].kept[..], [Kept::Ed25519(_)]));
+        assert!(rows[2].kept.is_empty());
         assert!(rows[0].has_old && !rows[1].has_old);
         assert!(rows[0].counts_failures && !rows[1].counts_failures);
         assert_eq!(

@@ -63,7 +63,7 @@ impl App {
         let mut drained = Drained::default();
         drained.follow(&config, &monitor);
         let (senders, receivers) = (0..workers).map(|_| mpsc::unbounded_channel()).unzip();
-        let (acceptor, fingerprint) = tls::acceptor(&config.tls)?;
+        let (acceptor, certificate) = tls::acceptor(&config.tls)?;
         let shared = Shared {
             held: Arc::new(Held::new(&config.sessions.failover)),
             settings: session_settings(&config)?,
@@ -72,7 +72,7 @@ impl App {
             registry: Arc::default(),
             key: Arc::new(tls::server_key(&config.tls)?),
             tls: Some(acceptor),
-            fingerprint,
+            certificate,
             network,
             metrics,
             monitor,

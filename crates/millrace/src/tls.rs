@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use millrace_backend::tls::{ServerTls, ServerTlsFiles, certificates, certified, private_key};
 use millrace_config::{ClientCertificates, ClientTls};
-use millrace_worker::ServerKey;
+use millrace_worker::{ServerKey, Shown};
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -20,8 +20,8 @@ use tokio_rustls::TlsAcceptor;
 /// A certificate chain and its key.
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// TLS towards clients, and the SHA-256 fingerprint of the certificate.
-pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<(TlsAcceptor, [u8; 32])> {
+/// TLS towards clients, and the certificate that they are shown.
+pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<(TlsAcceptor, Shown)> {
     let made = || match &tls.keep {
         Some(file) => kept(file),
         None => Ok(make()?.0),
@@ -32,7 +32,7 @@ pub(crate) fn acceptor(tls: &ClientTls) -> anyhow::Result<(TlsAcceptor, [u8; 32]
 fn acceptor_with(
     tls: &ClientTls,
     made: impl FnOnce() -> anyhow::Result<Pair>,
-) -> anyhow::Result<(TlsAcceptor, [u8; 32])> {
+) -> anyhow::Result<(TlsAcceptor, Shown)> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let (chain, key) = match (&tls.cert, &tls.key) {
         (Some(cert), Some(key)) => (
@@ -61,10 +61,13 @@ fn acceptor_with(
         None => builder.with_no_client_auth(),
     };
     let shown = chain.first().context("[tls] cert: no certificate")?;
-    let fingerprint = millrace_worker::fingerprint(shown);
+    let certificate = Shown {
+        fingerprint: millrace_worker::fingerprint(shown),
+        is_self_made: tls.cert.is_none(),
+    };
     let shown = certified(&provider, chain, key).context("[tls] cert and key")?;
     let config = builder.with_cert_resolver(Arc::new(shown));
-    Ok((TlsAcceptor::from(Arc::new(config)), fingerprint))
+    Ok((TlsAcceptor::from(Arc::new(config)), certificate))
 }
 
 /// The RSA key under which clients without TLS hide their passwords.

@@ -150,12 +150,12 @@ pub fn fingerprint(certificate: &[u8]) -> [u8; 32] {
 }
 
 /// What a login's OK says, as its `info`, to a client that knows nobody who vouches for the server's certificate:
-/// a hash of the password's, the nonce and the certificate's SHA-256 fingerprint. Only who knows the
+/// a hash of what the plugin keeps of the password, the nonce and the certificate's SHA-256 fingerprint. Only who knows the
 /// password can say it, and only of the certificate that the client sees (MariaDB from 11.4 on;
 /// Connector/C's `run_plugin_auth`).
-pub fn vouch(native_hash: &[u8; 20], nonce: &[u8; 20], fingerprint: &[u8; 32]) -> Vec<u8> {
+pub fn vouch(kept: &[u8], nonce: &[u8; 20], fingerprint: &[u8; 32]) -> Vec<u8> {
     let hash = Sha256::new()
-        .chain_update(native_hash)
+        .chain_update(kept)
         .chain_update(nonce)
         .chain_update(fingerprint)
         .finalize();

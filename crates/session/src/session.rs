@@ -449,7 +449,7 @@ mod tests {
     use millrace_backend::tcp::TcpOptions;
     use millrace_backend::tls::{ServerTls, ServerTlsFiles, ServerTlsMode};
     use millrace_metrics::{Metrics, PerServer};
-    use millrace_worker::{Admission, Held, ServerKey, Shared, Written};
+    use millrace_worker::{Admission, Held, ServerKey, Shared, Shown, Written};
     use tokio::sync::mpsc;
 
     use super::*;
@@ -490,7 +490,7 @@ mod tests {
             registry: Arc::default(),
             key: Arc::new(ServerKey::generate().unwrap()),
             tls: None,
-            fingerprint: [0; 32],
+            certificate: Shown::default(),
             network: Arc::new(network),
             metrics: Arc::new(Metrics::new(1, Vec::new())),
             monitor,

@@ -38,7 +38,7 @@ pub use registry::{Client, FIRST_ID, Registry};
 pub use remembered::{Remembered, RememberedDirections};
 pub use server_key::ServerKey;
 pub use settings::SessionSettings;
-pub use shared::{Killed, ListenerContext, ListenerTls, Message, Shared};
+pub use shared::{Killed, ListenerContext, ListenerTls, Message, Shared, Shown};
 pub use shared_statements::SharedStatements;
 pub use strangers::Strangers;
 pub use wait_queue::{Full, Held, HeldStatement, Lane, Place};

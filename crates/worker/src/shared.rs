@@ -21,6 +21,15 @@ use crate::settings::SessionSettings;
 use crate::wait_queue::Held;
 use crate::worker::cluster::written::Written;
 
+/// The certificate that clients are shown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shown {
+    /// SHA-256.
+    pub fingerprint: [u8; 32],
+    /// Nobody has signed it whom a client knows.
+    pub is_self_made: bool,
+}
+
 /// What all workers of the process share.
 #[derive(Clone)]
 pub struct Shared {
@@ -36,8 +45,8 @@ pub struct Shared {
     pub key: Arc<ServerKey>,
     /// TLS to clients.
     pub tls: Option<TlsAcceptor>,
-    /// The SHA-256 fingerprint of the certificate that clients are shown.
-    pub fingerprint: [u8; 32],
+    /// The certificate that clients are shown.
+    pub certificate: Shown,
     /// How servers are connected to.
     pub network: SharedNetwork,
     /// Counters.
@@ -215,7 +224,7 @@ pub(crate) mod tests {
             registry: Arc::default(),
             key: Arc::new(ServerKey::generate().unwrap()),
             tls: None,
-            fingerprint: [0; 32],
+            certificate: Shown::default(),
             network: Arc::new(network),
             metrics: Arc::new(Metrics::new(1, Vec::new())),
             monitor,

@@ -116,7 +116,9 @@ pub(crate) async fn parsec(ground: &Ground) -> anyhow::Result<()> {
     if ground.release != Release::MariaDb11_8 {
         return Ok(());
     }
-    ground.everywhere("INSTALL SONAME 'auth_parsec'").await?;
+    ground
+        .everywhere("INSTALL PLUGIN IF NOT EXISTS parsec SONAME 'auth_parsec'")
+        .await?;
     let account = |name: &str, password: &str| {
         format!("CREATE USER '{name}'@'%' IDENTIFIED VIA parsec USING PASSWORD('{password}')")
     };
@@ -305,7 +307,9 @@ pub(crate) async fn second_passwords(release: Release) -> anyhow::Result<()> {
 /// An account of `parsec` and of a password's hash, either first: each of its passwords is one.
 async fn beside_parsec(ground: &Ground) -> anyhow::Result<()> {
     let (one, two, wrong) = ("second-one-3c7", "second-two-8d1", "second-wrong-5a4");
-    ground.everywhere("INSTALL SONAME 'auth_parsec'").await?;
+    ground
+        .everywhere("INSTALL PLUGIN IF NOT EXISTS parsec SONAME 'auth_parsec'")
+        .await?;
     let parsec = format!("parsec USING PASSWORD('{one}')");
     let native = format!("mysql_native_password USING PASSWORD('{two}')");
     ground

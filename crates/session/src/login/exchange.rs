@@ -232,13 +232,22 @@ impl LoginExchange<'_> {
 
     /// What the OK says for the certificate that the client has been shown, where that can be said.
     pub(crate) fn vouch(&self, account: &Account) -> Vec<u8> {
-        let by_password = self.is_native && !account.password.is_empty();
-        if !by_password || !self.stream.is_tls() || self.worker.cluster.family() != Family::MariaDb
-        {
-            return Vec::new();
+        match self.is_native && !account.password.is_empty() {
+            true => self.vouch_by(&account.password.native_hash()),
+            false => Vec::new(),
         }
-        let hash = account.password.native_hash();
-        auth::vouch(&hash, &self.nonce, &self.worker.shared.fingerprint)
+    }
+
+    /// The same, by what the client's plugin keeps of the password.
+    pub(super) fn vouch_by(&self, kept: &[u8]) -> Vec<u8> {
+        match self.stream.is_tls() && self.worker.cluster.family() == Family::MariaDb {
+            true => auth::vouch(
+                kept,
+                &self.nonce,
+                &self.worker.shared.certificate.fingerprint,
+            ),
+            false => Vec::new(),
+        }
     }
 
     /// The login is done: tells the client and begins the session.

@@ -264,7 +264,10 @@ impl LoginExchange<'_> {
                     .await);
             }
         }
-        if self.is_relayed(rows.as_ref()).await || !self.can_show_password(credentials) {
+        if self.is_relayed(rows.as_ref()).await
+            || !self.can_show_password(credentials)
+            || self.wants_vouching(rows.as_ref())
+        {
             return Ok(Proof::Relay);
         }
         self.is_native = false;

@@ -87,6 +87,24 @@ impl LoginExchange<'_> {
         self.stream.is_private() || !is_one_of(&REFUSE_RSA)
     }
 
+    /// Whether the client takes nobody's certificate but that of a server that shows to know the password, which
+    /// Millrace does not yet; by what the account's own plugin keeps it can. MariaDB's library does so from 3.4 on.
+    pub(super) fn wants_vouching(&self, rows: Option<&UserRows>) -> bool {
+        let keeps = |rows: &UserRows| rows.own().any(|row| !row.kept.is_empty());
+        if !self.stream.is_tls()
+            || !self.worker.shared.certificate.is_self_made
+            || !rows.is_some_and(keeps)
+        {
+            return false;
+        }
+        let attribute = |wanted: &[u8]| {
+            let mut attributes = self.hello.attributes.iter();
+            attributes.find_map(|(name, value)| (name == wanted).then_some(value))
+        };
+        attribute(b"_client_name") == Some(b"libmariadb")
+            && attribute(b"_client_version").is_some_and(is_from_3_4)
+    }
+
     /// Whether clients like this one have left when they were asked for caching_sha2_password. Some packages of
     /// MariaDB's client library come without that plugin.
     pub(super) fn lacks_sha2(&self, credentials: &Credentials) -> bool {
@@ -132,6 +150,30 @@ impl LoginExchange<'_> {
                 rows.iter().next().is_some() && rows.iter().all(lacks_native)
             }
             None => false,
+        }
+    }
+}
+/// Whether a version, such as `3.4.5`, is 3.4 or later.
+fn is_from_3_4(version: &[u8]) -> bool {
+    let mut numbers = version.split(|byte| *byte == b'.').map(|part| {
+        let part = std::str::from_utf8(part).ok()?;
+        part.parse::<u32>().ok()
+    });
+    let mut next = || numbers.next().flatten().unwrap_or_default();
+    (next(), next()) >= (3, 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        for version in ["3.4.0", "3.10.1", "4.0", "10"] {
+            assert!(is_from_3_4(version.as_bytes()), "{version}");
+        }
+        for version in ["3.3.18", "3", "2.9.9", "", "x.y", "."] {
+            assert!(!is_from_3_4(version.as_bytes()), "{version}");
         }
     }
 }

@@ -16,10 +16,10 @@ use millrace_backend::stream::Stream;
 use millrace_backend::tls::For;
 use millrace_backend::user_rows::Name;
 use millrace_metrics::{LoginOutcome, PinReason, Side};
-use millrace_protocol::Capabilities;
 use millrace_protocol::auth::Plugin;
 use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
 use millrace_protocol::ok::{OkFields, OkPacket, encode_ok};
+use millrace_protocol::{Capabilities, packet};
 
 use crate::error::{ClientError, error_packet, observed};
 use crate::login::credentials::Credentials;
@@ -232,7 +232,7 @@ async fn relay(
     exchange.waits.end();
     let (stream, greeting, ahead, facts) = dialed?;
     let relayed = relay_to(exchange, credentials, stream, greeting, ahead, &facts).await;
-    let Some((opened, last)) = relayed.map_err(ClientError::backend)? else {
+    let Some((opened, last, plugin)) = relayed.map_err(ClientError::backend)? else {
         return Ok(None);
     };
     let tls = exchange.stream.is_tls();
@@ -244,6 +244,12 @@ async fn relay(
         .caller
         .judge(&credentials.user, None, &let_in, worker);
     judging.await?;
+    let capabilities = opened.capabilities;
+    let told = let_in.kept(&plugin).map(|kept| exchange.vouch_by(kept));
+    let last = match told {
+        Some(info) if !info.is_empty() => with_info(&last, &info, capabilities),
+        _ => last,
+    };
     let sent = exchange.write(&last).await;
     sent.map_err(|error| ClientError::backend(error.into()))?;
     Ok(Some((opened.stream, opened.buffer)))
@@ -280,7 +286,7 @@ async fn relay_to(
     greeting: Greeting,
     ahead: Vec<u8>,
     facts: &ServerFacts,
-) -> Result<Option<(Opened, Vec<u8>)>, BackendError> {
+) -> Result<Option<(Opened, Vec<u8>, Plugin)>, BackendError> {
     let worker = exchange.worker;
     let own = Capabilities::SSL | Capabilities::COMPRESS | Capabilities::ZSTD_COMPRESSION;
     let mut capabilities = exchange.capabilities - own;
@@ -349,6 +355,7 @@ async fn relay_to(
             under_way.ended = true;
         }
         if last == Some(true) {
+            let plugin = under_way.plugin.clone();
             let (stream, buffer) = under_way.take();
             let status = OkPacket::parse(&payload, capabilities)?.status;
             let opened = Opened {
@@ -359,7 +366,7 @@ async fn relay_to(
                 tells_variables: false,
                 buffer,
             };
-            return Ok(Some((opened, payload)));
+            return Ok(Some((opened, payload, plugin)));
         }
         if last == Some(false) {
             let delay = worker
@@ -387,6 +394,25 @@ async fn relay_to(
         };
         under_way.answer(sequence, &reply).await?;
     }
+}
+
+/// A login's OK, as the client is told it: it vouches for Millrace's certificate where the server's own word was for
+/// the server's.
+fn with_info(ok: &[u8], info: &[u8], capabilities: Capabilities) -> Vec<u8> {
+    let Ok(ok) = OkPacket::parse(ok, capabilities) else {
+        return ok.to_vec();
+    };
+    let fields = OkFields {
+        affected_rows: ok.affected_rows,
+        last_insert_id: ok.last_insert_id,
+        status: ok.status,
+        warnings: ok.warnings,
+        info,
+        session: ok.session,
+    };
+    let mut packet = Vec::new();
+    encode_ok(&mut packet, 0, capabilities, &fields);
+    packet.split_off(packet::HEADER)
 }
 
 /// A login under way at a server. One that breaks off is counted against Millrace's address, which the

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use millrace_backend::connect::Address;
 use millrace_backend::user_rows::{Name, Requires, UserRows};
+use millrace_protocol::auth::Plugin;
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::ClientError;
@@ -25,6 +26,15 @@ pub(super) struct LetIn {
     pub(super) required: Option<Option<Requires>>,
     /// It lets Millrace in with a wrong password as well. Tried only where the rows cannot be read.
     pub(super) unproven: bool,
+}
+
+impl LetIn {
+    /// What the account keeps of its password for a plugin.
+    pub(super) fn kept(&self, plugin: &Plugin) -> Option<&[u8]> {
+        let row = self.rows.as_ref()?.named(&self.current)?;
+        let kept = row.kept.iter().find(|kept| kept.plugin() == *plugin)?;
+        Some(kept.bytes())
+    }
 }
 
 /// One worker's questions under way.
