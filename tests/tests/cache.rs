@@ -6,6 +6,8 @@ mod answers;
 mod changes;
 #[path = "cache/ground.rs"]
 mod ground;
+#[path = "cache/order.rs"]
+mod order;
 #[path = "cache/registers.rs"]
 mod registers;
 #[path = "cache/rules.rs"]
@@ -87,6 +89,12 @@ async fn cache(release: Release) -> anyhow::Result<()> {
         .await;
     checks
         .run("wide strings", changes::wide_strings(ground))
+        .await;
+    checks
+        .run("order: a hit is seen", order::a_hit_is_seen(ground))
+        .await;
+    checks
+        .run("order: the log", order::nothing_before_the_log(ground))
         .await;
     checks.run("registers", registers::hold(ground)).await;
     checks.finish()
