@@ -10,6 +10,7 @@ pub(crate) mod proof;
 mod questions;
 pub(crate) mod relayed;
 pub(crate) mod strangers;
+mod under_way;
 pub(crate) mod verifiers;
 mod verify;
 mod watched_commands;
@@ -151,11 +152,11 @@ async fn serve(
 }
 
 /// Gives the client `limits.login_timeout`, in which its waits for servers do not count.
-async fn within(
+async fn within<T>(
     worker: &Worker,
-    mut login: Pin<Box<impl Future<Output = Option<LoggedIn>>>>,
+    mut login: Pin<Box<impl Future<Output = Option<T>>>>,
     waits: &Waits,
-) -> Option<LoggedIn> {
+) -> Option<T> {
     let begun = Instant::now();
     let mut limit = worker.options().login_timeout;
     loop {

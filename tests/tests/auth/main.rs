@@ -23,7 +23,7 @@ use crate::entering::{
     vouched_for, warm_server,
 };
 use crate::ground::Ground;
-use crate::other_user::{change_user, change_user_natively, relayed_stay_who_they_are};
+use crate::other_user::{change_user, change_user_natively, relayed_become_others};
 use crate::refused::{
     changed_with_few_connections, expired, locked, max_user_connections, password_changed,
     refusals, require_ssl,
@@ -103,7 +103,7 @@ async fn accounts(release: Release) -> anyhow::Result<()> {
         .run("change user, natively", change_user_natively(&ground))
         .await;
     checks
-        .run("relayed: change user", relayed_stay_who_they_are(&ground))
+        .run("relayed: change user", relayed_become_others(&ground))
         .await;
     checks
         .run("refuses to show", refuses_to_show(&ground))

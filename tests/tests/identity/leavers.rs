@@ -24,8 +24,8 @@ pub(super) async fn begins(target: &Target) -> anyhow::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Begins to log in and leaves when the server asks for a proof.
-pub(super) async fn leaves(target: &Target, user: &str) -> anyhow::Result<()> {
+/// Begins to log in, and leaves when the server asks for a proof, or gives one that is none.
+pub(super) async fn leaves(target: &Target, user: &str, proof: &[u8]) -> anyhow::Result<()> {
     let mut socket = begins(target).await?;
     // PROTOCOL_41, SECURE_CONNECTION, PLUGIN_AUTH; no plugin is named: the login is relayed.
     let mut response = 0x0008_8200_u32.to_le_bytes().to_vec();
@@ -41,6 +41,13 @@ pub(super) async fn leaves(target: &Target, user: &str) -> anyhow::Result<()> {
     socket.write_all(&out).await?;
     let asked = packet(&mut socket).await.context("no question")?;
     ensure!(asked.first() == Some(&0xfe), "{}", asked.escape_ascii());
+    if !proof.is_empty() {
+        let header = [u8::try_from(proof.len())?, 0, 0, 3];
+        socket.write_all(&[&header, proof].concat()).await?;
+        let told = packet(&mut socket).await.context("no answer")?;
+        let is_refused = told.starts_with(&[0xff, 0x15, 0x04]);
+        ensure!(is_refused, "not 1045: {}", told.escape_ascii());
+    }
     Ok(())
 }
 
@@ -60,11 +67,17 @@ pub(super) async fn leavers(release: Release, monitor: bool) -> anyhow::Result<(
     let good = async |from: &str, direct: bool| {
         refusal(&Login::new(stage.target(from, direct)?, "any", "right")).await
     };
-    for name in ["leaver", "asked"] {
+    // A proof of ed25519 has 64 bytes.
+    for (name, proof) in [
+        ("leaver", &b""[..]),
+        ("asked", b""),
+        ("leaver", b"x"),
+        ("leaver", &[7; 63]),
+    ] {
         for _ in 0..ERRORS + 2 {
             let target = stage.target(AWAY, false)?;
-            let left = leaves(&target, name).await;
-            left.with_context(|| name.to_owned())?;
+            let left = leaves(&target, name, proof).await;
+            left.with_context(|| format!("{name}, {proof:?}"))?;
         }
     }
     // They are brought to their ends, and the monitor looks a few times.

@@ -2,6 +2,7 @@
 //! not Millrace's. Nobody gets in through Millrace who does not get in directly.
 
 mod random;
+mod relayed;
 
 mod leavers;
 
@@ -16,6 +17,7 @@ use millrace_sandbox::{Cluster, ClusterSpec, Family, MONITOR, Release, skip_unle
 use millrace_tests::harness::{Launch, Proxy};
 use millrace_tests::netns;
 use millrace_tests::wire::{Certificate, Connection, Login, Target};
+use relayed::relayed_changes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -731,6 +733,9 @@ async fn all(release: Release, test: &str) -> anyhow::Result<()> {
             left.with_context(|| format!("leavers, monitor {monitor}"))?;
         }
     }
+    relayed_changes(release)
+        .await
+        .context("relayed sessions that change")?;
     hosts_and_certificates(release).await?;
     if family == Family::MySql {
         proxy_users().await.context("proxy users")?;

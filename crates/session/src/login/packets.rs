@@ -7,6 +7,7 @@ use millrace_protocol::Capabilities;
 use millrace_protocol::compress::Algorithm;
 use millrace_protocol::handshake::HandshakeResponse;
 use millrace_protocol::ok::{Change, put_change};
+use millrace_sql::Family;
 
 use crate::worker::Worker;
 use millrace_worker::Base;
@@ -65,6 +66,15 @@ fn at_login<'a>(state: &'a SessionState, name: &str) -> Option<&'a [u8]> {
         // Where servers send clients is for Millrace to follow.
         "redirect_url" => Some(b""),
         _ => state.effective(name),
+    }
+}
+
+/// A collation that COM_CHANGE_USER names, or for one above 255 its character set's usual one.
+pub(crate) fn any_collation(id: Option<u16>, family: Family) -> u8 {
+    match (u8::try_from(id.unwrap_or_default()), family) {
+        (Ok(id), _) => id,
+        (Err(_), Family::MySql) => 255,
+        (Err(_), Family::MariaDb) => 45,
     }
 }
 

@@ -9,7 +9,7 @@ use millrace_backend::connect::{
     LOGIN_PACKET_MAX, Login, MAX_PACKET, Opened, Wanted, dial, open, start_tls,
 };
 use millrace_backend::error::BackendError;
-use millrace_backend::packet_io::{read_packet, write_packet};
+use millrace_backend::packet_io::read_packet;
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Stream;
@@ -17,17 +17,21 @@ use millrace_backend::tls::For;
 use millrace_backend::user_rows::Name;
 use millrace_metrics::{LoginOutcome, PinReason, Side};
 use millrace_protocol::auth::Plugin;
-use millrace_protocol::handshake::{Greeting, HandshakeResponse, ServerAuthPacket};
+
+use millrace_protocol::handshake::{ChangeUser, Greeting, HandshakeResponse, ServerAuthPacket};
 use millrace_protocol::ok::{OkFields, OkPacket, encode_ok};
 use millrace_protocol::{Capabilities, packet};
 
 use crate::error::{ClientError, error_packet, observed};
-use crate::login::credentials::Credentials;
+use crate::login::caller::Caller;
+use crate::login::credentials::{Credentials, Waits};
 use crate::login::exchange::LoginExchange;
-use crate::login::packets::compressed;
+use crate::login::packets::{any_collation, compressed};
+use crate::login::under_way::UnderWay;
 use crate::login::verifiers::LetIn;
 use crate::login::verify::{learn_accounts, let_in};
-use crate::login::watched_commands::Commands;
+use crate::login::watched_commands::{Commands, Next};
+use crate::login::within;
 use crate::worker::Worker;
 use millrace_worker::Handle;
 use millrace_worker::UntrackedWrite;
@@ -35,10 +39,16 @@ use millrace_worker::UntrackedWrite;
 /// Between two attempts, while the primary cannot be had.
 const PAUSE: Duration = Duration::from_millis(100);
 
+const COMPRESSION: Capabilities = Capabilities::COMPRESS.union(Capabilities::ZSTD_COMPRESSION);
+
 /// A client with a server connection of its own.
 pub(super) struct Relayed {
     worker: Rc<Worker>,
     user: Box<[u8]>,
+    caller: Rc<Caller>,
+    nonce: [u8; 20],
+    /// Agreed on with the client, but for compression.
+    capabilities: Capabilities,
     client: Stream,
     server: Stream,
     /// What it writes, nobody here knows of.
@@ -67,6 +77,9 @@ pub(super) async fn log_in(
             Some(Relayed {
                 worker: exchange.worker.clone(),
                 user: credentials.user.as_slice().into(),
+                caller: exchange.caller,
+                nonce: exchange.nonce,
+                capabilities: exchange.capabilities - COMPRESSION,
                 _untracked: exchange.worker.shared.written.begin_untracked(),
                 client,
                 server,
@@ -104,7 +117,7 @@ pub(super) async fn log_in_with(
     password: &Secret,
 ) -> Option<Relayed> {
     let worker = exchange.worker.clone();
-    let own = Capabilities::SSL | Capabilities::COMPRESS | Capabilities::ZSTD_COMPRESSION;
+    let own = Capabilities::SSL | COMPRESSION;
     let login = Login {
         user: &credentials.user,
         password,
@@ -166,6 +179,9 @@ pub(super) async fn log_in_with(
         _untracked: worker.shared.written.begin_untracked(),
         worker,
         user: credentials.user.as_slice().into(),
+        caller: exchange.caller,
+        nonce: exchange.nonce,
+        capabilities: exchange.capabilities - COMPRESSION,
         client,
         server: opened.stream,
         ahead: [buffer, opened.buffer],
@@ -288,8 +304,7 @@ async fn relay_to(
     facts: &ServerFacts,
 ) -> Result<Option<(Opened, Vec<u8>, Plugin)>, BackendError> {
     let worker = exchange.worker;
-    let own = Capabilities::SSL | Capabilities::COMPRESS | Capabilities::ZSTD_COMPRESSION;
-    let mut capabilities = exchange.capabilities - own;
+    let mut capabilities = exchange.capabilities - (Capabilities::SSL | COMPRESSION);
     let network = &worker.shared;
     let rows = worker.learnt.user_rows(network, facts, credentials.name());
     if exchange.caller.is_stranger_at(&facts.address) && rows.await?.is_none() {
@@ -392,6 +407,19 @@ async fn relay_to(
             },
             false => exchange.read().await?,
         };
+        if !under_way.is_well_formed(&reply) {
+            // The server would count it against Millrace's address. It is answered otherwise when this is dropped.
+            let delay = worker
+                .shared
+                .accounts
+                .failed(exchange.address, &worker.options());
+            tokio::time::sleep(delay).await;
+            let mut out = Vec::new();
+            let answer = exchange.denied(credentials);
+            error_packet(&answer).encode(&mut out, exchange.sequence());
+            exchange.stream.send(&out).await?;
+            return Ok(None);
+        }
         under_way.answer(sequence, &reply).await?;
     }
 }
@@ -415,118 +443,35 @@ fn with_info(ok: &[u8], info: &[u8], capabilities: Capabilities) -> Vec<u8> {
     packet.split_off(packet::HEADER)
 }
 
-/// A login under way at a server. One that breaks off is counted against Millrace's address, which the
-/// server shuts out after max_connect_errors of them: so it is brought to its end, whoever has left.
-struct UnderWay {
-    server: Stream,
-    ahead: Vec<u8>,
-    capabilities: Capabilities,
-    /// The number of the packet that the server waits for an answer to.
-    asked: Option<u8>,
-    plugin: Plugin,
-    ended: bool,
-}
-
-/// So long may a server take to refuse a login that its client has left.
-const REFUSED_WITHIN: Duration = Duration::from_secs(10);
-
-impl UnderWay {
-    fn new(server: Stream, ahead: Vec<u8>, capabilities: Capabilities) -> UnderWay {
-        UnderWay {
-            server,
-            ahead,
-            capabilities,
-            asked: None,
-            plugin: Plugin::NativePassword,
-            ended: false,
-        }
-    }
-
-    async fn read(&mut self) -> std::io::Result<(u8, Vec<u8>)> {
-        let read = read_packet(&mut self.server, &mut self.ahead, LOGIN_PACKET_MAX).await;
-        match &read {
-            Ok((sequence, payload)) => {
-                self.asked = Some(*sequence);
-                match ServerAuthPacket::parse(payload, self.capabilities) {
-                    Ok(ServerAuthPacket::Switch(asked)) => {
-                        self.plugin = Plugin::from_name(&asked.plugin);
-                    }
-                    Ok(ServerAuthPacket::NextFactor(asked)) => {
-                        self.plugin = Plugin::from_name(&asked.plugin);
-                    }
-                    _ => {}
-                }
-            }
-            Err(_) => self.ended = true,
-        }
-        read
-    }
-
-    async fn answer(&mut self, sequence: u8, reply: &[u8]) -> std::io::Result<()> {
-        self.asked = None;
-        write_packet(&mut self.server, sequence.wrapping_add(1), reply).await
-    }
-
-    fn take(mut self) -> (Stream, Vec<u8>) {
-        let server = std::mem::replace(&mut self.server, Stream::Gone);
-        (server, std::mem::take(&mut self.ahead))
-    }
-
-    /// Answers with what is well-formed and wrong until the server has refused it.
-    async fn fail(mut self) -> std::io::Result<()> {
-        // It is not begun once more where its time runs out.
-        self.ended = true;
-        loop {
-            if let Some(sequence) = self.asked {
-                let wrong: &[u8] = match self.plugin {
-                    Plugin::NativePassword => &[],
-                    Plugin::Ed25519 => &[0; 64],
-                    _ => &[0],
-                };
-                self.answer(sequence, wrong).await?;
-            }
-            let (_, payload) = self.read().await?;
-            match ServerAuthPacket::parse(&payload, self.capabilities) {
-                // The empty password was the right one.
-                Ok(ServerAuthPacket::Ok) => return self.server.send(&[1, 0, 0, 0, 1]).await,
-                Ok(ServerAuthPacket::Err(_)) | Err(_) => return Ok(()),
-                Ok(_) => {}
-            }
-        }
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        if self.ended || matches!(self.server, Stream::Gone) {
-            return;
-        }
-        let mut rest = UnderWay::new(
-            std::mem::replace(&mut self.server, Stream::Gone),
-            std::mem::take(&mut self.ahead),
-            self.capabilities,
-        );
-        (rest.asked, rest.plugin) = (self.asked, self.plugin.clone());
-        tokio::task::spawn_local(tokio::time::timeout(REFUSED_WITHIN, rest.fail()));
-    }
-}
-
 impl Relayed {
-    /// Hands bytes to and fro until one side ends.
+    /// Hands bytes to and fro until one side ends. COM_CHANGE_USER is a login as the first was: on another connection, by
+    /// whatever the server asks for, and judged by the client's own address, TLS and socket.
     pub(super) async fn run(self: Box<Self>, handle: &Handle) {
-        let this = *self;
-        let _pinned = Pinned::new(this.worker);
+        let mut this = *self;
+        let _pinned = Pinned::new(this.worker.clone());
         handle.pins().add(PinReason::RelayedLogin);
-        let [from_client, from_server] = this.ahead;
-        exchange(
-            this.client,
-            this.server,
-            from_client,
-            from_server,
-            &this.user,
-            handle,
-        )
-        .await;
+        loop {
+            let [from_client, from_server] = std::mem::take(&mut this.ahead);
+            let ended = exchange(this.client, this.server, from_client, from_server, handle).await;
+            let Ended::ChangesUser(client, command) = ended else {
+                return;
+            };
+            let waits = Rc::new(Waits::default());
+            let login = change_user(
+                this.worker.clone(),
+                this.caller,
+                this.nonce,
+                this.capabilities,
+                client,
+                command,
+                waits.clone(),
+            );
+            let Some(next) = within(&this.worker, Box::pin(login), &waits).await else {
+                return;
+            };
+            handle.set_user(next.user.clone());
+            this = next;
+        }
     }
 }
 
@@ -546,28 +491,52 @@ impl Drop for Pinned {
     }
 }
 
-/// Copies both ways until one side ends, the session is told to end, or a drain finds it silent. A client that wants
-/// to be another than `user` is sent away: whether it may, a server cannot judge from here.
+/// How [`exchange`] ended.
+pub(crate) enum Ended {
+    /// One side is gone, or was told to go.
+    Gone,
+    /// The client sends COM_CHANGE_USER: its stream, and what was read of that.
+    ChangesUser(Stream, Vec<u8>),
+}
+
+/// Copies both ways until one side ends, the client wants to be another, the session is told to end, or a drain
+/// finds it silent. Whether the client may be another, a server cannot judge from here.
 pub(crate) async fn exchange(
     mut client: Stream,
     mut server: Stream,
     from_client: Vec<u8>,
     from_server: Vec<u8>,
-    user: &[u8],
     handle: &Handle,
-) {
+) -> Ended {
     let mut commands = Commands::default();
-    if commands.changes_user(&from_client, user) {
-        return send_away(&mut client).await;
-    }
-    if server.send(&from_client).await.is_err() || client.send(&from_server).await.is_err() {
-        return;
-    }
     let mut upward = Vec::with_capacity(16 * 1024);
     let mut downward = Vec::with_capacity(16 * 1024);
+    if client.send(&from_server).await.is_err() {
+        return Ended::Gone;
+    }
+    upward.extend_from_slice(&from_client);
+    // Bytes of the client that were read, and may be a command that is not for the server.
+    let mut held = Vec::new();
     // It is there already: what is in them is sent before the next read.
     let room = |_: &mut Vec<u8>| ();
     loop {
+        if !upward.is_empty() {
+            let found = commands.next(&upward);
+            held.append(&mut upward);
+            let kept = match found {
+                Next::ChangesUser { before } | Next::Incomplete { before } => {
+                    held.split_off(held.len() - before)
+                }
+                Next::Other => Vec::new(),
+            };
+            if server.send(&held).await.is_err() {
+                return Ended::Gone;
+            }
+            held = kept;
+            if matches!(found, Next::ChangesUser { .. }) {
+                return Ended::ChangesUser(client, held);
+            }
+        }
         enum Said {
             Client,
             Server,
@@ -591,30 +560,71 @@ pub(crate) async fn exchange(
         } else {
             Duration::from_secs(365 * 24 * 3600)
         };
-        let sent = match tokio::time::timeout(limit, said).await {
-            Ok(Ok(Said::Client)) if !upward.is_empty() => {
-                if commands.changes_user(&upward, user) {
-                    return send_away(&mut client).await;
-                }
-                server.send(&upward).await
-            }
+        match tokio::time::timeout(limit, said).await {
+            Ok(Ok(Said::Client)) if !upward.is_empty() => {}
             Ok(Ok(Said::Server)) if !downward.is_empty() => {
                 commands.answered();
-                client.send(&downward).await
+                if client.send(&downward).await.is_err() {
+                    return Ended::Gone;
+                }
+                downward.clear();
             }
-            _ => return,
-        };
-        if sent.is_err() {
-            return;
+            _ => return Ended::Gone,
         }
-        upward.clear();
-        downward.clear();
     }
 }
 
-async fn send_away(client: &mut Stream) {
-    let mut out = Vec::new();
-    error_packet(&ClientError::no_other_user()).encode(&mut out, 1);
-    // It may be gone itself.
-    let _ = client.send(&out).await;
+/// A login anew. None where it failed; the client has then been told.
+async fn change_user(
+    worker: Rc<Worker>,
+    caller: Rc<Caller>,
+    nonce: [u8; 20],
+    capabilities: Capabilities,
+    mut client: Stream,
+    mut command: Vec<u8>,
+    waits: Rc<Waits>,
+) -> Option<Relayed> {
+    let family = worker.cluster.family();
+    let read = read_packet(&mut client, &mut command, LOGIN_PACKET_MAX).await;
+    let (_, payload) = read.ok()?;
+    let Ok(change) = ChangeUser::parse(payload.get(1..)?, capabilities, family) else {
+        let mut out = Vec::new();
+        let answer = ClientError::client(1047, b"08S01", "Unknown command");
+        error_packet(&answer).encode(&mut out, 1);
+        // It may be gone itself.
+        let _ = client.send(&out).await;
+        return None;
+    };
+    let named = change.plugin.as_deref().unwrap_or_default();
+    let credentials = Credentials {
+        user: change.user,
+        database: change.database,
+        response: change.auth_response,
+        used_up: true,
+        collation: any_collation(change.collation, family),
+        plugin: match named {
+            [] => Plugin::NativePassword,
+            name => Plugin::from_name(&String::from_utf8_lossy(name)),
+        },
+    };
+    let hello = HandshakeResponse {
+        attributes: change.attributes,
+        plugin: change.plugin,
+        ..HandshakeResponse::default()
+    };
+    let mut capabilities = capabilities;
+    capabilities.set(
+        Capabilities::CONNECT_WITH_DB,
+        !credentials.database.is_empty(),
+    );
+    let mut login = LoginExchange::anew(
+        &worker,
+        (client, command),
+        nonce,
+        caller,
+        hello,
+        capabilities,
+    );
+    login.waits = waits;
+    log_in(login, &credentials).await
 }

@@ -18,8 +18,21 @@ pub(super) struct Commands {
     /// The packet before has a continuation.
     continued: bool,
     last: Option<u8>,
+    /// It had no bytes.
+    was_empty: bool,
     /// The server has said something since.
     answered: bool,
+}
+
+/// What was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing but what is for the server.
+    Other,
+    /// At the end, `before` bytes of a header, or one whose packet's first byte has not come.
+    Incomplete { before: usize },
+    /// A COM_CHANGE_USER, whose header begins `before` bytes before the end of all that was read.
+    ChangesUser { before: usize },
 }
 
 impl Commands {
@@ -28,17 +41,14 @@ impl Commands {
         self.answered = true;
     }
 
-    /// Reads on. True where a COM_CHANGE_USER begins that is not of `user`; none of `bytes` may be sent then.
-    pub(super) fn changes_user(&mut self, bytes: &[u8], user: &[u8]) -> bool {
+    /// Reads on, to the first COM_CHANGE_USER.
+    pub(super) fn next(&mut self, bytes: &[u8]) -> Next {
         let mut at = 0;
         while at < bytes.len() {
             if self.left > 0 {
                 if std::mem::take(&mut self.begins) && bytes[at] == COM_CHANGE_USER {
-                    let name = &bytes[at + 1..];
-                    let is_own = name.starts_with(user) && name.get(user.len()) == Some(&0);
-                    if !is_own {
-                        return true;
-                    }
+                    let before = HEADER + bytes.len() - at;
+                    return Next::ChangesUser { before };
                 }
                 let step = self.left.min(bytes.len() - at);
                 self.left -= step;
@@ -52,13 +62,19 @@ impl Commands {
                 continue;
             }
             let [a, b, c, sequence] = self.header;
-            (self.have, self.left) = (0, u32::from_le_bytes([a, b, c, 0]) as usize);
-            let uploads = self.last == Some(u8::MAX) && !self.answered;
+            let length = u32::from_le_bytes([a, b, c, 0]) as usize;
+            // What follows 255 is the upload's unless that one was empty: the upload's end.
+            let uploads = self.last == Some(u8::MAX) && !self.answered && !self.was_empty;
             self.begins = sequence == 0 && !self.continued && !uploads;
-            self.continued = self.left == 0xff_ffff;
+            self.continued = length == 0xff_ffff;
+            (self.have, self.left, self.was_empty) = (0, length, length == 0);
             (self.last, self.answered) = (Some(sequence), false);
         }
-        false
+        match (self.have, self.begins && self.left > 0) {
+            (0, false) => Next::Other,
+            (0, true) => Next::Incomplete { before: HEADER },
+            (have, _) => Next::Incomplete { before: have },
+        }
     }
 }
 
@@ -71,47 +87,71 @@ mod tests {
         [&length[..3], &[sequence], payload].concat()
     }
 
+    fn changes(commands: &mut Commands, bytes: &[u8]) -> bool {
+        matches!(commands.next(bytes), Next::ChangesUser { .. })
+    }
+
     #[test]
-    fn another_user_is_seen_however_it_is_cut() {
-        let bytes = [
-            packet(0, b"\x03SELECT 1"),
-            packet(0, b"\x11app\0rest"),
-            packet(0, b""),
-            packet(0, b"\x11other\0"),
-        ]
-        .concat();
-        let end = bytes.len() - 7;
-        for cut in 0..bytes.len() {
+    fn a_change_is_seen_however_it_is_cut() {
+        let before = [packet(0, b"\x03SELECT 1"), packet(0, b"")].concat();
+        let change = packet(0, b"\x11other\0");
+        let bytes = [&before[..], &change].concat();
+        for cut in 0..=bytes.len() {
             let mut commands = Commands::default();
-            let first = commands.changes_user(&bytes[..cut], b"app");
-            // The own name in two pieces is not taken for it.
-            let own_is_cut = (18..22).contains(&cut);
-            let seen = first || commands.changes_user(&bytes[cut..], b"app");
-            assert!(seen, "cut at {cut}");
-            assert_eq!(first, cut > end || own_is_cut, "cut at {cut}");
+            let (mut held, mut sent) = (Vec::new(), Vec::new());
+            let mut found = false;
+            for piece in [&bytes[..cut], &bytes[cut..]] {
+                held.extend_from_slice(piece);
+                if found {
+                    continue;
+                }
+                let next = commands.next(piece);
+                let kept = match next {
+                    Next::Other => 0,
+                    Next::Incomplete { before } | Next::ChangesUser { before } => before,
+                };
+                let kept = held.split_off(held.len() - kept);
+                sent.append(&mut held);
+                held = kept;
+                found = matches!(next, Next::ChangesUser { .. });
+            }
+            assert!(found, "cut at {cut}");
+            assert_eq!((&sent, &held), (&before, &change), "cut at {cut}");
         }
     }
 
     #[test]
     fn uploads_are_no_commands() {
         let mut commands = Commands::default();
-        assert!(!commands.changes_user(&packet(0, b"\x03LOAD DATA"), b"app"));
+        assert!(!changes(&mut commands, &packet(0, b"\x03LOAD DATA")));
         commands.answered();
         for sequence in (2..=255).chain(0..=255).chain(0..3) {
-            assert!(!commands.changes_user(&packet(sequence, b"\x11line"), b"app"));
+            assert!(!changes(&mut commands, &packet(sequence, b"\x11line")));
         }
-        assert!(!commands.changes_user(&packet(3, b""), b"app"));
+        assert!(!changes(&mut commands, &packet(3, b"")));
         commands.answered();
-        assert!(commands.changes_user(&packet(0, b"\x11other\0"), b"app"));
+        assert!(changes(&mut commands, &packet(0, b"\x11other\0")));
+    }
+
+    #[test]
+    fn what_follows_the_end_of_an_upload_is_a_command() {
+        let mut commands = Commands::default();
+        assert!(!changes(&mut commands, &packet(0, b"\x03LOAD DATA")));
+        commands.answered();
+        for sequence in 2..=254 {
+            assert!(!changes(&mut commands, &packet(sequence, b"line")));
+        }
+        assert!(!changes(&mut commands, &packet(255, b"")));
+        assert!(changes(&mut commands, &packet(0, b"\x11other\0")));
     }
 
     #[test]
     fn what_goes_on_is_no_command() {
         let mut commands = Commands::default();
         let long = packet(0, &vec![3; 0xff_ffff]);
-        assert!(!commands.changes_user(&long, b"app"));
-        assert!(!commands.changes_user(&packet(1, b"\x11other\0"), b"app"));
+        assert!(!changes(&mut commands, &long));
+        assert!(!changes(&mut commands, &packet(1, b"\x11other\0")));
         // Without waiting for answers.
-        assert!(commands.changes_user(&packet(0, b"\x11other\0"), b"app"));
+        assert!(changes(&mut commands, &packet(0, b"\x11other\0")));
     }
 }

@@ -321,12 +321,12 @@ impl Session {
             millrace_backend::stream::Stream::Gone,
         );
         let handle = self.handle.clone();
+        // One who reads the log stays who it is: COM_CHANGE_USER ends this.
         crate::login::relayed::exchange(
             client,
             conn.into_stream(),
             packet.to_vec(),
             Vec::new(),
-            &self.client.identity.account.user,
             &handle,
         )
         .await;

@@ -21,6 +21,7 @@ use millrace_sql::{Access, Family, Flags, Kind, Statement, Traits, classify};
 use crate::error::{Abort, ClientError};
 use crate::login::credentials::Credentials;
 use crate::login::exchange::LoginExchange;
+use crate::login::packets::any_collation;
 use crate::login::proof::Proof;
 use crate::session::Session;
 use crate::session::answers::session_functions::{
@@ -659,7 +660,7 @@ impl Session {
             return self.stays_who_it_is(&answer, 1, old_database).await;
         }
         self.leave_ignore_space();
-        let collation = self.collation_of(change.collation);
+        let collation = any_collation(change.collation, self.image.family);
         // MySQL cannot ask clients anew that know of no plugins: theirs is the greeting's nonce. MariaDB asks them for
         // mysql_native_password, whatever they name (observed on 10.11).
         let is_asked_anew = self.image.family == Family::MariaDb
@@ -766,14 +767,6 @@ impl Session {
     }
 
     /// The collation of a COM_CHANGE_USER. One that a handshake cannot name is at least of the right character set.
-    fn collation_of(&self, id: Option<u16>) -> u8 {
-        match (u8::try_from(id.unwrap_or_default()), self.image.family) {
-            (Ok(id), _) => id,
-            (Err(_), Family::MySql) => 255,
-            (Err(_), Family::MariaDb) => 45,
-        }
-    }
-
     /// Tells the client that it was not let in as another. MariaDB's session goes on as after COM_RESET_CONNECTION;
     /// MySQL closes the connection (observed).
     async fn stays_who_it_is(
