@@ -219,6 +219,13 @@ impl ClientError {
         Self::client(1045, b"28000", text)
     }
 
+    /// GET DIAGNOSTICS in a form that only the connection could answer that others have used since.
+    pub(crate) fn lost_diagnostics() -> Self {
+        let text = "Millrace: the connection that GET DIAGNOSTICS asks about has been used by others, and this form of \
+                    it cannot be answered without; ask with SHOW WARNINGS";
+        Self::client(1105, b"HY000", text)
+    }
+
     /// The session has panicked.
     pub(crate) fn defect() -> Self {
         let text = "Millrace: the session has failed, by a defect of Millrace, which its log shows; whether the \

@@ -16,9 +16,7 @@ mod verify;
 mod watched_commands;
 
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::rc::Rc;
-use std::time::Instant;
 
 use millrace_backend::nonce::random_nonce;
 use millrace_backend::packet_io::{read_header, read_packet, write_packet};
@@ -34,7 +32,8 @@ use tracing::debug;
 
 use crate::error::{ClientError, error_packet};
 use crate::login::caller::Caller;
-use crate::login::credentials::{Credentials, Waits};
+
+use crate::login::credentials::{Credentials, Waits, within};
 use crate::login::exchange::LoginExchange;
 use crate::login::packets::{out_of_order, with_state};
 use crate::login::proof::Proof;
@@ -148,28 +147,6 @@ async fn serve(
             Box::pin(relayed.run(&handle)).await;
         }
         None => {}
-    }
-}
-
-/// Gives the client `limits.login_timeout`, in which its waits for servers do not count.
-async fn within<T>(
-    worker: &Worker,
-    mut login: Pin<Box<impl Future<Output = Option<T>>>>,
-    waits: &Waits,
-) -> Option<T> {
-    let begun = Instant::now();
-    let mut limit = worker.options().login_timeout;
-    loop {
-        let rest = limit.saturating_sub(begun.elapsed());
-        if let Ok(entered) = tokio::time::timeout(rest, &mut login).await {
-            return entered;
-        }
-        let extended = worker.options().login_timeout + waits.total();
-        if begun.elapsed() >= extended {
-            worker.metrics().login(LoginOutcome::TimedOut);
-            return None;
-        }
-        limit = extended;
     }
 }
 

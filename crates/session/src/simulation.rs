@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use millrace_backend::concurrency::Limit;
 use millrace_backend::pool::CheckoutRequest;
+use millrace_engine::books::DiagnosticsStore;
 
 use connections::{CONNECTIONS, Connections};
 use run::Run;
@@ -192,6 +193,25 @@ fn who_logs_in_anew_keeps_the_place() {
         for session in 0..CONNECTIONS as u64 {
             leases.push(pool.take(session + 1, &state, 0).await.expect("all places"));
         }
+    });
+}
+
+/// A connection that another session took and gave back as it was: who may still ask about it does not wait for that.
+#[test]
+fn what_is_given_back_unsaved_is_not_waited_for() {
+    in_simulated_time(async {
+        let servers = Rc::new(RefCell::new(Servers::new(1)));
+        let connections = Connections::new(servers, 1, CONNECTIONS, Limit::Auto);
+        let (pool, state) = (connections.pool(0, 0), connections.state());
+        let store = Rc::new(DiagnosticsStore::default());
+        let mut lease = pool.take(1, &state, 0).await.expect("a connection");
+        lease.books.ran(1, 1, &store, false);
+        lease.books.has_messages(true);
+        lease.give_back();
+        let lease = pool.take(2, &state, 0).await.expect("the same");
+        assert!(store.is_saving());
+        lease.give_back();
+        assert!(!store.is_saving());
     });
 }
 

@@ -477,6 +477,8 @@ impl ServerPool {
     /// where others are idle: its server's thread has at hand what it needs.
     fn hand_on(&self, mut conn: Box<Conn>, pool: &Rc<Pool>) {
         conn.used = self.tick.get();
+        // It may have been on its way to a session that did not take it. Who may still ask about it need not wait.
+        conn.books.saved();
         if self.waiters.borrow().is_empty() {
             pool.idle.borrow_mut().push(conn);
             return;

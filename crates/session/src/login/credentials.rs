@@ -1,10 +1,14 @@
 //! Who a client says it is, and what a login under way needs beside that.
 
 use std::cell::Cell;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use millrace_backend::user_rows::Name;
+use millrace_metrics::LoginOutcome;
 use millrace_protocol::auth::Plugin;
+
+use crate::worker::Worker;
 
 /// Who a client says it is, and its first proof.
 pub(crate) struct Credentials {
@@ -46,5 +50,27 @@ impl Waits {
     pub(super) fn total(&self) -> Duration {
         let now = self.since.get().map(|since| since.elapsed());
         self.before.get() + now.unwrap_or_default()
+    }
+}
+
+/// Gives the client `limits.login_timeout`, in which its waits for servers do not count.
+pub(super) async fn within<T>(
+    worker: &Worker,
+    mut login: Pin<Box<impl Future<Output = Option<T>>>>,
+    waits: &Waits,
+) -> Option<T> {
+    let begun = Instant::now();
+    let mut limit = worker.options().login_timeout;
+    loop {
+        let rest = limit.saturating_sub(begun.elapsed());
+        if let Ok(entered) = tokio::time::timeout(rest, &mut login).await {
+            return entered;
+        }
+        let extended = worker.options().login_timeout + waits.total();
+        if begun.elapsed() >= extended {
+            worker.metrics().login(LoginOutcome::TimedOut);
+            return None;
+        }
+        limit = extended;
     }
 }

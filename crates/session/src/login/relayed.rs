@@ -24,14 +24,13 @@ use millrace_protocol::{Capabilities, packet};
 
 use crate::error::{ClientError, error_packet, observed};
 use crate::login::caller::Caller;
-use crate::login::credentials::{Credentials, Waits};
+use crate::login::credentials::{Credentials, Waits, within};
 use crate::login::exchange::LoginExchange;
 use crate::login::packets::{any_collation, compressed};
 use crate::login::under_way::UnderWay;
 use crate::login::verifiers::LetIn;
 use crate::login::verify::{learn_accounts, let_in};
 use crate::login::watched_commands::{Commands, Next};
-use crate::login::within;
 use crate::worker::Worker;
 use millrace_worker::Handle;
 use millrace_worker::UntrackedWrite;

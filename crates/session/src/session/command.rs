@@ -421,13 +421,7 @@ impl Session {
                 if !lost {
                     return self.statement(request, text).await;
                 }
-                Err(ClientError::client(
-                    1105,
-                    b"HY000",
-                    "Millrace: the connection that GET DIAGNOSTICS asks about has been used by others, and \
-                     this form of it cannot be answered without; ask with SHOW WARNINGS",
-                )
-                .into())
+                Err(ClientError::lost_diagnostics().into())
             }
             Kind::Kill => self.kill(request, text).await,
             Kind::Execute { .. } => self.execute_text(request, text).await,

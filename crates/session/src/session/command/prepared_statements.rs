@@ -307,6 +307,13 @@ impl Session {
             if answered? {
                 return Ok(());
             }
+            if !self.is_refused_diagnostics(&text) {
+                // What it finds on another connection is nobody's.
+                return match self.get_saved_diagnostics(&text).await? {
+                    true => Ok(()),
+                    false => Err(ClientError::lost_diagnostics().into()),
+                };
+            }
         }
         let access = match self.access(&class, &text) {
             access if wants_cursor => access.max(Access::PrimaryRead),

@@ -13,7 +13,7 @@ use millrace_protocol::ok::OkPacket;
 use millrace_protocol::packet::HEADER;
 use millrace_protocol::response::Expect;
 use millrace_protocol::resultset::ColumnDef;
-use millrace_sql::{Family, Flags, Kind, Statement, Target, ValueKind};
+use millrace_sql::{Family, Flags, HandlerOp, Kind, Statement, Target, ValueKind};
 use millrace_topology::{GtidSet, Waits};
 
 use crate::session::Session;
@@ -53,6 +53,8 @@ impl Session {
     fn position_to_read(&self, class: &Statement, lease: &Lease) -> bool {
         self.image.reads.stale
             && !matches!(class.kind, Kind::Diagnostics | Kind::Ping)
+            // MariaDB closes a HANDLER for whose table another waits as soon as its session runs anything else (observed).
+            && !matches!(class.kind, Kind::Handler(HandlerOp::Open | HandlerOp::Read))
             && self.image.last.messages.at != Some((lease.server, self.image.last.seq()))
             && !self.handle.pins().has(PinReason::Transaction)
             && self.worker.cluster.is_primary(lease.server)
