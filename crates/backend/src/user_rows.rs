@@ -439,6 +439,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_an_unknown_order_are_tied() {
+        let row = |host| {
+            let none = ["0", "0", "0", "", "", "", "0", "0", "", "", "", ""];
+            let mut all = ["app"; 14];
+            all[1] = host;
+            all[2..].copy_from_slice(&none);
+            cells(all)
+        };
+        let hosts = ["10.0._.7", "%", "10.0.%", "10.0.0.7"];
+        let tied = |family| -> Vec<usize> {
+            let rows = UserRows::read(family, hosts.map(row).into());
+            rows.tied().map(<[UserRow]>::len).collect()
+        };
+        assert_eq!(tied(Family::MySql), [1, 2, 1]);
+        assert_eq!(tied(Family::MariaDb), [1, 1, 1, 1]);
+    }
+
+    #[test]
     fn a_proxy_user_is_known_by_its_own_row() {
         let answer = |current: &str, proxy: Option<&str>| {
             let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02X}")).collect();
