@@ -104,7 +104,9 @@ pub(crate) async fn user_rows(
         };
         let question = user_rows::proxies_question(server.family, name.user, charset);
         let proxies = readable(conn.query(&question).await)?.map(Proxies::read);
-        Ok(Some(UserRows::read(rows).with_proxies(proxies)))
+        Ok(Some(
+            UserRows::read(server.family, rows).with_proxies(proxies),
+        ))
     };
     match tokio::time::timeout(timeout, asking).await {
         Ok(asked) => asked,

@@ -9,7 +9,7 @@ use millrace_backend::connect::Address;
 use millrace_backend::names::Resolver;
 use millrace_backend::secret::Secret;
 use millrace_backend::stream::Plain;
-use millrace_backend::user_rows::{Matches, Requires, UserRow, UserRows, like, matches};
+use millrace_backend::user_rows::{Matches, Requires, UserRow, UserRows, like};
 use millrace_sql::Family;
 use rustls::{ProtocolVersion, ServerConnection};
 use tracing::debug;
@@ -113,7 +113,7 @@ impl Caller {
             let met = |row: &UserRow| !(by_socket && row.by_socket) && self.has(&row.requires);
             let checked = hosts == Hosts::Check && (!self.is_local || let_in.server.is_socket());
             let is_for = match self.address.filter(|_| checked) {
-                Some(address) => first_for(rows, address, resolver).await.is_some(),
+                Some(address) => first_for(rows, address, resolver).await.row().is_some(),
                 None => true,
             };
             return match is_for && rows.iter().all(met) {
@@ -148,7 +148,7 @@ impl Caller {
         if hosts == Hosts::Ignore || is_seen_alike {
             return Ok(());
         }
-        let first = first_for(rows, address, resolver).await;
+        let first = first_for(rows, address, resolver).await.row();
         if !first.is_some_and(|first| std::ptr::eq(first, row)) {
             let text = format!(
                 " (Millrace: the servers let in '{}', which is not the account for the client's address; \
@@ -180,7 +180,7 @@ impl Caller {
         let Some(address) = self.address.filter(|_| hosts == Hosts::Check) else {
             return rows.iter().any(|row| self.has(&row.requires));
         };
-        let first = first_for(rows, address, resolver).await;
+        let first = first_for(rows, address, resolver).await.row();
         let Some(first) = first.filter(|row| self.has(&row.requires)) else {
             return false;
         };
@@ -188,8 +188,8 @@ impl Caller {
             return true;
         }
         match taken(rows, server, resolver).await {
-            Some(taken) => std::ptr::eq(taken, first),
-            None => rows.iter().nth(1).is_none(),
+            First::Row(taken) => std::ptr::eq(taken, first),
+            First::Nobody | First::Unknown => rows.iter().nth(1).is_none(),
         }
     }
 
@@ -212,11 +212,15 @@ impl Caller {
         else {
             return false;
         };
-        let Some(taken) = taken(rows, server, resolver).await else {
-            return false;
-        };
-        let first = first_for(rows, address, resolver).await;
-        taken.counts_failures && !first.is_some_and(|first| std::ptr::eq(first, taken))
+        match taken(rows, server, resolver).await {
+            First::Row(taken) => {
+                let first = first_for(rows, address, resolver).await.row();
+                taken.counts_failures && !first.is_some_and(|first| std::ptr::eq(first, taken))
+            }
+            First::Nobody => false,
+            // It may be any of them.
+            First::Unknown => rows.iter().nth(1).is_some(),
+        }
     }
 
     /// Whether the client's account is of mysql_native_password alone.
@@ -239,7 +243,7 @@ impl Caller {
     async fn row<'a>(&self, rows: &'a UserRows, worker: &Worker) -> Option<&'a UserRow> {
         let (hosts, resolver) = (worker.options().hosts, &worker.shared.network.resolver);
         let address = self.address.filter(|_| hosts == Hosts::Check)?;
-        first_for(rows, address, resolver).await
+        first_for(rows, address, resolver).await.row()
     }
 
     /// It is not the process that a server at a socket would take it for.
@@ -325,36 +329,52 @@ fn proves(row: &UserRow, password: Option<&Secret>) -> bool {
     password.is_some_and(|password| row.native_hashes.contains(&password.native_hash()))
 }
 
-/// The row by which a client of that address would be let in.
-async fn first_for<'a>(
-    rows: &'a UserRows,
-    address: IpAddr,
-    resolver: &Resolver,
-) -> Option<&'a UserRow> {
-    for row in rows.iter() {
-        if is_from(row, address, rows.resolves(), resolver).await {
-            return Some(row);
+/// The row that a server takes for a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum First<'a> {
+    Row(&'a UserRow),
+    /// None of them is for the client.
+    Nobody,
+    /// It depends on the client's name, or on an order that cannot be known.
+    Unknown,
+}
+
+impl<'a> First<'a> {
+    fn row(self) -> Option<&'a UserRow> {
+        match self {
+            First::Row(row) => Some(row),
+            First::Nobody | First::Unknown => None,
         }
     }
-    None
+}
+
+/// The row by which a client of that address would be let in.
+async fn first_for<'a>(rows: &'a UserRows, address: IpAddr, resolver: &Resolver) -> First<'a> {
+    for tied in rows.tied() {
+        let mut first = First::Nobody;
+        for row in tied {
+            match (is_for(rows, &row.host, address, resolver).await, first) {
+                (Some(false), _) => {}
+                (Some(true), First::Nobody) => first = First::Row(row),
+                _ => return First::Unknown,
+            }
+        }
+        if first != First::Nobody {
+            return first;
+        }
+    }
+    First::Nobody
 }
 
 /// The row that a server takes Millrace's own connection for.
-async fn taken<'a>(
-    rows: &'a UserRows,
-    server: &Address,
-    resolver: &Resolver,
-) -> Option<&'a UserRow> {
-    match own_address(server) {
-        Some(own) => first_for(rows, own, resolver).await,
-        None => rows
-            .iter()
-            .find(|row| is_for_sockets(row) && server.is_socket()),
+async fn taken<'a>(rows: &'a UserRows, server: &Address, resolver: &Resolver) -> First<'a> {
+    if let Some(own) = own_address(server) {
+        return first_for(rows, own, resolver).await;
     }
-}
-
-async fn is_from(row: &UserRow, address: IpAddr, resolves: bool, resolver: &Resolver) -> bool {
-    is_for(&row.host, address, resolves, resolver).await
+    let first = rows
+        .iter()
+        .find(|row| is_for_sockets(row) && server.is_socket());
+    first.map_or(First::Nobody, First::Row)
 }
 
 /// Whether the rights to be a proxy that count for a client of that address are those by which the server chose for
@@ -375,33 +395,47 @@ async fn has_same_proxies(
     }
     let own = own_address(server);
     for right in proxies.rights() {
-        let (mut here, mut there) = (true, true);
+        let (mut here, mut there) = (Some(true), Some(true));
         for pattern in [&right.host, &right.proxied_host] {
-            here &= match own {
-                Some(own) => is_for(pattern, own, rows.resolves(), resolver).await,
-                None => is_sockets(pattern),
+            let is_here = match own {
+                Some(own) => is_for(rows, pattern, own, resolver).await,
+                None => Some(is_sockets(pattern)),
             };
-            there &= is_for(pattern, address, rows.resolves(), resolver).await;
+            here = both(here, is_here);
+            there = both(there, is_for(rows, pattern, address, resolver).await);
         }
-        if here != there {
+        if here.is_none() || here != there {
             return false;
         }
     }
     true
 }
 
-/// Whether a host pattern of an account is for an address.
-async fn is_for(pattern: &str, address: IpAddr, resolves: bool, resolver: &Resolver) -> bool {
-    match matches(pattern, address) {
-        Matches::Yes => true,
-        Matches::No => false,
-        Matches::IfNamed if !resolves => false,
-        // Of names with wildcards no resolver knows; they are nobody's.
+/// Whether both are so; none where that is not known.
+fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
+    match (one, other) {
+        (Some(false), _) | (_, Some(false)) => Some(false),
+        (Some(true), Some(true)) => Some(true),
+        _ => None,
+    }
+}
+
+/// Whether a host pattern of an account is for an address. None where only the server knows.
+async fn is_for(
+    rows: &UserRows,
+    pattern: &str,
+    address: IpAddr,
+    resolver: &Resolver,
+) -> Option<bool> {
+    match rows.matches(pattern, address) {
+        Matches::Yes => Some(true),
+        Matches::No => Some(false),
         Matches::IfNamed => {
             let found = resolver.look_up(pattern, RESOLVED_WITHIN).await;
             let is_it = |found: &IpAddr| found.to_canonical() == address.to_canonical();
-            found.iter().any(is_it)
+            Some(found.iter().any(is_it))
         }
+        Matches::Unknown => None,
     }
 }
 
