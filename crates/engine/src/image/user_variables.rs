@@ -228,15 +228,52 @@ pub fn geometry(value: &[u8]) -> Option<Box<[u8]>> {
     Some(text.into())
 }
 
-/// A string value read back as hexadecimal, with its character set and collation.
-pub fn string_literal(charset: &str, collation: &str, hex_of: &[u8]) -> Box<[u8]> {
+/// A string value read back as hexadecimal, with its character set and collation. None where servers would refuse it
+/// (1300): a parameter of a prepared statement is not looked at, and may be no text of its character set.
+pub fn string_literal(charset: &str, collation: &str, value: &[u8]) -> Option<Box<[u8]>> {
+    if !may_be_written(charset, value) {
+        return None;
+    }
     let mut text = Vec::new();
-    write_hex(&mut text, &format!("_{charset}"), hex_of);
+    write_hex(&mut text, &format!("_{charset}"), value);
     if charset != "binary" {
         text.extend_from_slice(b" COLLATE ");
         text.extend_from_slice(collation.as_bytes());
     }
-    text.into()
+    Some(text.into())
+}
+
+/// Whether bytes are text of a character set for sure.
+fn may_be_written(charset: &str, value: &[u8]) -> bool {
+    let units = |value: &[u8]| -> Vec<u16> {
+        let pairs = value.chunks_exact(2);
+        pairs
+            .map(|pair| u16::from_be_bytes([pair[0], pair[1]]))
+            .collect()
+    };
+    let is_utf16 = |units: Vec<u16>| char::decode_utf16(units).all(|unit| unit.is_ok());
+    match charset {
+        "utf8mb4" => std::str::from_utf8(value).is_ok(),
+        "utf8" | "utf8mb3" => {
+            std::str::from_utf8(value).is_ok_and(|text| text.chars().all(|char| char <= '\u{ffff}'))
+        }
+        "ucs2" => value.len().is_multiple_of(2),
+        "utf16" => value.len().is_multiple_of(2) && is_utf16(units(value)),
+        "utf16le" => {
+            let swapped = units(value).into_iter().map(u16::swap_bytes);
+            value.len().is_multiple_of(2) && is_utf16(swapped.collect())
+        }
+        "utf32" => value.chunks(4).all(|four| {
+            let four = <[u8; 4]>::try_from(four).map(u32::from_be_bytes);
+            four.is_ok_and(|point| point <= 0x10_ffff)
+        }),
+        // Characters of several bytes, by rules of their own.
+        "big5" | "cp932" | "eucjpms" | "euckr" | "gb18030" | "gb2312" | "gbk" | "sjis" | "ujis" => {
+            value.is_ascii()
+        }
+        "ascii" => value.is_ascii(),
+        _ => true,
+    }
 }
 
 #[cfg(test)]
@@ -253,10 +290,42 @@ mod tests {
     fn values_keep_their_type() {
         let mut private = Private::default();
         private.set(b"a", b"1".as_slice().into());
-        private.set(b"b", string_literal("utf8mb4", "utf8mb4_bin", b"x'"));
+        private.set(
+            b"b",
+            string_literal("utf8mb4", "utf8mb4_bin", b"x'").expect("text"),
+        );
         assert_eq!(
             String::from_utf8_lossy(&private.assignment().expect("has variables")),
             "SET @`a`=1,@`b`=_utf8mb4 x'7827' COLLATE utf8mb4_bin"
         );
+    }
+
+    #[test]
+    fn what_is_no_text_is_not_written() {
+        for (charset, value) in [
+            ("utf8mb4", &b"\x8f\0\xff"[..]),
+            ("utf8mb4", b"\xed\xa0\x80"),
+            ("utf8mb3", b"\xf0\x9f\x98\x80"),
+            ("ucs2", b"\0"),
+            ("utf16", b"\xd8\0\0a"),
+            ("utf32", b"\0\x11\0\0"),
+            ("gbk", b"\x81"),
+            ("ascii", b"\x80"),
+        ] {
+            assert_eq!(string_literal(charset, "c", value), None, "{charset}");
+        }
+        for (charset, value) in [
+            ("utf8mb4", &b"\xf0\x9f\x98\x80"[..]),
+            ("utf8mb3", b"\xc3\xbc"),
+            ("ucs2", b"\0a"),
+            ("utf16", b"\xd8\x3d\xde\0"),
+            ("utf16le", b"\x3d\xd8\0\xde"),
+            ("utf32", b"\0\0\0a"),
+            ("latin1", b"\x8f\0\xff"),
+            ("binary", b"\x8f\0\xff"),
+            ("gbk", b"text"),
+        ] {
+            assert!(string_literal(charset, "c", value).is_some(), "{charset}");
+        }
     }
 }

@@ -247,9 +247,11 @@ impl Session {
             let executing = self.execute_about_last((packet, id, types), wants_cursor);
             return Box::pin(executing).await;
         }
-        // A cursor keeps its connection, which must then take whatever comes next.
+        // A cursor keeps its connection, which must then take whatever comes next. So does a user variable whose value,
+        // a parameter, is no text of its character set.
+        let may_keep = wants_cursor || class.flags.contains(Flags::ASSIGNS_USER_VARS);
         let access = match self.access(&class, &text) {
-            access if wants_cursor => access.max(Access::PrimaryRead),
+            access if may_keep => access.max(Access::PrimaryRead),
             access => access,
         };
         let directions = self.directions(&class, &text, access, &context.database);
@@ -315,8 +317,9 @@ impl Session {
                 };
             }
         }
+        let may_keep = wants_cursor || class.flags.contains(Flags::ASSIGNS_USER_VARS);
         let access = match self.access(&class, &text) {
-            access if wants_cursor => access.max(Access::PrimaryRead),
+            access if may_keep => access.max(Access::PrimaryRead),
             access => access,
         };
         let asked = Request::prepared(Task::Execute, (packet, id, types), &class, access);

@@ -502,7 +502,7 @@ fn user_value(
     if column.kind == kind::GEOMETRY {
         return user_variables::geometry(&bytes);
     }
-    Some(user_variables::string_literal(&charset, &collation, &bytes))
+    user_variables::string_literal(&charset, &collation, &bytes)
 }
 
 /// A variable that was never assigned has metadata of its own (observed on both families).

@@ -62,6 +62,9 @@ impl Session {
             keeps_connection(class, text)
                 || self.may_lose_names(class)
                 || self.may_leave_next(class)
+                // Its value, a parameter, may be no text of its character set.
+                || (matches!(request.main, Main::Execute { .. })
+                    && class.flags.contains(Flags::ASSIGNS_USER_VARS))
         };
         if !prepares && keeps(class) {
             return None;
