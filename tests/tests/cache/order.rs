@@ -51,21 +51,27 @@ async fn seen(ground: &Ground, kept: &str, asked: &str, value: &str) -> anyhow::
     {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    let mut served = 0;
     for _ in 0..8 {
         let mut client = ground.client().await?;
         let hits = ground.hits().await?;
         let first = client.expect(kept).await?.scalar();
-        ensure!(ground.hits().await? > hits, "not out of memory");
-        ensure!(first.as_deref() == Some(value), "{first:?} out of memory");
+        // A server may answer as well, with what it has.
+        if ground.hits().await? > hits {
+            served += 1;
+            ensure!(first.as_deref() == Some(value), "{first:?} out of memory");
+        }
         for _ in 0..3 {
             let then = client.expect(asked).await?.scalar();
+            let is_older = first.as_deref() == Some(value) && then != first;
             ensure!(
-                then == first,
-                "{then:?} from a server, after {first:?} out of memory"
+                !is_older,
+                "{then:?} from a server, after {first:?} was seen, {served} times out of memory"
             );
         }
         client.quit().await;
     }
+    ensure!(served > 0, "nothing came out of memory");
     Ok(())
 }
 

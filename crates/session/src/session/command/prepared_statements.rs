@@ -247,8 +247,7 @@ impl Session {
             let executing = self.execute_about_last((packet, id, types), wants_cursor);
             return Box::pin(executing).await;
         }
-        // A cursor keeps its connection, which must then take whatever comes next. So does a user variable whose value,
-        // a parameter, is no text of its character set.
+        // A cursor keeps its connection, which must then take whatever comes next. So may a user variable's value.
         let may_keep = wants_cursor || class.flags.contains(Flags::ASSIGNS_USER_VARS);
         let access = match self.access(&class, &text) {
             access if may_keep => access.max(Access::PrimaryRead),
@@ -309,7 +308,8 @@ impl Session {
             if answered? {
                 return Ok(());
             }
-            if !self.is_refused_diagnostics(&text) {
+            let is_get = class.flags.contains(Flags::ASSIGNS_USER_VARS);
+            if is_get && !self.is_refused_diagnostics(&text) {
                 // What it finds on another connection is nobody's.
                 return match self.get_saved_diagnostics(&text).await? {
                     true => Ok(()),
