@@ -533,6 +533,8 @@ pub(crate) async fn exchange(
             }
             held = kept;
             if matches!(found, Next::ChangesUser { .. }) {
+                // COM_QUIT: without it the server counts a client that vanished.
+                let _ = server.send(&[1, 0, 0, 0, 1]).await;
                 return Ended::ChangesUser(client, held);
             }
         }

@@ -16,7 +16,8 @@ use millrace_sql::{Access, Family, KillTarget, Kind, Statement};
 use millrace_topology::ServerId;
 use tokio::sync::oneshot;
 
-use crate::error::{Abort, ClientError};
+use crate::error::{Abort, ClientError, error_packet};
+use crate::login::relayed::{Ended, exchange};
 use crate::session::Session;
 use crate::session::statement::refused::AttemptOutcome;
 use millrace_worker::Message;
@@ -321,8 +322,7 @@ impl Session {
             millrace_backend::stream::Stream::Gone,
         );
         let handle = self.handle.clone();
-        // One who reads the log stays who it is: COM_CHANGE_USER ends this.
-        crate::login::relayed::exchange(
+        let ended = exchange(
             client,
             conn.into_stream(),
             packet.to_vec(),
@@ -330,6 +330,13 @@ impl Session {
             &handle,
         )
         .await;
+        if let Ended::ChangesUser(mut client, _) = ended {
+            // Who reads the log stays who it is.
+            let mut out = Vec::new();
+            error_packet(&ClientError::no_other_user()).encode(&mut out, 1);
+            // It may be gone itself.
+            let _ = client.send(&out).await;
+        }
         Err(Abort::Ended)
     }
 }
