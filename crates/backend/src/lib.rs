@@ -33,4 +33,5 @@ pub mod tcp;
 pub mod tls;
 mod topology_log;
 pub mod touched;
+pub mod unshown;
 pub mod user_rows;

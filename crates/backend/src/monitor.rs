@@ -25,6 +25,7 @@ use crate::secret::Secret;
 use crate::tls::For;
 use crate::topology_log;
 use crate::touched::Touched;
+use crate::unshown::Unshown;
 use crate::user_rows::{Name, UserRows};
 
 pub use crate::probe::Sounding;
@@ -62,6 +63,7 @@ pub struct Monitor {
     sights: PerServer<Sight>,
     touched: Arc<Touched>,
     positions: Arc<Positions>,
+    unshown: Arc<Positions<Unshown>>,
     failovers: Failovers,
     max_login_age: Duration,
     /// Who may read the servers' account tables, and within what time.
@@ -111,6 +113,7 @@ impl Monitor {
             sights: PerServer::new(addresses.len()),
             touched: Arc::default(),
             positions: Arc::new(Positions::new(addresses.len())),
+            unshown: Arc::new(Positions::new(addresses.len())),
             failovers: Failovers::new(origin),
             max_login_age: options.max_login_age,
             reader: Reader {
@@ -130,6 +133,11 @@ impl Monitor {
     /// How far the servers are, for those who need to know it more often than servers are probed.
     pub fn positions(&self) -> &Arc<Positions> {
         &self.positions
+    }
+
+    /// What the primary has logged and may not show yet, for sessions that have been shown something by others.
+    pub fn unshown(&self) -> &Arc<Positions<Unshown>> {
+        &self.unshown
     }
 
     /// A session met an error on a server: it is taken into account, and the server is asked at

@@ -9,23 +9,23 @@ use millrace_metrics::PerServer;
 use millrace_topology::{GtidSet, ServerId};
 use tokio::sync::Notify;
 
-/// All servers' positions; shared by all threads.
+/// What all servers say of how far they are; shared by all threads.
 #[derive(Debug)]
-pub struct Positions {
-    servers: PerServer<Server>,
+pub struct Positions<A = Position> {
+    servers: PerServer<Server<A>>,
     /// All answers so far.
     answers: AtomicU64,
     /// Some server is asked less often, because nothing was written for a while.
     calm: AtomicBool,
 }
 
-#[derive(Debug, Default)]
-struct Server {
+#[derive(Debug)]
+struct Server<A> {
     /// Questions begun so far: the number of the last.
     begun: AtomicU64,
     /// The number of the last question that was answered.
     answered: AtomicU64,
-    answer: Mutex<Option<Position>>,
+    answer: Mutex<Option<A>>,
     wanted: AtomicBool,
     call: Notify,
     /// Somebody waits for the next answer.
@@ -33,6 +33,27 @@ struct Server {
     /// Something was written, after a while without.
     stir: Notify,
     answers: Notify,
+}
+
+impl<A> Default for Server<A> {
+    fn default() -> Self {
+        Server {
+            begun: AtomicU64::default(),
+            answered: AtomicU64::default(),
+            answer: Mutex::new(None),
+            wanted: AtomicBool::default(),
+            call: Notify::default(),
+            urgent: Notify::default(),
+            stir: Notify::default(),
+            answers: Notify::default(),
+        }
+    }
+}
+
+/// What a server is asked for.
+pub trait Answer: Clone {
+    /// The number of the question.
+    fn number(&self) -> u64;
 }
 
 /// A server's answer.
@@ -51,7 +72,13 @@ pub struct Position {
     pub incarnation: u32,
 }
 
-impl Positions {
+impl Answer for Position {
+    fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl<A: Answer> Positions<A> {
     /// For so many servers to begin with; nothing is known yet.
     pub fn new(servers: usize) -> Self {
         Positions {
@@ -72,7 +99,7 @@ impl Positions {
 
     /// What was visible on the server some time after the mark; none where that is not known yet:
     /// then it is asked.
-    pub fn since(&self, server: ServerId, mark: u64) -> Option<Position> {
+    pub fn since(&self, server: ServerId, mark: u64) -> Option<A> {
         let known = self.server(server)?;
         let found = known.since(mark);
         if found.is_none() {
@@ -83,7 +110,7 @@ impl Positions {
 
     /// The same, asked at once and waited for, `limit` at most; all who wait at one moment share
     /// one question.
-    pub async fn ask(&self, server: ServerId, mark: u64, limit: Duration) -> Option<Position> {
+    pub async fn ask(&self, server: ServerId, mark: u64, limit: Duration) -> Option<A> {
         let known = self.server(server)?;
         let asking = async {
             loop {
@@ -108,7 +135,7 @@ impl Positions {
     }
 
     /// The last answer, where it is newer than number `than`.
-    pub fn newer(&self, server: ServerId, than: u64) -> Option<Position> {
+    pub fn newer(&self, server: ServerId, than: u64) -> Option<A> {
         let known = self.server(server)?;
         if known.answered.load(Ordering::Acquire) <= than {
             return None;
@@ -175,28 +202,28 @@ impl Positions {
     }
 
     /// The answer to it.
-    pub(crate) fn answer(&self, server: ServerId, position: Position) {
+    pub(crate) fn answer(&self, server: ServerId, answer: A) {
         if let Some(server) = self.server(server) {
-            let number = position.number;
-            *server.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
+            let number = answer.number();
+            *server.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
             server.answered.store(number, Ordering::Release);
             self.answers.fetch_add(1, Ordering::AcqRel);
             server.answers.notify_waiters();
         }
     }
 
-    fn server(&self, server: ServerId) -> Option<&Server> {
+    fn server(&self, server: ServerId) -> Option<&Server<A>> {
         self.servers.get(server.index())
     }
 }
 
-impl Server {
-    fn since(&self, mark: u64) -> Option<Position> {
+impl<A: Answer> Server<A> {
+    fn since(&self, mark: u64) -> Option<A> {
         let answered = self.answered.load(Ordering::Acquire) > mark;
         answered.then(|| self.get()).flatten()
     }
 
-    fn get(&self) -> Option<Position> {
+    fn get(&self) -> Option<A> {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         answer.clone()
     }
@@ -228,7 +255,7 @@ mod tests {
 
     #[test]
     fn only_questions_begun_after_a_read_answer_for_it() {
-        let positions = Positions::new(1);
+        let positions = Positions::<Position>::new(1);
         let first = positions.begin(A);
         let mark = positions.mark(A);
         positions.answer(A, position(first));
@@ -246,7 +273,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_has_the_question_asked_at_once() {
-        let positions = Positions::new(1);
+        let positions = Positions::<Position>::new(1);
         let early = positions.begin(A);
         let mark = positions.mark(A);
         let asked = positions.ask(A, mark, Duration::from_secs(10));
@@ -267,7 +294,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_needs_an_answer_causes_one_question() {
-        let positions = Positions::new(1);
+        let positions = Positions::<Position>::new(1);
         let mark = positions.mark(A);
         for _ in 0..3 {
             assert!(positions.since(A, mark).is_none());
@@ -280,7 +307,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_ends_the_calm_of_every_server_once() {
         const B: ServerId = ServerId(1);
-        let positions = Positions::new(2);
+        let positions = Positions::<Position>::new(2);
         let at_once = Duration::from_millis(20);
         positions.stir();
         let unasked = tokio::time::timeout(at_once, positions.stirred(A)).await;
@@ -297,7 +324,7 @@ mod tests {
 
     #[test]
     fn servers_may_be_found_later_up_to_the_limit() {
-        let positions = Positions::new(1);
+        let positions = Positions::<Position>::new(1);
         let found = ServerId(1);
         let mark = positions.mark(found);
         let number = positions.begin(found);

@@ -10,6 +10,7 @@ mod kinds;
 mod levels;
 mod pools;
 mod rules;
+mod shown;
 
 use millrace_sandbox::{Cluster, ClusterSpec, Family, Topology, skip_unless, skip_unless_topology};
 use millrace_tests::checks::Checks;
@@ -95,7 +96,8 @@ async fn test(family: Family) -> anyhow::Result<()> {
     if !skip_unless(family, "routing") {
         return Ok(());
     }
-    routing(family).await
+    routing(family).await?;
+    shown::later_on_the_primary(family).await
 }
 
 #[tokio::test]

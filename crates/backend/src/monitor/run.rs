@@ -14,7 +14,8 @@ use crate::clock::Clock;
 use crate::connect::SharedNetwork;
 use crate::positions::Position;
 use crate::probe;
-use crate::probe::positions::{Asked, ask_position};
+use crate::probe::positions::{Asked, ask_position, ask_unshown};
+use crate::unshown::Unshown;
 
 /// A server on which nothing is written is asked how far it is after twice as long each time, up to
 /// so many times, until something is written through Millrace; whoever waits for the answer has it at once all the same.
@@ -22,6 +23,9 @@ const QUIET_DOUBLINGS: u32 = 4;
 
 /// Changes of stored code that come one after the other are read together.
 const GATHERED: Duration = Duration::from_millis(20);
+
+/// A primary whose commits wait for replicas may take as long to say how far its log is.
+const COMMITS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What watches has panicked: it is begun anew after this.
 const BEGUN_ANEW: Duration = Duration::from_secs(1);
@@ -50,14 +54,19 @@ impl Monitor {
                     let watching = keep("the watch of a server", move || watcher.clone().watch());
                     tokio::task::spawn_local(watching);
                     if !options.user.is_empty() {
-                        let monitor = self.clone();
-                        let (options, network) = (options.clone(), network.clone());
+                        let with = || (self.clone(), options.clone(), network.clone());
+                        let (monitor, how, network) = with();
                         let follow = move || {
-                            monitor
-                                .clone()
-                                .follow_position(id, options.clone(), network.clone())
+                            let monitor = monitor.clone();
+                            monitor.follow_position(id, how.clone(), network.clone())
                         };
                         tokio::task::spawn_local(keep("a server's position", follow));
+                        let (monitor, how, network) = with();
+                        let follow = move || {
+                            let monitor = monitor.clone();
+                            monitor.follow_unshown(id, how.clone(), network.clone())
+                        };
+                        tokio::task::spawn_local(keep("a primary's commits", follow));
                     }
                 });
             }
@@ -119,6 +128,46 @@ impl Monitor {
                 () = tokio::time::sleep(least.saturating_mul(1 << unchanged)) => {}
                 () = self.positions.urged(id) => {}
                 () = stirred, if unchanged > 0 => unchanged = 0,
+            }
+        }
+    }
+
+    /// Asks the server what it has logged and may not show yet, whenever a session needs to know. On a connection of
+    /// its own, as the answer comes late where commits wait for replicas.
+    async fn follow_unshown(
+        self: Arc<Self>,
+        id: ServerId,
+        options: Arc<MonitorOptions>,
+        network: SharedNetwork,
+    ) {
+        let mut conn = None;
+        loop {
+            self.unshown.called(id).await;
+            let (facts, incarnation) = {
+                let world = self.world.borrow();
+                let incarnation = how_to_ask(&world.snapshot, id).map(|(_, number)| number);
+                (world.facts[id.index()].clone(), incarnation)
+            };
+            let Some(incarnation) = incarnation else {
+                tokio::time::sleep(options.position_interval).await;
+                continue;
+            };
+            let number = self.unshown.begin(id);
+            let asking = ask_unshown(&mut conn, &facts, &options, &network);
+            match tokio::time::timeout(options.timeout.max(COMMITS_LIMIT), asking).await {
+                Ok(Ok(told)) => {
+                    let told = Arc::new(told);
+                    let answer = Unshown {
+                        number,
+                        incarnation,
+                        told,
+                    };
+                    self.unshown.answer(id, answer);
+                }
+                _ => {
+                    conn = None;
+                    tokio::time::sleep(options.position_interval).await;
+                }
             }
         }
     }

@@ -11,9 +11,10 @@ use crate::probe::followed::connect;
 use crate::probe::followed::is_on;
 use crate::probe::followed::text;
 use crate::probe::replication::Columns;
+use crate::unshown::Told;
 
 /// What a server says of its position.
-pub(crate) struct Told {
+pub(crate) struct ToldPosition {
     pub(crate) executed: GtidSet,
     /// What may be visible there.
     pub(crate) visible: GtidSet,
@@ -38,7 +39,7 @@ pub(crate) async fn ask_position(
     asked: Asked,
     options: &MonitorOptions,
     network: &SharedNetwork,
-) -> Result<Told, BackendError> {
+) -> Result<ToldPosition, BackendError> {
     let mut conn = match slot.take() {
         Some(conn) if conn.login.at == facts.address.at => conn,
         _ => connect(facts.id, &facts.address, options, network).await?.0,
@@ -53,6 +54,73 @@ pub(crate) async fn ask_position(
     Ok(told)
 }
 
+/// Asks a primary what it has logged and may not show yet. What it refuses to tell is nothing.
+pub(crate) async fn ask_unshown(
+    slot: &mut Option<Conn>,
+    facts: &ServerFacts,
+    options: &MonitorOptions,
+    network: &SharedNetwork,
+) -> Result<Told, BackendError> {
+    let mut conn = match slot.take() {
+        Some(conn) if conn.login.at == facts.address.at => conn,
+        _ => connect(facts.id, &facts.address, options, network).await?.0,
+    };
+    let told = match conn.family {
+        Family::MySql => unshown_mysql(&mut conn).await,
+        Family::MariaDb => unshown_mariadb(&mut conn).await,
+    };
+    match told {
+        Err(BackendError::Server(_)) => Ok(Told::Nothing),
+        told => {
+            *slot = Some(conn);
+            told
+        }
+    }
+}
+
+/// Whose GTIDs are not counted as executed yet comes first: see [`position_mysql`].
+async fn unshown_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
+    let [owners, executed] = conn
+        .query_each([
+            "SELECT @@GLOBAL.gtid_owned",
+            "SELECT @@GLOBAL.gtid_executed",
+        ])
+        .await?;
+    let of = |rows: &[Row]| text(rows.first().and_then(|row| row.first()));
+    Ok(Told::Gtids {
+        owned: parsed(Family::MySql, &without_owners(&of(&owners)))?,
+        executed: parsed(Family::MySql, &of(&executed))?,
+    })
+}
+
+/// The end of the log is read under the lock under which transactions are written to it, and how far these are
+/// committed under that of their commits in order: what the status variables name is visible (tried on 10.11 and
+/// 11.8, with a replica that does not acknowledge). The end comes first.
+async fn unshown_mariadb(conn: &mut Conn) -> Result<Told, BackendError> {
+    let [log, status] = conn
+        .query_each([
+            "SHOW MASTER STATUS",
+            "SHOW SESSION STATUS LIKE 'Binlog_snapshot_%'",
+        ])
+        .await?;
+    let of = |row: Option<&Row>, index: usize| text(row.and_then(|row| row.get(index)));
+    let named = |name: &str| {
+        let row = status
+            .iter()
+            .find(|row| of(Some(row), 0).eq_ignore_ascii_case(name));
+        of(row, 1)
+    };
+    let log = log.first();
+    let logged = coordinates("log", &of(log, 0), &of(log, 1));
+    let file = named("Binlog_snapshot_file");
+    let shown = coordinates("log", &file, &named("Binlog_snapshot_position"));
+    Ok(match (logged, shown) {
+        (Ok(logged), Ok(shown)) => Told::Log { logged, shown },
+        // It keeps no log.
+        _ => Told::Nothing,
+    })
+}
+
 pub(crate) fn parsed(family: Family, answer: &str) -> Result<GtidSet, BackendError> {
     GtidSet::parse(family, answer.as_bytes())
         .map_err(|_| BackendError::Protocol("a server's position is not understood"))
@@ -61,7 +129,7 @@ pub(crate) fn parsed(family: Family, answer: &str) -> Result<GtidSet, BackendErr
 /// A transaction owns its GTID until that is counted as executed, and is visible before: so who owns
 /// one is asked first, lest it be counted between the two questions. Whether it takes writes comes
 /// after both: as long as it does nobody else does.
-async fn position_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
+async fn position_mysql(conn: &mut Conn) -> Result<ToldPosition, BackendError> {
     let [owners, rows] = conn
         .query_each([
             "SELECT @@GLOBAL.gtid_owned",
@@ -73,7 +141,7 @@ async fn position_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
     let executed = parsed(Family::MySql, &at(0))?;
     let mut visible = executed.clone();
     visible.union(&parsed(Family::MySql, &without_owners(&owned))?);
-    Ok(Told {
+    Ok(ToldPosition {
         executed,
         visible,
         read_only: is_on(&at(1)),
@@ -82,7 +150,7 @@ async fn position_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
 
 /// A transaction is in the binary log before it is visible. Whether the server takes writes comes after, as
 /// for GTIDs.
-async fn own_log(conn: &mut Conn, version: u32) -> Result<Told, BackendError> {
+async fn own_log(conn: &mut Conn, version: u32) -> Result<ToldPosition, BackendError> {
     // 8.2 renamed the statement; 8.4 dropped the old one.
     let statement = match version >= 80_200 {
         true => "SHOW BINARY LOG STATUS",
@@ -93,7 +161,7 @@ async fn own_log(conn: &mut Conn, version: u32) -> Result<Told, BackendError> {
         .await?;
     let of = |rows: &[Row], index: usize| text(rows.first().and_then(|row| row.get(index)));
     let position = coordinates(&of(&rows, 0), &of(&log, 0), &of(&log, 1))?;
-    Ok(Told {
+    Ok(ToldPosition {
         executed: position.clone(),
         visible: position,
         read_only: is_on(&of(&rows, 1)),
@@ -102,7 +170,7 @@ async fn own_log(conn: &mut Conn, version: u32) -> Result<Told, BackendError> {
 
 /// What a replica has applied, and what it has received: what lies between may be visible. With several
 /// channels nobody can tell which of them a wait is about.
-async fn sources_log(conn: &mut Conn, version: u32) -> Result<Told, BackendError> {
+async fn sources_log(conn: &mut Conn, version: u32) -> Result<ToldPosition, BackendError> {
     let statement = match version >= 80_022 {
         true => "SHOW REPLICA STATUS",
         false => "SHOW SLAVE STATUS",
@@ -128,7 +196,7 @@ async fn sources_log(conn: &mut Conn, version: u32) -> Result<Told, BackendError
         &at(["Read_Source_Log_Pos", "Read_Master_Log_Pos"]),
     )?;
     visible.union(&executed);
-    Ok(Told {
+    Ok(ToldPosition {
         executed,
         visible,
         read_only,
@@ -157,7 +225,7 @@ pub(crate) fn without_owners(owned: &str) -> String {
 
 /// A transaction is in the binary log before it is visible; a replica that keeps none has received it
 /// before.
-async fn position_mariadb(conn: &mut Conn) -> Result<Told, BackendError> {
+async fn position_mariadb(conn: &mut Conn) -> Result<ToldPosition, BackendError> {
     let rows = conn
         .query(
             "SELECT @@GLOBAL.gtid_current_pos, @@GLOBAL.gtid_binlog_pos, @@GLOBAL.read_only, \
@@ -181,7 +249,7 @@ async fn position_mariadb(conn: &mut Conn) -> Result<Told, BackendError> {
             visible.union(&parsed(Family::MariaDb, &answer)?);
         }
     }
-    Ok(Told {
+    Ok(ToldPosition {
         executed,
         visible,
         read_only: is_on(&at(2)),

@@ -19,6 +19,17 @@ pub struct LastRead {
     pub reads: u32,
 }
 
+/// What was shown by another than the primary, which may show it later.
+#[derive(Debug, Clone, Copy)]
+pub struct Ahead {
+    /// The primary of then, where there was one.
+    pub primary: Option<ServerId>,
+    /// Questions to it that were begun before are too old (`Positions::mark` of the crate backend).
+    pub mark: u64,
+    /// The replica that has shown it; none where it was memory.
+    pub by: Option<LastRead>,
+}
+
 /// The level, the position, and what was read where.
 pub struct Reads {
     /// What reads are guaranteed to see.
@@ -42,6 +53,8 @@ pub struct Reads {
     /// In a cluster: the node that has all that the session has been shown, where that is the primary; else
     /// one that the primary may lack something of.
     pub shown_by: Option<ServerId>,
+    /// What others than the primary have shown, as long as it is not known that the primary shows it too.
+    pub ahead: Option<Ahead>,
     /// The server of its last read.
     pub home: Option<ServerId>,
     /// How far the primary was when the statement under way began, where that was asked.
@@ -64,6 +77,7 @@ impl Reads {
             served_since: false,
             asked: 0,
             shown_by: None,
+            ahead: None,
             home: None,
             primary_position: None,
             projected: None,
@@ -73,6 +87,7 @@ impl Reads {
     /// A login: where it read before says nothing of what comes.
     pub fn begin(&mut self) {
         (self.seen, self.home, self.shown_by) = (None, None, None);
+        self.ahead = None;
     }
 
     /// A server has answered; how far it was then is not known yet.

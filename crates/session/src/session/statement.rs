@@ -32,5 +32,6 @@ pub(crate) mod rule_actions;
 pub(super) mod running;
 pub(super) mod sequences;
 pub(super) mod setup;
+pub(super) mod shown;
 pub(super) mod steps;
 pub(super) mod without_primary;

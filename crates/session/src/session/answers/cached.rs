@@ -389,7 +389,7 @@ impl Session {
         }
     }
 
-    fn isolation(&self) -> Isolation {
+    pub(in crate::session) fn isolation(&self) -> Isolation {
         let state = &self.image.vars.state;
         let named = ["transaction_isolation", "tx_isolation"];
         let level = named.iter().find_map(|name| state.effective(name));
@@ -570,6 +570,7 @@ impl Session {
             let position = &mut reads.position;
             self.worker.cluster.bound(position, INTERVALS_MAX);
         }
+        self.note_shown_by_memory(hit.seen.is_empty());
         self.running.route.begin(self.image.reads.level, None);
         self.running.route.reason = Some(Reason::Cached);
         self.image.last.note_local_answer(self.image.family);

@@ -166,6 +166,7 @@ impl Session {
         let unready = self.image.tx.replay.is_some()
             || self.running.route.ended.is_some()
             || self.is_doubtful(lease, request)
+            || self.may_be_ahead(lease, request)
             || self.sees_foreign(lease, request)
             || self.sees_foreign_draws(lease, request)
             || self.needs_reset(lease);
@@ -459,6 +460,9 @@ impl Session {
         request: &Request<'_>,
         wait: bool,
     ) -> Result<Result<(), ClientError>, Abort> {
+        if self.may_be_ahead(lease, request) {
+            self.await_shown(lease.server).await?;
+        }
         if self.is_doubtful(lease, request)
             && let Err(answer) = self.prove(lease).await
         {

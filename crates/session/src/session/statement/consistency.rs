@@ -116,6 +116,7 @@ impl Session {
             let is_there = lease.is_there();
             let incarnation = if is_there { incarnation } else { u32::MAX };
             self.image.reads.answered_by(server, mark, incarnation);
+            self.note_shown(server, primary, waits);
         }
     }
 
@@ -242,7 +243,7 @@ impl Session {
     /// Whether a statement that is about to run, on whatever connection, looks at what was written before
     /// it. A plain write finds the rows as they are now: it waits for those that lock them, on a primary that has
     /// applied what was written before.
-    fn looks(&self, request: &Request<'_>) -> bool {
+    pub(super) fn looks(&self, request: &Request<'_>) -> bool {
         let class = request.runs();
         if request.prepares() || self.level_for(request) == Consistency::Eventual {
             return false;

@@ -1,0 +1,172 @@
+//! A primary shows a transaction later than its replicas do: who has seen it there does not find it gone here.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use millrace_sandbox::{Cluster, ClusterSpec, Family};
+use millrace_tests::checks::Checks;
+use millrace_tests::wire::Connection;
+
+use crate::ground::{app, proxy, tcp};
+
+const REPLICA: &str = "SELECT /* millrace: replica */ v FROM shown WHERE id = 1";
+const PRIMARY: &str = "SELECT /* millrace: primary */ v FROM shown WHERE id = 1";
+
+/// How long the primary keeps the transaction from its readers.
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// What a session does on the primary after it has read on a replica; the last one's answer counts.
+const WAYS: [&[&str]; 5] = [
+    &[PRIMARY],
+    &["BEGIN", "SELECT v FROM shown WHERE id = 1"],
+    &[
+        "START TRANSACTION READ WRITE, WITH CONSISTENT SNAPSHOT",
+        PRIMARY,
+    ],
+    &["CALL shown_by_routine()"],
+    // Written by what is read without locks: an answer of its own, from another table.
+    &[
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "INSERT INTO shown_copy SELECT CONNECTION_ID(), v FROM shown WHERE id = 1",
+        "SELECT /* millrace: primary */ MAX(v) FROM shown_copy",
+    ],
+];
+
+/// A cluster whose primary waits for one replica's acknowledgement, and sends what it waits for to another.
+async fn cluster(family: Family) -> anyhow::Result<Cluster> {
+    let mut spec = ClusterSpec::new(family);
+    spec.semi_sync = true;
+    let cluster = Cluster::up(spec).await?;
+    let mut first = cluster.control(&cluster.replicas()[0].name).await?;
+    let restart: &[&str] = match family {
+        Family::MySql => &[
+            "SET GLOBAL rpl_semi_sync_replica_enabled = OFF",
+            "STOP REPLICA IO_THREAD",
+            "START REPLICA IO_THREAD",
+        ],
+        Family::MariaDb => &[
+            "SET GLOBAL rpl_semi_sync_slave_enabled = OFF",
+            "STOP SLAVE IO_THREAD",
+            "START SLAVE IO_THREAD",
+        ],
+    };
+    for sql in restart {
+        first.run(sql).await?;
+    }
+    first.close().await;
+    let mut direct = Connection::open(&app(tcp(cluster.primary().port))).await?;
+    for sql in [
+        "CREATE TABLE shown (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE shown_copy (id BIGINT, v INT)",
+        "CREATE TABLE shown_other (id INT PRIMARY KEY, v INT)",
+        "CREATE PROCEDURE shown_by_routine() READS SQL DATA SELECT v FROM shown WHERE id = 1",
+        "INSERT INTO shown VALUES (1, 0)",
+        "INSERT INTO shown_other VALUES (1, 0)",
+    ] {
+        direct.expect(sql).await?;
+    }
+    direct.quit().await;
+    let caught_up = cluster.wait_replicas_caught_up(Duration::from_secs(20));
+    caught_up.await?;
+    Ok(cluster)
+}
+
+/// Until the transaction is acknowledged: a session that has seen it on a replica is not answered without it.
+async fn waited_for(cluster: &Cluster, level: &str) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "").await?;
+    let mut sessions = Vec::new();
+    for _ in WAYS {
+        let mut session = Connection::open(&app(proxy.address())).await?;
+        let set = format!("SET @@millrace_consistency = '{level}'");
+        session.expect(&set).await?;
+        session.expect(REPLICA).await?;
+        sessions.push(session);
+    }
+    let primary = tcp(cluster.primary().port);
+    let mut direct = Connection::open(&app(primary.clone())).await?;
+    let before = direct.expect(PRIMARY).await?.scalar().context("no row")?;
+    let after = (before.parse::<u32>()? + 1).to_string();
+    let silent = &cluster.replicas()[1].name;
+    cluster.pause(silent).await?;
+    // Two, as the second commit keeps more of the primary's locks.
+    let writes = ["shown", "shown_other"].map(|table| {
+        let primary = primary.clone();
+        tokio::spawn(async move {
+            let mut writer = Connection::open(&app(primary)).await?;
+            let sql = format!("UPDATE {table} SET v = v + 1");
+            writer.expect(&sql).await.map(|_| writer)
+        })
+    });
+    let looked = look(&mut direct, sessions, &before, &after);
+    let window = async {
+        tokio::time::sleep(WINDOW).await;
+        cluster.resume(silent).await
+    };
+    let (looked, resumed) = tokio::join!(looked, window);
+    resumed?;
+    for write in writes {
+        write.await??.quit().await;
+    }
+    looked
+}
+
+async fn look(
+    direct: &mut Connection,
+    sessions: Vec<Connection>,
+    before: &str,
+    after: &str,
+) -> anyhow::Result<()> {
+    let mut ways = tokio::task::JoinSet::new();
+    for (session, way) in sessions.into_iter().zip(WAYS) {
+        let (before, after) = (before.to_owned(), after.to_owned());
+        ways.spawn(seen_by(session, way, before, after));
+    }
+    // The primary itself does not show it: otherwise nothing is said by what the sessions see.
+    tokio::time::sleep(WINDOW / 2).await;
+    let hidden = direct.expect(PRIMARY).await?.scalar();
+    while let Some(way) = ways.join_next().await {
+        way??;
+    }
+    ensure!(
+        hidden.as_deref() == Some(before),
+        "shown at once: {hidden:?}"
+    );
+    Ok(())
+}
+
+async fn seen_by(
+    mut session: Connection,
+    way: &[&str],
+    before: String,
+    after: String,
+) -> anyhow::Result<()> {
+    loop {
+        let shown = session.expect(REPLICA).await?.scalar();
+        if shown.as_ref() == Some(&after) {
+            break;
+        }
+        ensure!(shown.as_ref() == Some(&before), "{shown:?} on a replica");
+    }
+    let mut last = None;
+    for sql in way {
+        last = session.expect(sql).await?.scalar();
+    }
+    let went_back = last.as_ref() != Some(&after);
+    ensure!(!went_back, "{last:?} from {way:?}, after {after} was seen");
+    session.quit().await;
+    Ok(())
+}
+
+pub(crate) async fn later_on_the_primary(family: Family) -> anyhow::Result<()> {
+    let cluster = cluster(family).await?;
+    let mut checks = Checks::new(format!("routing, shown later, {family}"));
+    for level in ["session", "instance", "global"] {
+        checks
+            .run(
+                &format!("shown later by the primary, {level}"),
+                waited_for(&cluster, level),
+            )
+            .await;
+    }
+    checks.finish()
+}
