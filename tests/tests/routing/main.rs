@@ -12,7 +12,9 @@ mod pools;
 mod rules;
 mod shown;
 
-use millrace_sandbox::{Cluster, ClusterSpec, Family, Topology, skip_unless, skip_unless_topology};
+use millrace_sandbox::{
+    Cluster, ClusterSpec, Family, Release, Topology, skip_unless, skip_unless_topology,
+};
 use millrace_tests::checks::Checks;
 
 use crate::ground::mark;
@@ -97,7 +99,7 @@ async fn test(family: Family) -> anyhow::Result<()> {
         return Ok(());
     }
     routing(family).await?;
-    shown::later_on_the_primary(family).await
+    shown::later_on_the_primary(family.into()).await
 }
 
 #[tokio::test]
@@ -108,6 +110,14 @@ async fn mysql() -> anyhow::Result<()> {
 #[tokio::test]
 async fn mariadb() -> anyhow::Result<()> {
     test(Family::MariaDb).await
+}
+
+#[tokio::test]
+async fn mariadb_11_8() -> anyhow::Result<()> {
+    if !skip_unless(Release::MariaDb11_8, "routing") {
+        return Ok(());
+    }
+    shown::later_on_the_primary(Release::MariaDb11_8).await
 }
 
 #[tokio::test]

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use millrace_sandbox::{Cluster, ClusterSpec, Family};
+use millrace_sandbox::{Cluster, ClusterSpec, Family, Release};
 use millrace_tests::checks::Checks;
 use millrace_tests::wire::Connection;
 
 use crate::ground::{app, proxy, tcp};
 
 const REPLICA: &str = "SELECT /* millrace: replica */ v FROM shown WHERE id = 1";
+/// Out of memory, where that is on; else on a replica.
+const KEPT: &str = "SELECT v FROM shown WHERE id = 1";
+const CACHE: &str = "[cache]\nmode = \"auto\"\nsecond_use = false\n";
 const PRIMARY: &str = "SELECT /* millrace: primary */ v FROM shown WHERE id = 1";
 
 /// How long the primary keeps the transaction from its readers.
@@ -33,12 +36,12 @@ const WAYS: [&[&str]; 5] = [
 ];
 
 /// A cluster whose primary waits for one replica's acknowledgement, and sends what it waits for to another.
-async fn cluster(family: Family) -> anyhow::Result<Cluster> {
-    let mut spec = ClusterSpec::new(family);
+async fn cluster(release: Release) -> anyhow::Result<Cluster> {
+    let mut spec = ClusterSpec::new(release);
     spec.semi_sync = true;
     let cluster = Cluster::up(spec).await?;
     let mut first = cluster.control(&cluster.replicas()[0].name).await?;
-    let restart: &[&str] = match family {
+    let restart: &[&str] = match cluster.family() {
         Family::MySql => &[
             "SET GLOBAL rpl_semi_sync_replica_enabled = OFF",
             "STOP REPLICA IO_THREAD",
@@ -72,8 +75,8 @@ async fn cluster(family: Family) -> anyhow::Result<Cluster> {
 }
 
 /// Until the transaction is acknowledged: a session that has seen it on a replica is not answered without it.
-async fn waited_for(cluster: &Cluster, level: &str) -> anyhow::Result<()> {
-    let proxy = proxy(cluster, "").await?;
+async fn waited_for(cluster: &Cluster, level: &str, memory: bool) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, if memory { CACHE } else { "" }).await?;
     let mut sessions = Vec::new();
     for _ in WAYS {
         let mut session = Connection::open(&app(proxy.address())).await?;
@@ -97,7 +100,7 @@ async fn waited_for(cluster: &Cluster, level: &str) -> anyhow::Result<()> {
             writer.expect(&sql).await.map(|_| writer)
         })
     });
-    let looked = look(&mut direct, sessions, &before, &after);
+    let looked = look(&mut direct, sessions, memory, &before, &after);
     let window = async {
         tokio::time::sleep(WINDOW).await;
         cluster.resume(silent).await
@@ -113,13 +116,17 @@ async fn waited_for(cluster: &Cluster, level: &str) -> anyhow::Result<()> {
 async fn look(
     direct: &mut Connection,
     sessions: Vec<Connection>,
+    memory: bool,
     before: &str,
     after: &str,
 ) -> anyhow::Result<()> {
     let mut ways = tokio::task::JoinSet::new();
-    for (session, way) in sessions.into_iter().zip(WAYS) {
+    for (mut session, way) in sessions.into_iter().zip(WAYS) {
         let (before, after) = (before.to_owned(), after.to_owned());
-        ways.spawn(seen_by(session, way, before, after));
+        ways.spawn(async move {
+            seen_elsewhere(&mut session, memory, &before, &after).await?;
+            seen_here(session, way, &after).await
+        });
     }
     // The primary itself does not show it: otherwise nothing is said by what the sessions see.
     tokio::time::sleep(WINDOW / 2).await;
@@ -134,39 +141,59 @@ async fn look(
     Ok(())
 }
 
-async fn seen_by(
-    mut session: Connection,
-    way: &[&str],
-    before: String,
-    after: String,
+async fn seen_elsewhere(
+    session: &mut Connection,
+    memory: bool,
+    before: &str,
+    after: &str,
 ) -> anyhow::Result<()> {
+    let sql = if memory { KEPT } else { REPLICA };
     loop {
-        let shown = session.expect(REPLICA).await?.scalar();
-        if shown.as_ref() == Some(&after) {
-            break;
+        let shown = session.expect(sql).await?.scalar();
+        if shown.as_deref() == Some(after) {
+            if !memory || is_out_of_memory(session).await? {
+                return Ok(());
+            }
+        } else {
+            ensure!(shown.as_deref() == Some(before), "{shown:?} from {sql}");
         }
-        ensure!(shown.as_ref() == Some(&before), "{shown:?} on a replica");
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+async fn is_out_of_memory(session: &mut Connection) -> anyhow::Result<bool> {
+    let reply = session.expect("SHOW ROUTE").await?;
+    let first = reply.rows().first().and_then(|row| row[1].clone());
+    Ok(first.is_some_and(|place| place.starts_with("memory")))
+}
+
+async fn seen_here(mut session: Connection, way: &[&str], after: &str) -> anyhow::Result<()> {
     let mut last = None;
     for sql in way {
         last = session.expect(sql).await?.scalar();
     }
-    let went_back = last.as_ref() != Some(&after);
+    let went_back = last.as_deref() != Some(after);
     ensure!(!went_back, "{last:?} from {way:?}, after {after} was seen");
     session.quit().await;
     Ok(())
 }
 
-pub(crate) async fn later_on_the_primary(family: Family) -> anyhow::Result<()> {
-    let cluster = cluster(family).await?;
-    let mut checks = Checks::new(format!("routing, shown later, {family}"));
-    for level in ["session", "instance", "global"] {
-        checks
-            .run(
-                &format!("shown later by the primary, {level}"),
-                waited_for(&cluster, level),
-            )
-            .await;
+pub(crate) async fn later_on_the_primary(release: Release) -> anyhow::Result<()> {
+    let cluster = cluster(release).await?;
+    let mut checks = Checks::new(format!("routing, shown later, {release}"));
+    for (level, memory) in [
+        ("session", false),
+        ("instance", false),
+        ("global", false),
+        ("session", true),
+        ("instance", true),
+    ] {
+        let name = format!(
+            "shown later by the primary, {level}{}",
+            if memory { ", out of memory" } else { "" }
+        );
+        let waited_for = waited_for(&cluster, level, memory);
+        checks.run(&name, waited_for).await;
     }
     checks.finish()
 }

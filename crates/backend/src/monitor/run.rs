@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::connect::SharedNetwork;
 use crate::positions::Position;
 use crate::probe;
-use crate::probe::positions::{Asked, ask_position, ask_unshown};
+use crate::probe::positions::{Asked, Commits, ask_position, ask_unshown};
 use crate::unshown::Unshown;
 
 /// A server on which nothing is written is asked how far it is after twice as long each time, up to
@@ -140,7 +140,7 @@ impl Monitor {
         options: Arc<MonitorOptions>,
         network: SharedNetwork,
     ) {
-        let mut conn = None;
+        let mut commits = Commits::default();
         loop {
             self.unshown.called(id).await;
             let (facts, incarnation) = {
@@ -153,7 +153,7 @@ impl Monitor {
                 continue;
             };
             let number = self.unshown.begin(id);
-            let asking = ask_unshown(&mut conn, &facts, &options, &network);
+            let asking = ask_unshown(&mut commits, &facts, &options, &network);
             match tokio::time::timeout(options.timeout.max(COMMITS_LIMIT), asking).await {
                 Ok(Ok(told)) => {
                     let told = Arc::new(told);
@@ -164,8 +164,9 @@ impl Monitor {
                     };
                     self.unshown.answer(id, answer);
                 }
+                // What is wrong with the server, the probe finds out and says.
                 _ => {
-                    conn = None;
+                    commits = Commits::default();
                     tokio::time::sleep(options.position_interval).await;
                 }
             }
