@@ -24,9 +24,9 @@ pub struct Unshown {
 pub enum Told {
     /// MySQL: a transaction owns its GTID from before it is logged until it is visible.
     Gtids {
-        /// `@@gtid_owned`, asked first.
+        /// `@@gtid_owned`; empty of a group's member.
         owned: GtidSet,
-        /// `@@gtid_executed`.
+        /// `@@gtid_executed` of a group's member; else empty.
         executed: GtidSet,
     },
     /// MariaDB: coordinates of the binary log.

@@ -383,6 +383,13 @@ impl Snapshot {
         self.servers.get(id.index())
     }
 
+    /// Whether it is a member of a group, as far as it has told.
+    pub fn is_in_group(&self, id: ServerId) -> bool {
+        let view = self.server(id);
+        let report = view.and_then(|view| view.report.as_ref());
+        report.is_some_and(|report| report.group.is_some())
+    }
+
     /// The primary's view.
     pub fn primary_view(&self) -> Option<&ServerView> {
         self.primary.and_then(|id| self.server(id))

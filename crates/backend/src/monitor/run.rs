@@ -143,17 +143,18 @@ impl Monitor {
         let mut commits = Commits::default();
         loop {
             self.unshown.called(id).await;
-            let (facts, incarnation) = {
+            let (facts, incarnation, group) = {
                 let world = self.world.borrow();
                 let incarnation = how_to_ask(&world.snapshot, id).map(|(_, number)| number);
-                (world.facts[id.index()].clone(), incarnation)
+                let facts = world.facts[id.index()].clone();
+                (facts, incarnation, world.snapshot.is_in_group(id))
             };
             let Some(incarnation) = incarnation else {
                 tokio::time::sleep(options.position_interval).await;
                 continue;
             };
             let number = self.unshown.begin(id);
-            let asking = ask_unshown(&mut commits, &facts, &options, &network);
+            let asking = ask_unshown(&mut commits, &facts, group, &options, &network);
             match tokio::time::timeout(options.timeout.max(COMMITS_LIMIT), asking).await {
                 Ok(Ok(told)) => {
                     let told = Arc::new(told);

@@ -62,10 +62,11 @@ pub(crate) struct Commits {
     shown: Option<GtidSet>,
 }
 
-/// Asks a primary what it has logged and may not show yet. What it refuses to tell is nothing.
+/// Asks a primary what it has logged and may not show yet. `group`: it is a group's member. What it refuses to tell is nothing.
 pub(crate) async fn ask_unshown(
     commits: &mut Commits,
     facts: &ServerFacts,
+    group: bool,
     options: &MonitorOptions,
     network: &SharedNetwork,
 ) -> Result<Told, BackendError> {
@@ -79,7 +80,7 @@ pub(crate) async fn ask_unshown(
         }
     };
     let told = match conn.family {
-        Family::MySql => unshown_mysql(&mut conn).await,
+        Family::MySql => unshown_mysql(&mut conn, group).await,
         Family::MariaDb => unshown_mariadb(&mut conn, shown).await,
     };
     match told {
@@ -95,18 +96,17 @@ pub(crate) async fn ask_unshown(
     }
 }
 
-/// Whose GTIDs are not counted as executed yet comes first: see [`position_mysql`].
-async fn unshown_mysql(conn: &mut Conn) -> Result<Told, BackendError> {
-    let [owners, executed] = conn
-        .query_each([
-            "SELECT @@GLOBAL.gtid_owned",
-            "SELECT @@GLOBAL.gtid_executed",
-        ])
-        .await?;
-    let of = |rows: &[Row]| text(rows.first().and_then(|row| row.first()));
+/// Of a group's member it counts what it has executed; of any other, who owns a GTID, and one statement will do.
+async fn unshown_mysql(conn: &mut Conn, group: bool) -> Result<Told, BackendError> {
+    let asked = match group {
+        true => "SELECT '', @@GLOBAL.gtid_executed",
+        false => "SELECT @@GLOBAL.gtid_owned, ''",
+    };
+    let rows = conn.query(asked).await?;
+    let of = |index: usize| text(rows.first().and_then(|row| row.get(index)));
     Ok(Told::Gtids {
-        owned: parsed(Family::MySql, &without_owners(&of(&owners)))?,
-        executed: parsed(Family::MySql, &of(&executed))?,
+        owned: parsed(Family::MySql, &without_owners(&of(0)))?,
+        executed: parsed(Family::MySql, &of(1))?,
     })
 }
 

@@ -13,7 +13,7 @@ use millrace_cache::Isolation;
 use millrace_engine::image::reads::{Ahead, LastRead};
 use millrace_engine::request::Request;
 use millrace_sql::{Access, Family, Kind};
-use millrace_topology::{GtidSet, ServerId, Snapshot, Waits};
+use millrace_topology::{GtidSet, ServerId, Waits};
 
 use crate::error::Abort;
 use crate::session::Session;
@@ -107,7 +107,11 @@ impl Session {
         let Some(mut found) = self.told_after(unshown, primary, mark).await else {
             return;
         };
-        let mut awaited = match self.is_group(primary) {
+        let mut awaited = match self
+            .worker
+            .cluster
+            .with_world(|world| world.snapshot.is_in_group(primary))
+        {
             // A member has what the group has ordered, though nobody owns it on the primary yet.
             true => Awaited::Executed(self.shown_elsewhere(ahead).await),
             false => Awaited::all(&found.told),
@@ -152,16 +156,6 @@ impl Session {
             let is_it = view.id == primary && view.health.is_usable() && tells;
             is_it.then_some(view.incarnation)
         })
-    }
-
-    fn is_group(&self, primary: ServerId) -> bool {
-        let of = |snapshot: &Snapshot| {
-            let report = snapshot.server(primary)?.report.as_ref()?;
-            Some(report.group.is_some())
-        };
-        self.worker
-            .cluster
-            .with_world(|world| of(&world.snapshot) == Some(true))
     }
 
     /// What the session may have been shown, as far as that can be known.
