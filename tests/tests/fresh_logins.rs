@@ -1,5 +1,8 @@
 //! What a new login finds is what the servers give now, whatever pooled connections have from before.
 
+#[path = "fresh_logins/other_row.rs"]
+mod other_row;
+
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -719,6 +722,9 @@ async fn fresh_logins(family: Family) -> anyhow::Result<()> {
     checks.run("autocommit off", autocommit_off(ground)).await;
     checks.run("lost privilege", lost_privilege(ground)).await;
     checks.run("default roles", default_roles(ground)).await;
+    checks
+        .run("another row on a replica", other_row::of_a_replica(ground))
+        .await;
     checks
         .run(
             "accounts that the monitor may not read",

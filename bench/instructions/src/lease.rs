@@ -44,6 +44,7 @@ pub(crate) fn lease(count: u32) -> anyhow::Result<()> {
         timeout: PoolOptions::default().connect_timeout,
         states: Rc::default(),
         buffers: Rc::default(),
+        hosts_count: true,
         successors: Box::new(|_| Vec::new()),
     };
     let server = ServerPool::new(

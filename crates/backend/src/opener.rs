@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use millrace_protocol::Capabilities;
 use millrace_sql::Family;
+use tracing::warn;
 
 use crate::account::Account;
 use crate::buffers::BufferPool;
 use crate::conn::{Conn, Permit};
 use crate::connect::{Login, Opened, SharedNetwork, open};
-use crate::error::BackendError;
+use crate::error::{BackendError, ServerError};
 use crate::facts::ServerFacts;
 use crate::fresh::Fresh;
 use crate::probe::accounts::ask_drops;
 use crate::states::States;
 use crate::tls::For;
-use crate::user_rows::{WHO, Who};
+use crate::user_rows::{WHO, Who, by_which_row, user_of};
 
 /// Connections that are interchangeable but for their session state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -76,6 +77,8 @@ pub struct Logins {
     pub states: Rc<States>,
     /// The room that they read into.
     pub buffers: Rc<BufferPool>,
+    /// Accounts' hosts count: a server that lets the account in by another row than the primary has another account.
+    pub hosts_count: bool,
     /// For sessions whose account has got another password since they logged in: directly they go on.
     pub successors: Successors,
 }
@@ -84,6 +87,37 @@ pub struct Logins {
 const DENIED: u16 = 1045;
 
 impl Logins {
+    /// Refuses a server that has let the account in by another row than the one that its clients were judged by: a replica
+    /// may have accounts of its own. Where nobody can tell, the server's word counts.
+    async fn is_by_the_same_row(
+        &self,
+        facts: &ServerFacts,
+        account: &Account,
+        conn: &mut Conn,
+    ) -> Result<(), BackendError> {
+        let proof = account.proof().filter(|_| self.hosts_count);
+        let Some(proof) = proof.filter(|proof| !proof.current.is_empty()) else {
+            return Ok(());
+        };
+        let version = facts.fresh.version();
+        let found = by_which_row(conn).await?.row;
+        if found.is_empty() || found == proof.current {
+            return Ok(());
+        }
+        let [found, judged] = [found, proof.current].map(|row| written(&row));
+        warn!(
+            server = %facts.address,
+            "lets clients in as {found} that were judged as {judged}: it is not used for them"
+        );
+        let text = format!(
+            "Access denied: Millrace: this server lets the account in as {found}, and its clients were judged as {judged}; \
+             make the accounts of all servers the same, or set hosts = \"ignore\" in [auth]"
+        );
+        let error = ServerError::new(DENIED, b"28000", text);
+        account.refuse(facts.id, version, &facts.fresh, &error);
+        Err(BackendError::Server(error))
+    }
+
     /// Logs in with the password of `account`, unless the server has just refused it.
     async fn log_in(
         &self,
@@ -137,6 +171,13 @@ impl Logins {
     }
 }
 
+/// `'user'@'host'`.
+fn written(row: &[u8]) -> String {
+    let user = String::from_utf8_lossy(user_of(row));
+    let host = row.get(user_of(row).len() + 1..).unwrap_or_default();
+    format!("'{user}'@'{}'", String::from_utf8_lossy(host))
+}
+
 /// The connection, where it is the account's that sessions of `current` are of: the same row, and no account
 /// of the server was dropped since anybody looked.
 async fn is_same_account(
@@ -182,7 +223,13 @@ impl Opener for Logins {
             let mut conn = Box::new(Conn::new(opened, facts.id, facts.family, permit));
             conn.buffers = self.buffers.clone();
             conn.login.at = facts.address.at;
-            let state = tokio::time::timeout(self.timeout, conn.set_up(facts))
+            let setting_up = async {
+                let state = conn.set_up(facts).await?;
+                self.is_by_the_same_row(facts, &key.account, &mut conn)
+                    .await?;
+                Ok::<_, BackendError>(state)
+            };
+            let state = tokio::time::timeout(self.timeout, setting_up)
                 .await
                 .map_err(|_| BackendError::Timeout("pool.connect_timeout"))??;
             conn.state = self.states.share(state);
@@ -204,7 +251,10 @@ impl Opener for Logins {
                     conn.query("SET ROLE NONE").await?;
                 }
                 conn.change_user(user, password, b"", key.collation).await?;
-                conn.set_up(facts).await
+                let state = conn.set_up(facts).await?;
+                self.is_by_the_same_row(facts, &key.account, &mut conn)
+                    .await?;
+                Ok::<_, BackendError>(state)
             };
             let state = tokio::time::timeout(self.timeout, renewing)
                 .await

@@ -10,7 +10,8 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use millrace_protocol::auth::Plugin;
 use millrace_sql::Family;
 
-use crate::conn::Row;
+use crate::conn::{Conn, Row};
+use crate::error::BackendError;
 
 mod hosts;
 mod sql;
@@ -196,11 +197,11 @@ pub struct Name<'a> {
 /// Asks by which row a connection was let in. A proxy user's privileges are another account's, which is what
 /// `CURRENT_USER()` names then; `@@proxy_user` names the row. In hexadecimal: the answer is in the client's
 /// character set, which may lack letters of the name.
-pub const WHO: &str =
+pub(crate) const WHO: &str =
     "SELECT HEX(CONVERT(CURRENT_USER() USING utf8mb4)),HEX(CONVERT(@@proxy_user USING utf8mb4))";
 
 /// The same where `@` is a letter, as in swe7.
-pub const WHO_BUT_PROXIES: &str = "SELECT HEX(CONVERT(CURRENT_USER() USING utf8mb4))";
+const WHO_BUT_PROXIES: &str = "SELECT HEX(CONVERT(CURRENT_USER() USING utf8mb4))";
 
 /// By which row a connection was let in.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -213,7 +214,7 @@ pub struct Who {
 
 impl Who {
     /// Reads the answer to [`WHO`].
-    pub fn read(rows: Vec<Row>) -> Who {
+    pub(crate) fn read(rows: Vec<Row>) -> Who {
         let mut cells = rows.into_iter().flatten();
         let mut next = || cells.next().flatten().and_then(|cell| from_hex(&cell));
         let current: Box<[u8]> = next().unwrap_or_default().into();
@@ -227,6 +228,22 @@ impl Who {
                 proxied: None,
             },
         }
+    }
+}
+
+/// Asks a connection by which row it was let in.
+///
+/// # Errors
+/// When the connection breaks or the server refuses the question.
+pub async fn by_which_row(conn: &mut Conn) -> Result<Who, BackendError> {
+    match conn.query(WHO).await {
+        Ok(rows) => Ok(Who::read(rows)),
+        // The password has expired, or a device is not registered: nothing can be asked before that is done.
+        Err(BackendError::Server(error)) if matches!(error.code, 1820 | 4055) => Ok(Who::default()),
+        Err(BackendError::Server(error)) if error.code == 1064 => {
+            Ok(Who::read(conn.query(WHO_BUT_PROXIES).await?))
+        }
+        Err(error) => Err(error),
     }
 }
 

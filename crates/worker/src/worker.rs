@@ -22,7 +22,7 @@ use crate::cached::CacheView;
 use crate::free_lists::FreeLists;
 use crate::handle::Handle;
 use crate::learnt::Learnt;
-use crate::options::Options;
+use crate::options::{Hosts, Options};
 use crate::remembered::Remembered;
 use crate::settings::SessionSettings;
 use crate::shared::{ListenerContext, Message, Shared};
@@ -115,6 +115,7 @@ impl<S: ClientService> Worker<S> {
             timeout: shared.settings.pool.connect_timeout,
             states: states.clone(),
             buffers: Rc::default(),
+            hosts_count: shared.settings.options.hosts == Hosts::Check,
             successors: successors(&shared),
         });
         let shared_pools = shared.clone();

@@ -14,7 +14,7 @@ use millrace_backend::nonce::random_nonce;
 use millrace_backend::pool::ServerFacts;
 use millrace_backend::secret::Secret;
 use millrace_backend::tls::For;
-use millrace_backend::user_rows::{Name, UserRows, WHO, WHO_BUT_PROXIES, Who, user_of};
+use millrace_backend::user_rows::{Name, UserRows, Who, by_which_row, user_of};
 use millrace_engine::image::first_status;
 use millrace_engine::refusals::is_of_account;
 use millrace_engine::state::SessionState;
@@ -390,18 +390,6 @@ pub(super) async fn let_in(
         required,
         unproven,
     })
-}
-
-async fn by_which_row(conn: &mut Conn) -> Result<Who, BackendError> {
-    match conn.query(WHO).await {
-        Ok(rows) => Ok(Who::read(rows)),
-        // The password has expired, or a device is not registered: nothing can be asked before that is done.
-        Err(BackendError::Server(error)) if matches!(error.code, 1820 | 4055) => Ok(Who::default()),
-        Err(BackendError::Server(error)) if error.code == 1064 => {
-            Ok(Who::read(conn.query(WHO_BUT_PROXIES).await?))
-        }
-        Err(error) => Err(error),
-    }
 }
 
 /// Whether the server lets the name in with a password that it cannot have.
