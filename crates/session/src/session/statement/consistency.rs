@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use millrace_backend::pool::Lease;
 use millrace_backend::positions::Position;
 use millrace_engine::expression;
-use millrace_engine::image::reads::LastRead;
+use millrace_engine::image::reads::{Ahead, LastRead};
 use millrace_engine::outcome::Outcome;
 use millrace_engine::request::Request;
 use millrace_protocol::Capabilities;
@@ -118,6 +118,29 @@ impl Session {
             self.image.reads.answered_by(server, mark, incarnation);
             self.note_shown(server, primary, waits);
         }
+    }
+
+    /// A server has shown something. What the primary shows, it shows from then on.
+    fn note_shown(&mut self, server: ServerId, primary: Option<ServerId>, waits: Waits) {
+        if primary != Some(server) && matches!(waits, Waits::Gtids | Waits::Log) {
+            self.note_ahead(primary, self.image.reads.seen);
+        }
+    }
+
+    /// Memory has: what is visible on a replica, or only in the log. `settled`: all servers have executed it.
+    pub(in crate::session) fn note_shown_by_memory(&mut self, settled: bool) {
+        if settled && self.image.family == Family::MySql {
+            return;
+        }
+        // MariaDB's primary counts as executed what it has logged.
+        let by = self.image.reads.ahead.and_then(|ahead| ahead.by);
+        self.note_ahead(self.worker.cluster.primary(), by);
+    }
+
+    fn note_ahead(&mut self, primary: Option<ServerId>, by: Option<LastRead>) {
+        let unshown = self.worker.shared.monitor.unshown();
+        let mark = primary.map_or(0, |primary| unshown.mark(primary));
+        self.image.reads.ahead = Some(Ahead { primary, mark, by });
     }
 
     /// The server that the session has read from last, as long as it is not known how far that one

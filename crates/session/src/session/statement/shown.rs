@@ -10,7 +10,7 @@ use millrace_backend::pool::Lease;
 use millrace_backend::positions::Positions;
 use millrace_backend::unshown::{Awaited, Unshown};
 use millrace_cache::Isolation;
-use millrace_engine::image::reads::{Ahead, LastRead};
+use millrace_engine::image::reads::Ahead;
 use millrace_engine::request::Request;
 use millrace_sql::{Access, Family, Kind};
 use millrace_topology::{GtidSet, ServerId, Waits};
@@ -29,29 +29,6 @@ const LOOK: Duration = Duration::from_millis(250);
 const REPLICA_LIMIT: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// A server has shown something. What the primary shows, it shows from then on.
-    pub(super) fn note_shown(&mut self, server: ServerId, primary: Option<ServerId>, waits: Waits) {
-        if primary != Some(server) && matches!(waits, Waits::Gtids | Waits::Log) {
-            self.note_ahead(primary, self.image.reads.seen);
-        }
-    }
-
-    /// Memory has: what is visible on a replica, or only in the log. `settled`: all servers have executed it.
-    pub(in crate::session) fn note_shown_by_memory(&mut self, settled: bool) {
-        if settled && self.image.family == Family::MySql {
-            return;
-        }
-        // MariaDB's primary counts as executed what it has logged.
-        let by = self.image.reads.ahead.and_then(|ahead| ahead.by);
-        self.note_ahead(self.worker.cluster.primary(), by);
-    }
-
-    fn note_ahead(&mut self, primary: Option<ServerId>, by: Option<LastRead>) {
-        let unshown = self.worker.shared.monitor.unshown();
-        let mark = primary.map_or(0, |primary| unshown.mark(primary));
-        self.image.reads.ahead = Some(Ahead { primary, mark, by });
-    }
-
     /// Whether the primary may show the statement less than the session has been shown elsewhere.
     pub(super) fn may_be_ahead(&self, lease: &Lease, request: &Request<'_>) -> bool {
         self.image.reads.ahead.is_some()
