@@ -129,6 +129,13 @@ impl<A: Answer> Positions<A> {
         tokio::time::timeout(limit, asking).await.ok()
     }
 
+    /// Whether a question to the server is under way, or its last one was answered by nobody.
+    pub fn is_asked(&self, server: ServerId) -> bool {
+        self.server(server).is_some_and(|server| {
+            server.answered.load(Ordering::Acquire) < server.begun.load(Ordering::SeqCst)
+        })
+    }
+
     /// How many answers there were, of all servers: who sees the same number again has missed none.
     pub fn answers(&self) -> u64 {
         self.answers.load(Ordering::Acquire)

@@ -389,7 +389,7 @@ impl Session {
         }
     }
 
-    pub(in crate::session) fn isolation(&self) -> Isolation {
+    fn isolation(&self) -> Isolation {
         let state = &self.image.vars.state;
         let named = ["transaction_isolation", "tx_isolation"];
         let level = named.iter().find_map(|name| state.effective(name));

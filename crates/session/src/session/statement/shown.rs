@@ -9,7 +9,6 @@ use std::time::Duration;
 use millrace_backend::pool::Lease;
 use millrace_backend::positions::Positions;
 use millrace_backend::unshown::{Awaited, Unshown};
-use millrace_cache::Isolation;
 use millrace_engine::image::reads::Ahead;
 use millrace_engine::request::Request;
 use millrace_sql::{Access, Family, Kind};
@@ -25,6 +24,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// After this it is looked whether the primary is still the one that was asked.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// So many times nobody has asked the primary: nobody will.
+const UNASKED_MAX: u32 = 4;
+
 /// How long a replica is asked for what it has shown.
 const REPLICA_LIMIT: Duration = Duration::from_secs(1);
 
@@ -39,16 +41,17 @@ impl Session {
     /// A write finds the rows as they are, and waits for those that a commit still locks. Up to READ COMMITTED it may
     /// pass over a locked row that, as it was before, is none of its own.
     fn looks_past_locks(&self, request: &Request<'_>) -> bool {
+        let named = ["transaction_isolation", "tx_isolation"];
+        let state = &self.image.vars.state;
+        // Where it is not known yet, it is the default.
+        let level = named.iter().find_map(|name| state.effective(name));
         request.access == Access::Write
             && !request.prepares()
             && matches!(
                 request.runs().kind,
                 Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
             )
-            && matches!(
-                self.isolation(),
-                Isolation::ReadCommitted | Isolation::ReadUncommitted
-            )
+            && matches!(level, Some(b"READ-COMMITTED" | b"READ-UNCOMMITTED"))
     }
 
     /// Waits until the primary shows all that others have shown to the session. Where the primary does not tell, or is
@@ -106,8 +109,8 @@ impl Session {
         }
     }
 
-    /// What the primary says in answer to a question after `mark`; none where it is the primary no more, or cannot be
-    /// asked.
+    /// What the primary says in answer to a question after `mark`; none where it is the primary no more, or nobody can
+    /// ask it.
     async fn told_after(
         &self,
         unshown: &Positions<Unshown>,
@@ -115,14 +118,17 @@ impl Session {
         mark: u64,
     ) -> Option<Unshown> {
         let incarnation = self.incarnation_of(primary)?;
-        loop {
+        let mut unasked = 0;
+        while unasked < UNASKED_MAX {
             if let Some(found) = unshown.ask(primary, mark, LOOK).await {
                 return Some(found).filter(|found| found.incarnation == incarnation);
             }
             if self.incarnation_of(primary) != Some(incarnation) {
                 return None;
             }
+            unasked += u32::from(!unshown.is_asked(primary));
         }
+        None
     }
 
     /// Of the primary, as long as the server is one, answers, and tells how far it is.
