@@ -249,6 +249,10 @@ pub struct Wanted {
     pub whose: For,
 }
 
+/// What a client without TLS is told where nobody can tell whether its account asks for TLS.
+const UNJUDGED: &str = "server_tls.mode asks for TLS to the server, this client has none, and whether its account \
+    may do without cannot be read: connect with TLS, or give [monitor] an account that may read the servers' accounts";
+
 /// Turns the stream into TLS where the mode and the server say so. Answers the sequence number
 /// of the next packet.
 pub async fn start_tls(
@@ -264,7 +268,10 @@ pub async fn start_tls(
     let use_tls = match tls.mode {
         ServerTlsMode::Disabled => false,
         ServerTlsMode::AsClient => wanted.tls && offered,
-        ServerTlsMode::Preferred => offered,
+        ServerTlsMode::Preferred => offered && tls.may_encrypt(wanted.whose, wanted.tls),
+        _ if offered && !tls.may_encrypt(wanted.whose, wanted.tls) => {
+            return Err(BackendError::Tls(UNJUDGED.to_owned()));
+        }
         _ if offered => true,
         _ => {
             return Err(BackendError::Tls(format!(

@@ -111,6 +111,19 @@ impl ServerTls {
         self.bare.is_some() && !self.accounts_are_known.load(Ordering::Relaxed)
     }
 
+    /// What the accounts ask of clients decides how the server is connected to for one of them, and it is not known whether
+    /// they can be read.
+    pub fn depends_on_accounts(&self) -> bool {
+        let is_own = !matches!(self.mode, ServerTlsMode::Disabled | ServerTlsMode::AsClient);
+        (is_own || self.bare.is_some()) && !self.accounts_are_known.load(Ordering::Relaxed)
+    }
+
+    /// Whether a connection may be encrypted for a client that is not: `REQUIRE SSL` would be met by it, which then
+    /// somebody must have judged by the client's own.
+    pub fn may_encrypt(&self, whose: For, client_is: bool) -> bool {
+        client_is || whose == For::Own || self.accounts_are_known.load(Ordering::Relaxed)
+    }
+
     /// Whether what accounts ask of certificates can be read, and so is judged.
     pub fn know_accounts(&self, known: bool) {
         self.accounts_are_known.store(known, Ordering::Relaxed);

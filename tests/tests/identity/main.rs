@@ -88,7 +88,7 @@ impl Stage {
         reach: Reach,
         monitor: bool,
     ) -> anyhow::Result<Stage> {
-        Stage::start_with(release.into(), reach, monitor, &[]).await
+        Stage::start_with(release.into(), reach, monitor, "as_client", &[]).await
     }
 
     /// With further options of the server.
@@ -96,6 +96,7 @@ impl Stage {
         release: Release,
         reach: Reach,
         monitor: bool,
+        mode: &str,
         options: &[&str],
     ) -> anyhow::Result<Stage> {
         let mut spec = ClusterSpec::new(release);
@@ -136,7 +137,7 @@ impl Stage {
              [[server]]\naddress = \"{address}\"\nrole = \"primary\"\n{monitor}\
              [tls]\ncert = \"{dir}/server-cert.pem\"\nkey = \"{dir}/server-key.pem\"\n\
              ca = \"{dir}/ca.pem\"\nclient_certificates = \"optional\"\n\
-             [server_tls]\ncert = \"{}\"\nkey = \"{}\"\n\
+             [server_tls]\nmode = \"{mode}\"\nca = \"{dir}/ca.pem\"\ncert = \"{}\"\nkey = \"{}\"\n\
              [auth]\nfailure_delay = \"0s\"\n\
              [http]\nlisten = \"127.0.0.1:{}\"\n[log]\nlevel = \"debug\"\n",
             socket.display(),
@@ -423,7 +424,7 @@ async fn wrong_and_elsewhere(release: Release) -> anyhow::Result<()> {
         Family::MySql => &[],
         Family::MariaDb => &["--max-password-errors=2"],
     };
-    let stage = Stage::start_with(release, Reach::Tcp, true, limited).await?;
+    let stage = Stage::start_with(release, Reach::Tcp, true, "as_client", limited).await?;
     let limits = match family {
         Family::MySql => "FAILED_LOGIN_ATTEMPTS 2 PASSWORD_LOCK_TIME 1",
         Family::MariaDb => "",
@@ -487,7 +488,7 @@ async fn pam_proxy_users(release: Release) -> anyhow::Result<()> {
         "--plugin-load-add=auth_pam",
         "--pam-use-cleartext-plugin=ON",
     ];
-    let stage = Stage::start_with(release, Reach::Tcp, true, &options).await?;
+    let stage = Stage::start_with(release, Reach::Tcp, true, "as_client", &options).await?;
     let dir = stage.cluster.tls_ca().context("no authority")?;
     let dir = dir.parent().context("no folder")?.to_owned();
     let alice = Certificate {
@@ -653,24 +654,38 @@ async fn sockets(release: Release, monitor: bool) -> anyhow::Result<()> {
 
 /// Nobody tells Millrace what accounts ask for: then its own certificate speaks for no client.
 async fn unread(release: Release) -> anyhow::Result<()> {
+    for mode in ["as_client", "preferred", "required", "verify_ca"] {
+        let tried = unread_in(release, mode).await;
+        tried.with_context(|| format!("server_tls.mode = {mode}"))?;
+    }
+    Ok(())
+}
+
+/// Where nobody can tell what the accounts ask for, a server sees TLS only if the client has it.
+async fn unread_in(release: Release, mode: &str) -> anyhow::Result<()> {
     let family = release.family();
-    let stage = Stage::start(release, Reach::Tcp, false).await?;
+    let stage = Stage::start_with(release, Reach::Tcp, false, mode, &[]).await?;
     let made = [
         created(family, "cert@'%'", "right", "REQUIRE X509"),
         created(family, "tls@'%'", "right", "REQUIRE SSL"),
         created(family, "any@'%'", "right", ""),
     ];
     stage.root(&made).await?;
+    let asks = matches!(mode, "required" | "verify_ca");
     for (name, plain, private) in [
         ("cert", false, false),
         ("tls", false, true),
-        ("any", true, true),
+        ("any", !asks, true),
     ] {
-        for (tls, expected) in [(false, plain), (true, private)] {
+        // The second time, the password is known.
+        for (tls, expected) in [(false, plain), (true, private), (false, plain)] {
             let mut login = Login::new(stage.target(AWAY, false)?, name, "right");
             login.tls = tls;
             let why = refusal(&login).await?;
             ensure!(why.is_none() == expected, "{name}, TLS {tls}: {why:?}");
+            if let Some((_, text)) = why.filter(|_| name == "any") {
+                ensure!(text.contains("[monitor]"), "{text}");
+            }
         }
     }
     Ok(())

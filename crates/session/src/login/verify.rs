@@ -319,7 +319,7 @@ async fn connect(
     Ok((conn, state, let_in))
 }
 
-/// Before the first connection on which Millrace's certificate might be taken for a client's: finds out
+/// Before the first connection on which Millrace's TLS or certificate might be taken for a client's: finds out
 /// whether the accounts can be read.
 pub(super) async fn learn_accounts(
     worker: &Worker,
@@ -327,7 +327,7 @@ pub(super) async fn learn_accounts(
     name: Name<'_>,
 ) -> Result<(), BackendError> {
     let network = &worker.shared.network;
-    if network.tls.hides_certificate() {
+    if network.tls.depends_on_accounts() {
         worker.learnt.user_rows(&worker.shared, facts, name).await?;
     }
     Ok(())
