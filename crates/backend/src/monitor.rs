@@ -186,6 +186,11 @@ impl Monitor {
         tokio::time::timeout(LIMIT, looking).await.unwrap_or(false)
     }
 
+    /// Whether there is an account to ask servers with (`[monitor] user`).
+    pub fn has_account(&self) -> bool {
+        !self.reader.user.is_empty()
+    }
+
     /// The last changes of the primary.
     pub fn failovers(&self) -> &Failovers {
         &self.failovers

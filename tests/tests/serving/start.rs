@@ -107,14 +107,39 @@ pub(crate) async fn without_monitor(cluster: &Cluster) -> anyhow::Result<()> {
         "UPDATE alone SET x=2",
         "SELECT * FROM alone",
         "COMMIT",
-        "DROP TABLE alone",
     ] {
         connection.expect(sql).await?;
     }
+    killed_without_monitor(cluster, &mut connection).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    let kept = connection.expect("SELECT x FROM alone").await?.scalar();
+    ensure!(kept.as_deref() == Some("2"), "run again: {kept:?}");
+    connection.expect("DROP TABLE alone").await?;
     ensure!(
         port_of(&mut connection).await? == cluster.primary().port,
         "another server"
     );
+    Ok(())
+}
+
+/// What a DBA has killed stays so, though no monitor saw the server live on.
+async fn killed_without_monitor(
+    cluster: &Cluster,
+    connection: &mut Connection,
+) -> anyhow::Result<()> {
+    for sql in ["BEGIN", "UPDATE alone SET x=100"] {
+        connection.expect(sql).await?;
+    }
+    let mut control = cluster.control(&cluster.primary().name).await?;
+    let question = "SELECT MIN(trx_mysql_thread_id) FROM information_schema.innodb_trx \
+                    WHERE trx_rows_modified > 0";
+    let id = control.value(question).await?.context("no transaction")?;
+    control.run(&format!("KILL {id}")).await?;
+    control.close().await;
+    // Until the server has closed it.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    let reply = connection.query("UPDATE alone SET x=x+1").await;
+    ensure!(reply.err().is_some(), "a killed transaction goes on");
     Ok(())
 }
 
