@@ -212,6 +212,21 @@ async fn at_once(ground: &Ground) -> anyhow::Result<()> {
         admin.expect(&change).await?;
         let seen = outcome(&ground.through(), "INSERT INTO fl2.t (v) VALUES (1)").await?;
         ensure!(seen.is_ok() == allowed, "{change}: {seen:?}");
+        let (size, timeout) = ((turn + 1) << 20, 1000 + turn);
+        for set in [
+            format!("SET GLOBAL sort_buffer_size={size}"),
+            format!("SET GLOBAL wait_timeout={timeout}"),
+        ] {
+            admin.expect(&set).await?;
+        }
+        let mut client = Connection::open(&ground.through()).await?;
+        let sql = "SELECT CONCAT(@@sort_buffer_size, ' ', @@wait_timeout)";
+        let seen = client.expect(sql).await?.scalar();
+        ensure!(seen == Some(format!("{size} {timeout}")), "{seen:?}");
+        client.quit().await;
+    }
+    for name in ["sort_buffer_size", "wait_timeout"] {
+        admin.expect(&format!("SET GLOBAL {name}=DEFAULT")).await?;
     }
     admin.quit().await;
     Ok(())

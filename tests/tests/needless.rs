@@ -151,8 +151,25 @@ async fn causes_that_end(stage: &Stage) -> anyhow::Result<()> {
             ),
         ],
     };
+    let measuring: &[(&[&str], &[&str])] = match stage.family {
+        Family::MySql => &[
+            (
+                &["SET profiling=1", "SELECT 2", "SHOW PROFILES"],
+                &["SET profiling=0"],
+            ),
+            (
+                &["SET optimizer_trace='enabled=on'", "SELECT 2"],
+                &["SET optimizer_trace='enabled=off'"],
+            ),
+        ],
+        Family::MariaDb => &[(
+            &["SET profiling=1", "SELECT 2", "SHOW PROFILES"],
+            &["SET profiling=0"],
+        )],
+    };
     let mut client = Connection::open(&app(stage).database("app")).await?;
     held_and_free(stage, &mut client, roles).await?;
+    held_and_free(stage, &mut client, measuring).await?;
     client.quit().await;
     if stage.family == Family::MySql {
         let target = stage.address.clone();

@@ -27,6 +27,7 @@ async fn no_primary(family: Family) -> anyhow::Result<()> {
         };
     }
     check!("all read only", lost::all_read_only);
+    check!("primary killed", lost::killed);
     check!("transactions move", lost::transactions_move);
     check!("drivers log in", lost::drivers_log_in);
     check!("what keeps its connection waits", lost::kept_waits);

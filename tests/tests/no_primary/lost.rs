@@ -100,6 +100,31 @@ pub(crate) async fn all_read_only(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The same where the primary does not answer, and no other has taken its place.
+pub(crate) async fn killed(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "").await?;
+    let mut old = Connection::open(&app(proxy.address())).await?;
+    for sql in [
+        "CREATE TABLE IF NOT EXISTS kept (a INT)",
+        "INSERT INTO kept VALUES (1)",
+    ] {
+        old.expect(sql).await?;
+    }
+    // Its login has to be one that a replica has as well.
+    cluster.wait_replicas_caught_up(FOLLOWED).await?;
+    let primary = cluster.primary();
+    cluster.kill(&primary.name).await?;
+    without_primary(&proxy, primary.port).await?;
+    let begun = Instant::now();
+    let mut new = Connection::open(&app(proxy.address())).await?;
+    let took = begun.elapsed();
+    ensure!(took < AT_ONCE, "a login took {took:?}");
+    for connection in [&mut old, &mut new] {
+        without_one(cluster, connection).await?;
+    }
+    Ok(())
+}
+
 async fn without_one(cluster: &Cluster, connection: &mut Connection) -> anyhow::Result<()> {
     let version = at_once(connection, "SELECT @@version").await?;
     ensure!(version.is_some(), "no version");
