@@ -263,6 +263,45 @@ async fn code_of_another_database(stage: &Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Replicas take DDL for as long as it took on the primary: nobody waits for that, the primary answers.
+async fn behind_ddl(stage: &Stage) -> anyhow::Result<()> {
+    let mut client = Connection::open(&app(stage).database("app")).await?;
+    for sql in [
+        "CREATE TABLE n_ddl (id INT PRIMARY KEY)",
+        "CREATE TABLE n_beside (id INT PRIMARY KEY)",
+    ] {
+        client.expect(sql).await?;
+    }
+    stage
+        .cluster
+        .wait_replicas_caught_up(Duration::from_secs(20))
+        .await?;
+    for server in stage.cluster.replicas() {
+        stage.cluster.delay_applier(&server.name, 2).await?;
+    }
+    // Until the monitor has seen that they apply.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    client.expect("ALTER TABLE n_ddl ADD COLUMN v INT").await?;
+    // What the DDL is about goes there for that reason alone.
+    client.expect("SELECT id FROM n_beside").await?;
+    let route = client.expect("SHOW ROUTE").await?.rows();
+    client.quit().await;
+    for server in stage.cluster.replicas() {
+        stage.cluster.delay_applier(&server.name, 0).await?;
+    }
+    let primary = stage.cluster.primary().port.to_string();
+    for (about, expected) in [
+        ("went to", primary.as_str()),
+        ("waited for its position", "no"),
+        ("servers tried before", "0"),
+    ] {
+        let row = route.iter().find(|row| row[0].as_deref() == Some(about));
+        let told = row.and_then(|row| row[1].as_deref()).unwrap_or_default();
+        ensure!(told.ends_with(expected), "{about}: {told}");
+    }
+    Ok(())
+}
+
 /// Transactions whose numbers leave gaps: what never existed is not waited for.
 async fn gaps(stage: &Stage) -> anyhow::Result<()> {
     if stage.family == Family::MariaDb {
@@ -421,6 +460,7 @@ async fn needless(family: Family) -> anyhow::Result<()> {
     let code = code_of_another_database(&stage);
     checks.run("code of another database", code).await;
     checks.run("gaps", gaps(&stage)).await;
+    checks.run("behind DDL", behind_ddl(&stage)).await;
     let anew = numbers_begin_anew(&stage, admin_port);
     checks.run("numbers begin anew", anew).await;
     checks.finish()

@@ -279,6 +279,7 @@ pub(crate) async fn pins(cluster: &Cluster) -> anyhow::Result<()> {
     let mut other = Connection::open(&login).await?;
     let mut pinned = Connection::open(&login).await?;
     ensure!(operator.rows("SHOW PINS").await?.is_empty());
+    let primary = format!("127.0.0.1:{}", cluster.primary().port);
     let id = pinned.greeting.connection_id;
     pinned.expect("SELECT GET_LOCK('listed', 1)").await?;
     pinned.expect("BEGIN").await?;
@@ -292,7 +293,14 @@ pub(crate) async fn pins(cluster: &Cluster) -> anyhow::Result<()> {
         .collect();
     ensure!(reasons == ["user_lock", "transaction"], "{rows:#?}");
     for row in &rows {
-        expect(row, &[("session", &id.to_string()), ("account", APP.user)])?;
+        expect(
+            row,
+            &[
+                ("session", &id.to_string()),
+                ("account", APP.user),
+                ("server", &primary),
+            ],
+        )?;
         let age = number(row, "age_ms")?;
         ensure!((300.0..30_000.0).contains(&age), "{row:#?}");
     }
