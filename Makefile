@@ -69,6 +69,8 @@ long: build
 	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' MILLRACE_WHOLE=1 \
 		$(CARGO) test --locked --package millrace-tests --test auth --test serving --test differential \
 		--test failover -- --nocapture --test-threads 1 mariadb_11_8
+	MILLRACE_BIN='$(abspath $(TARGET))/release/millrace' MILLRACE_WHOLE=1 \
+		$(CARGO) test --locked --package millrace-tests --test vanishing -- --nocapture --test-threads 1
 
 # What the suites must notice: FAMILY=mariadb for the other family.
 broken-rules:

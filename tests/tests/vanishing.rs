@@ -23,16 +23,22 @@ enum Script {
     Upload,
     Long,
     ChangeUser,
+    Routine,
+    LongData,
+    Written,
 }
 
 impl Script {
-    const ALL: [Script; 6] = [
+    const ALL: [Script; 9] = [
         Script::Texts,
         Script::Prepared,
         Script::Cursor,
         Script::Upload,
         Script::Long,
         Script::ChangeUser,
+        Script::Routine,
+        Script::LongData,
+        Script::Written,
     ];
 
     /// Runs to its end, or until the client has vanished. Every error is the vanished client's own.
@@ -91,6 +97,48 @@ impl Script {
             Script::Long => {
                 client.query(LONG).await;
             }
+            Script::Routine => {
+                if cut(&client.query("CALL d_noise.several()").await) {
+                    return;
+                }
+                client.query("SELECT 'of the vanished'").await;
+            }
+            Script::LongData => {
+                let reply = client.prepare(b"SELECT ?, 'of the vanished'").await;
+                let Some((id, _)) = reply.statement_id() else {
+                    return;
+                };
+                for part in [&b"of the "[..], b"vanished"] {
+                    let mut body = id.to_le_bytes().to_vec();
+                    body.extend_from_slice(&[0, 0]);
+                    body.extend_from_slice(part);
+                    client
+                        .command(com::STMT_SEND_LONG_DATA, &body, Expect::Nothing)
+                        .await;
+                }
+                let Ok(long) = Param::parse(b"longdata") else {
+                    return;
+                };
+                let long = [long];
+                if cut(&client.execute(id, 0, &long, true).await) {
+                    return;
+                }
+                client.query("SELECT 'of the vanished'").await;
+            }
+            // A replica waits for what was written.
+            Script::Written => {
+                for sql in [
+                    "INSERT INTO d_noise.n (v) VALUES (900)",
+                    "SELECT COUNT(*) >= 0, 'of the vanished' FROM d_noise.n",
+                    "START TRANSACTION READ ONLY",
+                    "SELECT 'of the vanished' FROM d_noise.n LIMIT 1",
+                    "COMMIT",
+                ] {
+                    if cut(&client.query(sql).await) {
+                        return;
+                    }
+                }
+            }
             Script::ChangeUser => {
                 client.query("SET @secret='of the vanished'").await;
                 let reply = client
@@ -112,7 +160,10 @@ impl Script {
         let step = match (self, side) {
             // Mostly one value: around the proxy's reads, and at the answer's last bytes.
             (Script::Long, Side::Down) => 1999,
+            _ if is_whole() => 1,
+            _ if matches!(how, How::Silence(_)) && way != Way::Plain => 151,
             _ if matches!(how, How::Silence(_)) => 41,
+            _ if how == How::Fin && way != Way::Plain => 67,
             // What is written and read is the same; only the bytes on the way are others.
             _ if way == Way::Tls => 17,
             _ if way == Way::Compressed => 3,
@@ -238,8 +289,17 @@ async fn vanishing(family: Family) -> anyhow::Result<()> {
         log: "warn",
         ..ProxyOptions::default()
     };
-    let mut stage = Stage::start(family, 0, &options).await?;
+    let mut stage = Stage::start(family, 1, &options).await?;
     suite::prepare(&harness::admin(stage.cluster.primary().port), family, &[]).await?;
+    let mut control = stage.cluster.control(&stage.cluster.primary().name).await?;
+    control
+        .run("CREATE PROCEDURE d_noise.several() BEGIN SELECT 'of the vanished'; SELECT 2; SELECT 'too'; END")
+        .await?;
+    control.close().await;
+    stage
+        .cluster
+        .wait_replicas_caught_up(Duration::from_secs(30))
+        .await?;
     let Target::Tcp(address) = stage.address.clone() else {
         anyhow::bail!("not TCP");
     };
@@ -252,9 +312,6 @@ async fn vanishing(family: Family) -> anyhow::Result<()> {
             let (up, down) = run(proxy, way, script, None).await?;
             for how in [How::Reset, How::Fin, silence] {
                 for (side, all) in [(Side::Up, up), (Side::Down, down)] {
-                    if way != Way::Plain && how != How::Reset {
-                        continue;
-                    }
                     for after in script.cuts(side, all, how, way) {
                         let plan = Vanish { side, after, how };
                         run(proxy, way, script, Some(plan)).await?;
@@ -310,6 +367,11 @@ async fn unread(family: Family) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// At every byte, in every way: `make long`.
+fn is_whole() -> bool {
+    std::env::var_os("MILLRACE_WHOLE").is_some()
 }
 
 fn is_here(family: Family, what: &str) -> bool {
