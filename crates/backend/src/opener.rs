@@ -111,7 +111,7 @@ impl Logins {
         );
         let text = format!(
             "Access denied: Millrace: this server lets the account in as {found}, and its clients were judged as {judged}; \
-             make the accounts of all servers the same, or set hosts = \"ignore\" in [auth]"
+             make the accounts of all servers the same, or see [auth] hosts"
         );
         let error = ServerError::new(DENIED, b"28000", text);
         account.refuse(facts.id, version, &facts.fresh, &error);
