@@ -202,14 +202,32 @@ pub async fn open(
     network: &Network,
     timeout: Duration,
 ) -> Result<Opened, BackendError> {
+    let name = address.to_string();
     let opening = async {
-        let (stream, greeting, buffer) = dial(address, network, timeout).await?;
-        log_in(stream, greeting, buffer, address, login, &network.tls).await
+        if !network.tls.is_unusable(&name) {
+            let opened = open_with(address, login, network, timeout, Some(&network.tls)).await;
+            match opened {
+                Err(BackendError::Tls(why)) if network.tls.may_do_without(&name, &why) => {}
+                opened => return opened,
+            }
+        }
+        open_with(address, login, network, timeout, None).await
     };
     match tokio::time::timeout(timeout, opening).await {
         Ok(result) => result,
         Err(_) => Err(BackendError::Timeout("pool.connect_timeout")),
     }
+}
+
+async fn open_with(
+    address: &Address,
+    login: &Login<'_>,
+    network: &Network,
+    timeout: Duration,
+    tls: Option<&ServerTls>,
+) -> Result<Opened, BackendError> {
+    let (stream, greeting, buffer) = dial(address, network, timeout).await?;
+    log_in(stream, greeting, buffer, address, login, tls).await
 }
 
 /// Whether the server lets an account in with this password: for a check before anything is served.
@@ -327,26 +345,33 @@ async fn log_in(
     mut buffer: Vec<u8>,
     address: &Address,
     login: &Login<'_>,
-    tls: &ServerTls,
+    tls: Option<&ServerTls>,
 ) -> Result<Opened, BackendError> {
     let wanted = login.capabilities | Capabilities::CONNECT_ATTRS;
     let mut capabilities = agreed(wanted, &greeting);
     if login.database.is_some() {
         capabilities |= Capabilities::CONNECT_WITH_DB;
     }
-    let (mut stream, sequence) = start_tls(
-        stream,
-        &greeting,
-        &mut capabilities,
-        login.collation,
-        address,
-        tls,
-        Wanted {
-            tls: login.tls,
-            whose: login.whose,
-        },
-    )
-    .await?;
+    let wanted = Wanted {
+        tls: login.tls,
+        whose: login.whose,
+    };
+    let (mut stream, sequence) = match tls {
+        Some(tls) => {
+            let collation = login.collation;
+            start_tls(
+                stream,
+                &greeting,
+                &mut capabilities,
+                collation,
+                address,
+                tls,
+                wanted,
+            )
+            .await?
+        }
+        None => (stream, 1),
+    };
     let plugin = Plugin::from_name(&greeting.auth_plugin);
     let first = first_response(&plugin, login.password, &greeting.nonce);
     let response = HandshakeResponse {

@@ -1,8 +1,10 @@
 //! TLS towards the servers, with the verify modes of MySQL's own clients.
 
+use std::collections::HashMap;
 use std::io::BufReader;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -16,9 +18,13 @@ use rustls::{
 };
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tracing::warn;
 
 use crate::error::BackendError;
 use crate::stream::Plain;
+
+/// TLS that could not be had is tried again after this: the server counts each try as a failed connection.
+const TRIED_AGAIN: Duration = Duration::from_secs(60);
 
 /// When server connections are encrypted and what is checked; names as in MySQL's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +53,8 @@ pub struct ServerTls {
     bare: Option<TlsConnector>,
     /// What accounts ask of certificates is known, and judged by the clients' own.
     accounts_are_known: AtomicBool,
+    /// Servers whose TLS cannot be had, and since when.
+    unusable: Mutex<HashMap<Box<str>, Instant>>,
 }
 
 /// For whom a connection is opened.
@@ -103,7 +111,34 @@ impl ServerTls {
             connector,
             bare,
             accounts_are_known: AtomicBool::new(false),
+            unusable: Mutex::default(),
         })
+    }
+
+    /// Whether the server is connected to without TLS because of what came of the last try, `preferred` alone allowing that.
+    pub(crate) fn is_unusable(&self, server: &str) -> bool {
+        if self.mode != ServerTlsMode::Preferred {
+            return false;
+        }
+        let unusable = self.unusable.lock().unwrap_or_else(PoisonError::into_inner);
+        unusable
+            .get(server)
+            .is_some_and(|since| since.elapsed() < TRIED_AGAIN)
+    }
+
+    /// The server offers TLS, and none that can be had: whether to go on without, as the servers' own clients do.
+    pub(crate) fn may_do_without(&self, server: &str, why: &str) -> bool {
+        if self.mode != ServerTlsMode::Preferred {
+            return false;
+        }
+        let mut unusable = self.unusable.lock().unwrap_or_else(PoisonError::into_inner);
+        if unusable.insert(server.into(), Instant::now()).is_none() {
+            warn!(
+                server,
+                "connected to without TLS (server_tls.mode = preferred): {why}"
+            );
+        }
+        true
     }
 
     /// There is a certificate, and it is not known whether it may be shown for clients' accounts.

@@ -289,7 +289,10 @@ pub(crate) async fn old_servers(release: Release) -> anyhow::Result<()> {
             "--tls-version=TLSv1.2",
             "--ssl-cipher=DHE-RSA-AES256-GCM-SHA384",
         ];
-        let none = [case("required", None, "finite-field DHE")];
+        let none = [
+            case("preferred", Some([false, false]), ""),
+            case("required", None, "finite-field DHE"),
+        ];
         let mut arguments = ciphers.map(str::to_owned).to_vec();
         arguments.extend([
             format!("--ssl-cert={}", dir.join("v1.pem").display()),
