@@ -18,6 +18,7 @@ pub struct TransactionImage {
     /// SET TRANSACTION statements for the next transaction.
     next: Vec<Box<[u8]>>,
     next_waits: bool,
+    savepoint_waits: bool,
     /// Whether they say READ ONLY or READ WRITE.
     next_read_only: Option<bool>,
 }
@@ -37,7 +38,7 @@ impl TransactionImage {
         self.deferred = None;
         (self.journal, self.replay) = (None, None);
         self.use_up_next();
-        self.next_waits = false;
+        (self.next_waits, self.savepoint_waits) = (false, false);
     }
 
     /// BEGIN was answered, and no server knows of it yet.
@@ -99,5 +100,17 @@ impl TransactionImage {
     #[inline]
     pub fn set_next_waits(&mut self, waits: bool) {
         self.next_waits = waits;
+    }
+
+    /// With autocommit off a savepoint opens no transaction, and is there when one is: only the leased connection has it.
+    #[inline]
+    pub fn savepoint_waits(&self) -> bool {
+        self.savepoint_waits
+    }
+
+    /// Whether there is one.
+    #[inline]
+    pub fn set_savepoint_waits(&mut self, waits: bool) {
+        self.savepoint_waits = waits;
     }
 }

@@ -164,7 +164,8 @@ impl Session {
             let open = self.image.status.contains(Status::IN_TRANS) || self.image.tx.next_waits();
             journal.begin_unseen(open);
         }
-        if !known || self.image.tx.next_waits() {
+        let tx = &self.image.tx;
+        if !known || tx.next_waits() || tx.savepoint_waits() {
             journal.spoil(Unreplayable::Begin);
         }
         journal

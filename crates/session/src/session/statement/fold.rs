@@ -265,11 +265,8 @@ impl Session {
     fn note_transaction(&mut self, outcome: &Outcome, request: &Request<'_>, began: bool) {
         let class = request.class;
         if outcome.error.is_none() && outcome.has_status {
+            self.note_savepoint(request.runs(), outcome.status);
             self.take_status(outcome.status);
-            if class.kind == Kind::Savepoint {
-                // With autocommit off it opens no transaction, and must be there when one is.
-                self.pin(PinReason::Transaction);
-            }
             return;
         }
         if self.image.tx.next_waits() {
@@ -298,13 +295,31 @@ impl Session {
         }
     }
 
+    /// Whether there is a savepoint that no open transaction has.
+    fn note_savepoint(&mut self, class: &Statement, status: Status) {
+        let tx = &mut self.image.tx;
+        if class.kind == Kind::Savepoint {
+            tx.set_savepoint_waits(!status.contains(Status::AUTOCOMMIT));
+        } else if tx.savepoint_waits() {
+            // What else ends it, unseen in a routine or by a commit of its own, leaves the connection kept until then.
+            let ends = matches!(
+                class.kind,
+                Kind::Commit | Kind::Rollback | Kind::Begin | Kind::Ddl
+            );
+            if ends || status.contains(Status::AUTOCOMMIT) {
+                tx.set_savepoint_waits(false);
+            }
+        }
+    }
+
     fn take_status(&mut self, status: Status) {
         self.image.status = status;
         if status.contains(Status::IN_TRANS) {
             // With the transaction's end it is used up.
             self.image.tx.set_next_waits(false);
         }
-        if status.contains(Status::IN_TRANS) || self.image.tx.next_waits() {
+        let tx = &self.image.tx;
+        if status.contains(Status::IN_TRANS) || tx.next_waits() || tx.savepoint_waits() {
             self.pin(PinReason::Transaction);
         } else {
             self.unpin(PinReason::Transaction);
