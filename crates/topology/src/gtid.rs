@@ -144,6 +144,13 @@ impl GtidSet {
         }
     }
 
+    /// Of a MySQL set, leaves only sources that `other` has something of; any other set stays as it is.
+    pub fn keep_sources_of(&mut self, other: &GtidSet) {
+        if let (GtidSet::MySql(set), GtidSet::MySql(other)) = (self, other) {
+            set.keep_sources_of(other);
+        }
+    }
+
     /// Leaves what `other` has not: of a MariaDB set the domains in which it is not as far.
     pub fn subtract(&mut self, other: &GtidSet) {
         match (&mut *self, other) {

@@ -19,7 +19,7 @@ const PRIMARY: &str = "SELECT /* millrace: primary */ v FROM shown WHERE id = 1"
 const WINDOW: Duration = Duration::from_secs(2);
 
 /// What a session does on the primary after it has read on a replica; the last one's answer counts.
-const WAYS: [&[&str]; 5] = [
+const WAYS: [&[&str]; 7] = [
     &[PRIMARY],
     &["BEGIN", "SELECT v FROM shown WHERE id = 1"],
     &[
@@ -27,6 +27,12 @@ const WAYS: [&[&str]; 5] = [
         PRIMARY,
     ],
     &["CALL shown_by_routine()"],
+    &["HANDLER shown OPEN", "HANDLER shown READ `PRIMARY` = (1)"],
+    &[
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "CREATE TEMPORARY TABLE shown_here AS SELECT v FROM shown WHERE id = 1",
+        "SELECT v FROM shown_here",
+    ],
     // Written by what is read without locks: an answer of its own, from another table.
     &[
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
@@ -170,7 +176,8 @@ async fn is_out_of_memory(session: &mut Connection) -> anyhow::Result<bool> {
 async fn seen_here(mut session: Connection, way: &[&str], after: &str) -> anyhow::Result<()> {
     let mut last = None;
     for sql in way {
-        last = session.expect(sql).await?.scalar();
+        let rows = session.expect(sql).await?.rows();
+        last = rows.first().and_then(|row| row.last().cloned().flatten());
     }
     let went_back = last.as_deref() != Some(after);
     ensure!(!went_back, "{last:?} from {way:?}, after {after} was seen");

@@ -1,6 +1,7 @@
 //! The tasks that watch: one for each server, one for its position, and one for stored code. Judges nothing.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,9 +24,6 @@ const QUIET_DOUBLINGS: u32 = 4;
 
 /// Changes of stored code that come one after the other are read together.
 const GATHERED: Duration = Duration::from_millis(20);
-
-/// A primary whose commits wait for replicas may take as long to say how far its log is.
-const COMMITS_LIMIT: Duration = Duration::from_secs(10);
 
 /// What watches has panicked: it is begun anew after this.
 const BEGUN_ANEW: Duration = Duration::from_secs(1);
@@ -154,19 +152,45 @@ impl Monitor {
                 continue;
             };
             let number = self.unshown.begin(id);
-            let asking = ask_unshown(&mut commits, &facts, group, &options, &network);
-            match tokio::time::timeout(options.timeout.max(COMMITS_LIMIT), asking).await {
-                Ok(Ok(told)) => {
-                    let told = Arc::new(told);
-                    let answer = Unshown {
+            let is_there = || {
+                let world = self.world.borrow();
+                let at = &world.facts[id.index()].address.at;
+                let now = how_to_ask(&world.snapshot, id).map(|(_, number)| number);
+                now == Some(incarnation) && *at == facts.address.at
+            };
+            let mut told = None;
+            // One that was closed meanwhile is no word of the server's.
+            for _ in 0..2 {
+                let mut asking = pin!(ask_unshown(&mut commits, &facts, group, &options, &network));
+                // A server that goes on is waited for: whoever gave up on a connection would leave its question there, and
+                // ask another one.
+                let answer = loop {
+                    match tokio::time::timeout(options.timeout, &mut asking).await {
+                        Ok(answer) => break Some(answer),
+                        Err(_) if is_there() => {}
+                        Err(_) => break None,
+                    }
+                };
+                match answer {
+                    Some(Ok(answer)) => {
+                        told = Some(answer);
+                        break;
+                    }
+                    Some(Err(_)) => {}
+                    None => break,
+                }
+            }
+            match told {
+                Some(told) => self.unshown.answer(
+                    id,
+                    Unshown {
                         number,
                         incarnation,
-                        told,
-                    };
-                    self.unshown.answer(id, answer);
-                }
+                        told: Arc::new(told),
+                    },
+                ),
                 // What is wrong with the server, the probe finds out and says.
-                _ => {
+                None => {
                     commits = Commits::default();
                     tokio::time::sleep(options.position_interval).await;
                 }

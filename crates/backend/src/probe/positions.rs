@@ -1,10 +1,11 @@
 //! How far a server is: asked so that nothing visible is missing from the answer.
 
 use millrace_topology::{Family, GtidSet};
+use tracing::warn;
 
 use crate::conn::{Conn, Row};
 use crate::connect::SharedNetwork;
-use crate::error::BackendError;
+use crate::error::{BackendError, ServerError};
 use crate::facts::ServerFacts;
 use crate::monitor::MonitorOptions;
 use crate::probe::followed::connect;
@@ -60,6 +61,8 @@ pub(crate) struct Commits {
     conn: Option<Conn>,
     /// MariaDB: everything up to here is visible.
     shown: Option<GtidSet>,
+    /// The last answer was an error.
+    refused: bool,
 }
 
 /// Asks a primary what it has logged and may not show yet. `group`: it is a group's member. What it refuses to tell is nothing.
@@ -74,24 +77,45 @@ pub(crate) async fn ask_unshown(
     let before = std::mem::take(commits);
     let (mut conn, shown) = match before.conn {
         Some(conn) if conn.login.at == facts.address.at => (conn, before.shown),
-        _ => {
-            let opened = connect(facts.id, &facts.address, options, network);
-            (opened.await?.0, None)
-        }
+        _ => match connect(facts.id, &facts.address, options, network).await {
+            Ok((conn, _)) => (conn, None),
+            // It is there, and lets no more of the monitor's connections in.
+            Err(BackendError::Server(error) | BackendError::MonitorRefused(error)) => {
+                commits.refused_with(facts, before.refused, &error);
+                return Ok(Told::Nothing);
+            }
+            Err(error) => return Err(error),
+        },
     };
     let told = match conn.family {
         Family::MySql => unshown_mysql(&mut conn, group).await,
         Family::MariaDb => unshown_mariadb(&mut conn, shown).await,
     };
-    match told {
-        Err(BackendError::Server(_)) => Ok(Told::Nothing),
-        Err(error) => Err(error),
-        Ok(told) => {
-            commits.conn = Some(conn);
-            if let Told::Log { shown, .. } = &told {
-                commits.shown = Some(shown.clone());
-            }
-            Ok(told)
+    let told = match told {
+        Err(BackendError::Server(error)) => {
+            commits.refused_with(facts, before.refused, &error);
+            Told::Nothing
+        }
+        told => told?,
+    };
+    commits.conn = Some(conn);
+    if let Told::Log { shown, .. } = &told {
+        commits.shown = Some(shown.clone());
+    }
+    Ok(told)
+}
+
+impl Commits {
+    /// The server does not say. `before`: it had not said the last time either, which was told then.
+    fn refused_with(&mut self, facts: &ServerFacts, before: bool, error: &ServerError) {
+        self.refused = true;
+        if !before {
+            warn!(
+                server = %facts.address,
+                %error,
+                "the monitor's account is not told what the primary has committed and not shown yet: a session that comes \
+                 to it from a replica may find less there"
+            );
         }
     }
 }

@@ -281,6 +281,12 @@ impl MySqlSet {
             });
     }
 
+    /// Leaves only sources that `other` has something of.
+    pub(super) fn keep_sources_of(&mut self, other: &MySqlSet) {
+        self.sources
+            .retain(|source| other.find(source.key()).is_ok());
+    }
+
     pub(super) fn subtract(&mut self, other: &MySqlSet) {
         self.sources
             .retain(|source| match other.find(source.key()) {

@@ -14,7 +14,7 @@ use millrace_protocol::Capabilities;
 use millrace_protocol::ok::OkFields;
 use millrace_protocol::resultset::{Cell as Value, ColumnDef, TextResult};
 use millrace_routing::{Consistency, Reads, Target, Wanted};
-use millrace_sql::{Access, Family, Flags, Kind, Scope, Statement, Traits, ValueKind};
+use millrace_sql::{Access, Family, Flags, HandlerOp, Kind, Scope, Statement, Traits, ValueKind};
 use millrace_topology::{GtidSet, ObservationKind, ServerId, ServerView, Snapshot, Waits};
 
 use crate::error::{Abort, ClientError};
@@ -272,6 +272,9 @@ impl Session {
             return false;
         }
         match request.access {
+            // Of a table that was named before; and CHECKSUM TABLE.
+            _ if class.kind == Kind::Handler(HandlerOp::Read) => true,
+            _ if class.kind == Kind::Admin && !class.flags.contains(Flags::IMPLICIT_COMMIT) => true,
             Access::Session if !class.tables.is_empty() || !class.functions.is_empty() => true,
             Access::Session => false,
             // All that follows in the transaction sees what its first statement does.

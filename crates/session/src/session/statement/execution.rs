@@ -136,7 +136,11 @@ impl Session {
         let mut attempts = Attempts::default();
         let mut next = attempts.begin(self.must_queue(request), self);
         if matches!(next, Next::Decide) {
-            let decided = self.candidates(request);
+            let mut decided = self.candidates(request);
+            if let Some(primary) = self.primary_to_await(&decided, request) {
+                Box::pin(self.await_shown(primary)).await?;
+                decided = self.candidates(request);
+            }
             next = attempts.decided(decided, self);
         }
         // An idle connection to the first server answers nearly all; what else may come is in a box.

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use millrace_backend::pool::Lease;
 use millrace_backend::positions::Positions;
-use millrace_backend::unshown::{Awaited, Unshown};
+use millrace_backend::unshown::{Awaited, Told, Unshown};
 use millrace_engine::image::reads::Ahead;
 use millrace_engine::request::Request;
-use millrace_sql::{Access, Family, Kind};
+use millrace_routing::Candidates;
+use millrace_sql::{Access, Family};
 use millrace_topology::{GtidSet, ServerId, Waits};
 
-use crate::error::Abort;
+use crate::error::{Abort, ClientError};
 use crate::session::Session;
 
 /// A primary whose commits wait for replicas keeps its readers waiting for so long; by then its own limits
@@ -27,15 +28,38 @@ const LOOK: Duration = Duration::from_millis(250);
 /// So many times nobody has asked the primary: nobody will.
 const UNASKED_MAX: u32 = 4;
 
+/// A primary that takes longer is asked again after this, and each time after so much more.
+const STEP: Duration = Duration::from_millis(1);
+
+/// At most.
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
 /// How long a replica is asked for what it has shown.
 const REPLICA_LIMIT: Duration = Duration::from_secs(1);
 
 impl Session {
+    /// The primary, where it comes first of all that may run the statement and may show it less than the session has been
+    /// shown: then that is waited for before a connection is taken, which others may need meanwhile.
+    pub(super) fn primary_to_await(
+        &self,
+        decided: &Result<Candidates, ClientError>,
+        request: &Request<'_>,
+    ) -> Option<ServerId> {
+        self.image.reads.ahead?;
+        let first = decided.as_ref().ok()?.first()?.server;
+        let is_primary = self.worker.cluster.is_primary(first);
+        (is_primary && self.looks_at_all(request)).then_some(first)
+    }
+
+    fn looks_at_all(&self, request: &Request<'_>) -> bool {
+        self.looks(request) || self.looks_past_locks(request)
+    }
+
     /// Whether the primary may show the statement less than the session has been shown elsewhere.
     pub(super) fn may_be_ahead(&self, lease: &Lease, request: &Request<'_>) -> bool {
         self.image.reads.ahead.is_some()
             && self.worker.cluster.is_primary(lease.server)
-            && (self.looks(request) || self.looks_past_locks(request))
+            && self.looks_at_all(request)
     }
 
     /// A write finds the rows as they are, and waits for those that a commit still locks. Up to READ COMMITTED it may
@@ -47,10 +71,6 @@ impl Session {
         let level = named.iter().find_map(|name| state.effective(name));
         request.access == Access::Write
             && !request.prepares()
-            && matches!(
-                request.runs().kind,
-                Kind::Insert | Kind::Replace | Kind::Update | Kind::Delete
-            )
             && matches!(level, Some(b"READ-COMMITTED" | b"READ-UNCOMMITTED"))
     }
 
@@ -87,25 +107,45 @@ impl Session {
         let Some(mut found) = self.told_after(unshown, primary, mark).await else {
             return;
         };
-        let mut awaited = match self
+        let is_group = self
             .worker
             .cluster
-            .with_world(|world| world.snapshot.is_in_group(primary))
-        {
+            .with_world(|world| world.snapshot.is_in_group(primary));
+        let mut awaited = match is_group {
             // A member has what the group has ordered, though nobody owns it on the primary yet.
-            true => Awaited::Executed(self.shown_elsewhere(ahead).await),
+            true => {
+                let mut seen = self.image.reads.position.clone();
+                if let Some(shown) = self.shown_by_replica(ahead).await {
+                    seen.union(&shown);
+                }
+                // What a replica has of its own comes to nobody.
+                if let Told::Gtids { executed, .. } = &*found.told {
+                    seen.keep_sources_of(executed);
+                }
+                Awaited::Executed(seen)
+            }
             false => Awaited::all(&found.told),
         };
-        let mut asked = 1;
-        while !awaited.is_over(&found.told) {
-            if asked == 2 && self.image.family == Family::MySql {
-                awaited.only(&self.shown_elsewhere(ahead).await);
+        let mut pause = Duration::ZERO;
+        for asked in 1.. {
+            if awaited.is_over(&found.told) {
+                return;
+            }
+            if asked == 2
+                && self.image.family == Family::MySql
+                && let Some(mut seen) = self.shown_by_replica(ahead).await
+            {
+                seen.union(&self.image.reads.position);
+                awaited.only(&seen);
+            }
+            if asked > 2 {
+                pause = (pause + STEP).min(PAUSE_MAX);
+                tokio::time::sleep(pause).await;
             }
             match self.told_after(unshown, primary, found.number).await {
                 Some(next) => found = next,
                 None => return,
             }
-            asked += 1;
         }
     }
 
@@ -141,16 +181,13 @@ impl Session {
         })
     }
 
-    /// What the session may have been shown, as far as that can be known.
-    async fn shown_elsewhere(&self, ahead: Ahead) -> GtidSet {
-        let mut shown = self.image.reads.position.clone();
-        if let Some(by) = ahead.by {
-            let positions = self.worker.shared.monitor.positions();
-            let told = positions.ask(by.server, by.mark, REPLICA_LIMIT).await;
-            if let Some(told) = told.filter(|told| told.incarnation == by.incarnation) {
-                shown.union(&told.visible);
-            }
-        }
-        shown
+    /// What the replica can have shown; empty where it was memory alone, and none where nobody can tell.
+    async fn shown_by_replica(&self, ahead: Ahead) -> Option<GtidSet> {
+        let Some(by) = ahead.by else {
+            return Some(GtidSet::new(self.image.family));
+        };
+        let positions = self.worker.shared.monitor.positions();
+        let told = positions.ask(by.server, by.mark, REPLICA_LIMIT).await?;
+        (told.incarnation == by.incarnation).then(|| GtidSet::clone(&told.visible))
     }
 }
