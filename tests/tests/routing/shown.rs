@@ -147,6 +147,41 @@ async fn look(
     Ok(())
 }
 
+/// The replica that has shown it answers nobody any more, so that nobody can ask what it had.
+async fn replica_lost(cluster: &Cluster) -> anyhow::Result<()> {
+    let proxy = proxy(cluster, "").await?;
+    let mut session = Connection::open(&app(proxy.address())).await?;
+    let before = session.expect(REPLICA).await?.scalar().context("no row")?;
+    let after = (before.parse::<u32>()? + 1).to_string();
+    let [showing, silent] = [0, 1].map(|at| cluster.replicas()[at].name.clone());
+    cluster.pause(&silent).await?;
+    let primary = tcp(cluster.primary().port);
+    let write = tokio::spawn(async move {
+        let mut writer = Connection::open(&app(primary)).await?;
+        writer
+            .expect("UPDATE shown SET v = v + 1")
+            .await
+            .map(|_| writer)
+    });
+    seen_elsewhere(&mut session, false, &before, &after).await?;
+    cluster.pause(&showing).await?;
+    let window = async {
+        tokio::time::sleep(WINDOW).await;
+        cluster.resume(&silent).await
+    };
+    let (seen, resumed) = tokio::join!(session.expect(PRIMARY), window);
+    cluster.resume(&showing).await?;
+    resumed?;
+    write.await??.quit().await;
+    let seen = seen?.scalar();
+    ensure!(
+        seen.as_ref() == Some(&after),
+        "{seen:?}, after {after} was seen"
+    );
+    let caught_up = cluster.wait_replicas_caught_up(Duration::from_secs(20));
+    caught_up.await
+}
+
 async fn seen_elsewhere(
     session: &mut Connection,
     memory: bool,
@@ -202,5 +237,8 @@ pub(crate) async fn later_on_the_primary(release: Release) -> anyhow::Result<()>
         let waited_for = waited_for(&cluster, level, memory);
         checks.run(&name, waited_for).await;
     }
+    checks
+        .run("shown later, the replica lost", replica_lost(&cluster))
+        .await;
     checks.finish()
 }
