@@ -1,5 +1,7 @@
 //! How far a server is: asked so that nothing visible is missing from the answer.
 
+use std::time::{Duration, Instant};
+
 use millrace_topology::{Family, GtidSet};
 use tracing::warn;
 
@@ -55,14 +57,17 @@ pub(crate) async fn ask_position(
     Ok(told)
 }
 
+/// A server that lets no connection of the monitor's in is not asked again before this.
+const ASKED_AGAIN: Duration = Duration::from_secs(1);
+
 /// A primary's connection for [`ask_unshown`].
 #[derive(Default)]
 pub(crate) struct Commits {
     conn: Option<Conn>,
     /// MariaDB: everything up to here is visible.
     shown: Option<GtidSet>,
-    /// The last answer was an error.
-    refused: bool,
+    /// When the server has said that it does not say.
+    refused: Option<Instant>,
 }
 
 /// Asks a primary what it has logged and may not show yet. `group`: it is a group's member. What it refuses to tell is nothing.
@@ -75,13 +80,18 @@ pub(crate) async fn ask_unshown(
 ) -> Result<Told, BackendError> {
     // Whatever goes wrong from here on, nothing of before counts.
     let before = std::mem::take(commits);
+    let refused = before.refused;
+    if before.conn.is_none() && refused.is_some_and(|at| at.elapsed() < ASKED_AGAIN) {
+        commits.refused = refused;
+        return Ok(Told::Nothing);
+    }
     let (mut conn, shown) = match before.conn {
         Some(conn) if conn.login.at == facts.address.at => (conn, before.shown),
         _ => match connect(facts.id, &facts.address, options, network).await {
             Ok((conn, _)) => (conn, None),
             // It is there, and lets no more of the monitor's connections in.
             Err(BackendError::Server(error) | BackendError::MonitorRefused(error)) => {
-                commits.refused_with(facts, before.refused, &error);
+                commits.refused_with(facts, refused, &error);
                 return Ok(Told::Nothing);
             }
             Err(error) => return Err(error),
@@ -93,7 +103,7 @@ pub(crate) async fn ask_unshown(
     };
     let told = match told {
         Err(BackendError::Server(error)) => {
-            commits.refused_with(facts, before.refused, &error);
+            commits.refused_with(facts, refused, &error);
             Told::Nothing
         }
         told => told?,
@@ -107,9 +117,9 @@ pub(crate) async fn ask_unshown(
 
 impl Commits {
     /// The server does not say. `before`: it had not said the last time either, which was told then.
-    fn refused_with(&mut self, facts: &ServerFacts, before: bool, error: &ServerError) {
-        self.refused = true;
-        if !before {
+    fn refused_with(&mut self, facts: &ServerFacts, before: Option<Instant>, error: &ServerError) {
+        self.refused = Some(Instant::now());
+        if before.is_none() {
             warn!(
                 server = %facts.address,
                 %error,
