@@ -218,6 +218,8 @@ impl Tracks {
 pub struct Switches {
     /// Isolation is SERIALIZABLE: reads lock.
     pub serializable: bool,
+    /// Isolation is READ COMMITTED or less: a write may pass over rows that others lock.
+    pub passes_locks: bool,
     /// `sql_auto_is_null` is set, to whatever.
     pub names_last_row: bool,
     /// It is on: `id IS NULL` finds the row last inserted.
@@ -232,11 +234,12 @@ impl Switches {
         let is_set = state.variable("sql_auto_is_null").is_some();
         let finds_last =
             state.effective("sql_auto_is_null").is_some() && !state.is_off("sql_auto_is_null");
-        let isolation = ["transaction_isolation", "tx_isolation"];
+        let named = ["transaction_isolation", "tx_isolation"];
+        // Where it is not known yet, it is the default, REPEATABLE READ.
+        let isolation = named.iter().find_map(|name| state.effective(name));
         Switches {
-            serializable: isolation
-                .iter()
-                .any(|name| state.effective(name) == Some(b"SERIALIZABLE")),
+            serializable: isolation == Some(b"SERIALIZABLE"),
+            passes_locks: matches!(isolation, Some(b"READ-COMMITTED" | b"READ-UNCOMMITTED")),
             names_last_row: is_set || finds_last,
             finds_last_row: finds_last,
             autocommit_off: state.is_off("autocommit"),

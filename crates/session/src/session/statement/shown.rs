@@ -65,13 +65,9 @@ impl Session {
     /// A write finds the rows as they are, and waits for those that a commit still locks. Up to READ COMMITTED it may
     /// pass over a locked row that, as it was before, is none of its own.
     fn looks_past_locks(&self, request: &Request<'_>) -> bool {
-        let named = ["transaction_isolation", "tx_isolation"];
-        let state = &self.image.vars.state;
-        // Where it is not known yet, it is the default.
-        let level = named.iter().find_map(|name| state.effective(name));
-        request.access == Access::Write
+        self.image.vars.switches.passes_locks
+            && request.access == Access::Write
             && !request.prepares()
-            && matches!(level, Some(b"READ-COMMITTED" | b"READ-UNCOMMITTED"))
     }
 
     /// Waits until the primary shows all that others have shown to the session. Where the primary does not tell, or is
