@@ -202,16 +202,14 @@ pub async fn open(
     network: &Network,
     timeout: Duration,
 ) -> Result<Opened, BackendError> {
-    let name = address.to_string();
     let opening = async {
-        if !network.tls.is_unusable(&name) {
-            let opened = open_with(address, login, network, timeout, Some(&network.tls)).await;
-            match opened {
-                Err(BackendError::Tls(why)) if network.tls.may_do_without(&name, &why) => {}
-                opened => return opened,
+        let opened = open_once(address, login, network, timeout).await;
+        match opened {
+            Err(BackendError::Tls(_)) if network.tls.is_done_without(address) => {
+                open_once(address, login, network, timeout).await
             }
+            opened => opened,
         }
-        open_with(address, login, network, timeout, None).await
     };
     match tokio::time::timeout(timeout, opening).await {
         Ok(result) => result,
@@ -219,15 +217,14 @@ pub async fn open(
     }
 }
 
-async fn open_with(
+async fn open_once(
     address: &Address,
     login: &Login<'_>,
     network: &Network,
     timeout: Duration,
-    tls: Option<&ServerTls>,
 ) -> Result<Opened, BackendError> {
     let (stream, greeting, buffer) = dial(address, network, timeout).await?;
-    log_in(stream, greeting, buffer, address, login, tls).await
+    log_in(stream, greeting, buffer, address, login, &network.tls).await
 }
 
 /// Whether the server lets an account in with this password: for a check before anything is served.
@@ -286,7 +283,9 @@ pub async fn start_tls(
     let use_tls = match tls.mode {
         ServerTlsMode::Disabled => false,
         ServerTlsMode::AsClient => wanted.tls && offered,
-        ServerTlsMode::Preferred => offered && tls.may_encrypt(wanted.whose, wanted.tls),
+        ServerTlsMode::Preferred => {
+            offered && tls.may_encrypt(wanted.whose, wanted.tls) && !tls.is_done_without(address)
+        }
         _ if offered && !tls.may_encrypt(wanted.whose, wanted.tls) => {
             return Err(BackendError::Tls(UNJUDGED.to_owned()));
         }
@@ -308,13 +307,14 @@ pub async fn start_tls(
     let Stream::Plain(plain) = stream else {
         return Err(BackendError::Protocol("TLS asked for twice"));
     };
-    let connected = tls
-        .connect(
-            address.name.as_deref().unwrap_or(&address.host),
-            plain,
-            wanted.whose,
-        )
-        .await?;
+    let name = address.name.as_deref().unwrap_or(&address.host);
+    let connected = match tls.connect(name, plain, wanted.whose).await {
+        Err(BackendError::Tls(why)) => {
+            tls.cannot_be_had(address, &why);
+            return Err(BackendError::Tls(why));
+        }
+        connected => connected?,
+    };
     Ok((
         Stream::Tls(Box::new(tokio_rustls::TlsStream::Client(connected))),
         2,
@@ -345,33 +345,26 @@ async fn log_in(
     mut buffer: Vec<u8>,
     address: &Address,
     login: &Login<'_>,
-    tls: Option<&ServerTls>,
+    tls: &ServerTls,
 ) -> Result<Opened, BackendError> {
     let wanted = login.capabilities | Capabilities::CONNECT_ATTRS;
     let mut capabilities = agreed(wanted, &greeting);
     if login.database.is_some() {
         capabilities |= Capabilities::CONNECT_WITH_DB;
     }
-    let wanted = Wanted {
-        tls: login.tls,
-        whose: login.whose,
-    };
-    let (mut stream, sequence) = match tls {
-        Some(tls) => {
-            let collation = login.collation;
-            start_tls(
-                stream,
-                &greeting,
-                &mut capabilities,
-                collation,
-                address,
-                tls,
-                wanted,
-            )
-            .await?
-        }
-        None => (stream, 1),
-    };
+    let (mut stream, sequence) = start_tls(
+        stream,
+        &greeting,
+        &mut capabilities,
+        login.collation,
+        address,
+        tls,
+        Wanted {
+            tls: login.tls,
+            whose: login.whose,
+        },
+    )
+    .await?;
     let plugin = Plugin::from_name(&greeting.auth_plugin);
     let first = first_response(&plugin, login.password, &greeting.nonce);
     let response = HandshakeResponse {

@@ -1,6 +1,7 @@
 //! TLS towards the servers, with the verify modes of MySQL's own clients.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io::BufReader;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -115,30 +116,30 @@ impl ServerTls {
         })
     }
 
-    /// Whether the server is connected to without TLS because of what came of the last try, `preferred` alone allowing that.
-    pub(crate) fn is_unusable(&self, server: &str) -> bool {
+    /// Whether the server is connected to without TLS, because it could not be had a moment ago and `preferred` allows that.
+    pub(crate) fn is_done_without(&self, server: &impl Display) -> bool {
         if self.mode != ServerTlsMode::Preferred {
             return false;
         }
         let unusable = self.unusable.lock().unwrap_or_else(PoisonError::into_inner);
-        unusable
-            .get(server)
-            .is_some_and(|since| since.elapsed() < TRIED_AGAIN)
+        let since = unusable.get(server.to_string().as_str());
+        since.is_some_and(|since| since.elapsed() < TRIED_AGAIN)
     }
 
-    /// The server offers TLS, and none that can be had: whether to go on without, as the servers' own clients do.
-    pub(crate) fn may_do_without(&self, server: &str, why: &str) -> bool {
+    /// The server offers TLS, and none that can be had: with `preferred` it is connected to without, as the servers' own
+    /// clients do.
+    pub(crate) fn cannot_be_had(&self, server: &impl Display, why: &str) {
         if self.mode != ServerTlsMode::Preferred {
-            return false;
+            return;
         }
         let mut unusable = self.unusable.lock().unwrap_or_else(PoisonError::into_inner);
-        if unusable.insert(server.into(), Instant::now()).is_none() {
+        let name = server.to_string().into();
+        if unusable.insert(name, Instant::now()).is_none() {
             warn!(
-                server,
+                %server,
                 "connected to without TLS (server_tls.mode = preferred): {why}"
             );
         }
-        true
     }
 
     /// There is a certificate, and it is not known whether it may be shown for clients' accounts.

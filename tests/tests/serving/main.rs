@@ -30,7 +30,7 @@ use crate::placing::{listener_tls, reads_on_all, targets, writes_nothing};
 use crate::resting::{rests, rests_throttled};
 use crate::start::{
     by_flags, cannot_listen, monitor_is_missing, monitor_password_file, socket_left_behind,
-    without_monitor,
+    without_monitor, without_monitor_or_room,
 };
 use crate::statements::{at_the_servers_limit, below_the_servers_limit, no_orphans};
 
@@ -38,6 +38,7 @@ use crate::statements::{at_the_servers_limit, below_the_servers_limit, no_orphan
 const SELECTED: &[&str] = &[
     "writes nothing",
     "without monitor",
+    "without monitor or room",
     "targets",
     "listener's TLS",
     "pool exhausted",
@@ -67,6 +68,8 @@ async fn serving(release: Release) -> anyhow::Result<()> {
     checks
         .run("without monitor", without_monitor(cluster))
         .await;
+    let alone = without_monitor_or_room(cluster);
+    checks.run("without monitor or room", alone).await;
     checks
         .run("monitor is missing", monitor_is_missing(cluster))
         .await;

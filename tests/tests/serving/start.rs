@@ -122,6 +122,31 @@ pub(crate) async fn without_monitor(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The same where the connection that was killed had the pool's only place.
+pub(crate) async fn without_monitor_or_room(cluster: &Cluster) -> anyhow::Result<()> {
+    let launch = Launch::new()?;
+    let text = format!(
+        "workers = 1\n[[listen]]\naddress = \"127.0.0.1:{}\"\n\
+         [[server]]\naddress = \"127.0.0.1:{}\"\nrole = \"primary\"\n\
+         [http]\nlisten = \"127.0.0.1:{}\"\n[pool]\nmax_connections = 1\n",
+        launch.port,
+        cluster.primary().port,
+        launch.http_port
+    );
+    let mut proxy = launch.config(&text).spawn()?;
+    proxy.wait_ready(READY).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    for sql in ["CREATE TABLE alone (x INT)", "INSERT INTO alone VALUES (2)"] {
+        connection.expect(sql).await?;
+    }
+    killed_without_monitor(cluster, &mut connection).await?;
+    let mut connection = Connection::open(&app(proxy.address())).await?;
+    let kept = connection.expect("SELECT x FROM alone").await?.scalar();
+    ensure!(kept.as_deref() == Some("2"), "run again: {kept:?}");
+    connection.expect("DROP TABLE alone").await?;
+    Ok(())
+}
+
 /// What a DBA has killed stays so, though no monitor saw the server live on.
 async fn killed_without_monitor(
     cluster: &Cluster,

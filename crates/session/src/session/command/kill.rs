@@ -3,13 +3,10 @@
 
 use std::time::Duration;
 
-use millrace_backend::conn::{Conn, Row, number};
-use millrace_backend::connect::{Login, open};
+use millrace_backend::conn::{Row, number};
 use millrace_backend::error::BackendError;
-use millrace_backend::tls::For;
 use millrace_engine::request::{Request, Task};
 use millrace_metrics::{ErrorClass, PinReason};
-use millrace_protocol::Capabilities;
 use millrace_protocol::command::ExecuteParams;
 use millrace_protocol::ok::OkFields;
 use millrace_sql::{Access, Family, KillTarget, Kind, Statement};
@@ -224,25 +221,6 @@ impl Session {
         lease.books.forget_statement();
         lease.give_back();
         rows
-    }
-
-    async fn ask_beside(&self, server: ServerId, text: &str) -> Result<Vec<Row>, BackendError> {
-        let facts = self.worker.cluster.servers.of(server).facts();
-        let identity = &self.client.identity;
-        let login = Login {
-            user: &identity.account.user,
-            password: &identity.account.password,
-            database: None,
-            collation: identity.collation,
-            capabilities: Capabilities::DEPRECATE_EOF,
-            tls: identity.tls,
-            whose: For::Client,
-        };
-        let limit = self.settings.pool.connect_timeout;
-        let opened = open(&facts.address, &login, &self.worker.shared.network, limit).await?;
-        let mut conn = Conn::new(opened, server, facts.family, None);
-        let asked = tokio::time::timeout(limit, conn.query(text)).await;
-        asked.unwrap_or(Err(BackendError::Timeout("pool.connect_timeout")))
     }
 
     /// An idle session has no connection for the server to judge by: the owner may end it, and

@@ -6,11 +6,15 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use millrace_backend::conn::{Conn, Row};
+use millrace_backend::connect::{Login, open};
 use millrace_backend::error::BackendError;
 use millrace_backend::pool::{CheckoutRequest, Lease, Pool};
+use millrace_backend::tls::For;
 use millrace_engine::image::prepared::ClientStatement;
 use millrace_engine::request::{Main, Request};
 use millrace_engine::state::SessionState;
+use millrace_protocol::Capabilities;
 use millrace_routing::NoServer;
 use millrace_sql::{Access, Kind};
 use millrace_topology::ServerId;
@@ -171,6 +175,30 @@ impl Session {
             self.worker.shared.monitor.observe(server, kind);
         }
         ClientError::backend(error)
+    }
+
+    /// Asks a server as the session's account on a connection of its own, beside those of the pool.
+    pub(in crate::session) async fn ask_beside(
+        &self,
+        server: ServerId,
+        text: &str,
+    ) -> Result<Vec<Row>, BackendError> {
+        let facts = self.worker.cluster.servers.of(server).facts();
+        let identity = &self.client.identity;
+        let login = Login {
+            user: &identity.account.user,
+            password: &identity.account.password,
+            database: None,
+            collation: identity.collation,
+            capabilities: Capabilities::DEPRECATE_EOF,
+            tls: identity.tls,
+            whose: For::Client,
+        };
+        let limit = self.settings.pool.connect_timeout;
+        let opened = open(&facts.address, &login, &self.worker.shared.network, limit).await?;
+        let mut conn = Conn::new(opened, server, facts.family, None);
+        let asked = tokio::time::timeout(limit, conn.query(text)).await;
+        asked.unwrap_or(Err(BackendError::Timeout("pool.connect_timeout")))
     }
 
     /// Keeps a connection after a statement.

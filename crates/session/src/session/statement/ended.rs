@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use millrace_backend::pool::{CheckoutRequest, Lease};
+use millrace_backend::pool::Lease;
 use millrace_engine::ended::{End, Server, Stake, Verdict, judge};
 use millrace_metrics::Side;
 use millrace_topology::ServerId;
@@ -14,9 +14,6 @@ use crate::session::Session;
 
 /// How long a server is asked whether it has lived on.
 const LIMIT: Duration = Duration::from_secs(5);
-
-/// So many connections are tried for that.
-const TRIES: u32 = 8;
 
 /// How a connection ended. `why`: what was made of it.
 fn end_of(why: &ClientError, lease: &Lease) -> End {
@@ -87,8 +84,8 @@ impl Session {
 
     /// Has the monitor ask the server of a connection that has ended; where it has no account, the session's is good for
     /// the question.
-    async fn server_since(&mut self, lease: &Lease, writes: bool, alive: Instant) -> Server {
-        let monitor = self.worker.shared.monitor.clone();
+    async fn server_since(&self, lease: &Lease, writes: bool, alive: Instant) -> Server {
+        let monitor = &self.worker.shared.monitor;
         let lived_on = match monitor.has_account() {
             true => monitor.lived_on(lease.server, alive).await,
             false => {
@@ -104,33 +101,15 @@ impl Session {
     }
 
     /// Whether the server that runs now has run since before `alive`; none where it does not answer.
-    async fn has_run_since(&mut self, server: ServerId, alive: Instant) -> Option<bool> {
-        let pool = self.pool(server);
-        let request = CheckoutRequest {
-            uid: self.handle.uid(),
-            state: &self.image.vars.state,
-            version: self.version_on(server),
-            own: false,
-            prepared: None,
-            unused: None,
-            changes: false,
-        };
-        // Idle connections may have ended with this one; each that has is gone afterwards.
-        for _ in 0..TRIES {
-            let mut lease = pool.queue(&request).ok()?.await.ok()?;
-            let asked = Instant::now();
-            let answer = lease.query("SHOW GLOBAL STATUS LIKE 'Uptime'").await;
-            // Nobody is to find what this leaves behind.
-            lease.broken = true;
-            lease.give_back();
-            let Ok(rows) = answer else { continue };
-            let uptime = rows.first()?.get(1)?.as_deref()?;
-            let uptime = std::str::from_utf8(uptime).ok()?.parse().ok()?;
-            // Whole seconds, rounded down.
-            let began = asked.checked_sub(Duration::from_secs(uptime));
-            return Some(began.is_none_or(|began| began < alive));
-        }
-        None
+    async fn has_run_since(&self, server: ServerId, alive: Instant) -> Option<bool> {
+        // The pool's last place may be that of the connection that has ended.
+        let answer = self.ask_beside(server, "SHOW GLOBAL STATUS LIKE 'Uptime'");
+        let rows = answer.await.ok()?;
+        let uptime = rows.first()?.get(1)?.as_deref()?;
+        let uptime = std::str::from_utf8(uptime).ok()?.parse().ok()?;
+        // Whole seconds, rounded down: it began at this moment at the latest.
+        let began = Instant::now().checked_sub(Duration::from_secs(uptime));
+        Some(began.is_none_or(|began| began < alive))
     }
 
     /// When the server of a connection that the session keeps was there for certain: the session's last

@@ -345,10 +345,14 @@ impl Session {
                     self.worker.shared.monitor.accounts_changed(lease.server);
                 }
                 self.note_next(lease, &part);
+                self.note_savepoint(&part, self.image.status);
                 self.note_effects(lease, &part, text);
                 self.note_executed(lease, &part, text);
             }
             self.worker.lists.put_statement(part);
+            if self.image.tx.savepoint_waits() {
+                self.pin(PinReason::Transaction);
+            }
             return;
         }
         match class.kind {
